@@ -1,0 +1,3 @@
+"""The `rl` command."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,65 @@
+"""Every error that a user of the toolbox can cause, as one small family.
+
+Each message says what was got, what was expected and how to mend it. The command line prints the
+message alone and exits with status 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RLError(Exception):
+    """Base of all errors raised by the toolbox for something its user can mend."""
+
+
+class ConfigError(RLError, ValueError):
+    """An option is unknown, out of range, or contradicts another one."""
+
+
+class SpaceError(RLError, ValueError):
+    """A space is one that the component cannot handle."""
+
+
+class DataError(RLError, ValueError):
+    """An array has the wrong shape or dtype, or holds a value that is not finite."""
+
+
+class EnvironmentFaultError(RLError, RuntimeError):
+    """An environment broke its contract or raised: the message names env, step and field."""
+
+
+class NonFiniteError(RLError, ArithmeticError):
+    """A loss or a gradient became NaN or infinite."""
+
+
+class MissingExtraError(RLError, ImportError):
+    """An optional dependency is not installed; the message holds the `pip install` line."""
+
+
+class PluginError(RLError, LookupError):
+    """A registered name is unknown, ambiguous, forbidden, or holds the wrong class."""
+
+
+class CheckpointError(RLError, RuntimeError):
+    """A checkpoint or run directory is missing, damaged, or does not fit."""
+
+
+class DeviceError(RLError, RuntimeError):
+    """A device that was asked for is not there."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Phrase a suggestion for a mistyped name.
+
+    Args:
+        name: what the user wrote.
+        known: the names that would have been right.
+
+    Returns:
+        ``"; did you mean 'x'?"`` when something is close, else ``"; known: a, b, c"``.
+    """
+    candidates = sorted(known)
+    close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; known: {', '.join(candidates)}" if candidates else ""
