@@ -1,3 +1,5 @@
 """Vectorised environments, wrappers and presets."""
 
+from rl_envs.vectorize import make_vec as make_vec
+
 __version__ = "0.1.0"

@@ -1,0 +1,177 @@
+r"""Advantage actor-critic.
+
+Source: Mnih et al. 2016, https://arxiv.org/abs/1602.01783, synchronous form.
+
+(1) $L^{\pi} = -\mathbb{E}_t[\log \pi_\theta(a_t|s_t) A_t] - c\,\mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
+(2) $L^{V} = \mathbb{E}_t[(V_\phi(s_t) - V^{target}_t)^2]$
+
+Deviations from the paper: environments step together instead of asynchronously; policy and
+value function have optimisers of their own, so that their rates can differ.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from rl_algos_onpolicy.advantages import gae_columns
+from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_core.actor import Actor
+from rl_core.addon import PolicyLossAddOn
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.optimizers import OptimizerConfig
+from rl_core.ranges import check_ranges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class A2CConfig:
+    """Options of `A2C`.
+
+    Attributes:
+        policy_learning_rate: of the policy's optimiser.
+        value_learning_rate: of the value function's optimiser; must equal the policy's when they
+            share a trunk.
+        gamma: discount per step, in [0, 1].
+        gae_lambda: bias against variance of the advantages; 1 gives the paper's n-step return.
+        entropy_coef: c of Eq. (1).
+        max_grad_norm: bound of the joint gradient's norm; None does not bound it.
+        normalize_advantage: standardise advantages over the batch.
+        optimizer: the update rule of both.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    policy_learning_rate: Scheduled = 7e-4
+    value_learning_rate: Scheduled = 7e-4
+    gamma: Scheduled = 0.99
+    gae_lambda: Scheduled = 1.0
+    entropy_coef: Scheduled = 0.0
+    max_grad_norm: Scheduled | None = 0.5
+    normalize_advantage: bool = False
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(name="rmsprop", eps=1e-5)
+    )
+    test_every: int | None = None
+    num_test_episodes: int = 5
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            unit=("gamma", "gae_lambda"),
+            positive=("max_grad_norm",),
+            not_negative=("policy_learning_rate", "value_learning_rate", "entropy_coef"),
+        )
+
+
+def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+    """Eq. (1) without its entropy.
+
+    Args:
+        log_prob: shape `(N,)`.
+        advantage: shape `(N,)`.
+        mask: shape `(N,)`, which samples count.
+    """
+    return -masked_mean(log_prob * advantage, mask)
+
+
+class A2C(Algorithm[A2CConfig, RolloutBatch]):
+    """Synchronous advantage actor-critic: one gradient step per rollout.
+
+    Args:
+        actor: a policy and a state-value function, such as `OnPolicyActor`.
+        config: options.
+        add_ons: extra terms for the policy loss.
+
+    Raises:
+        ConfigError: when a shared trunk is to be moved at two learning rates.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        config: A2CConfig | None = None,
+        *,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
+    ) -> None:
+        super().__init__(actor, config or A2CConfig(), add_ons=add_ons)
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        """Update once per rollout, with all of it."""
+        return UpdateSchedule(
+            num_mini_batch=1,
+            test_every=self.config.test_every,
+            num_test_episodes=self.config.num_test_episodes,
+        )
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take short rollouts of eight environments."""
+        return on_policy_recipe(env, num_envs=8, num_steps=5)
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Learn the policy and the value function each with an optimiser of its own."""
+        config = self.config
+        bound = None if config.max_grad_norm is None else "max_grad_norm"
+        value = tuple(f"actor.{name}" for name in self.actor.value_modules)
+        policy = tuple(f"actor.{name}" for name in self.actor.policy_modules)
+        own = set(self.actor.policy_modules) | set(self.actor.value_modules)
+        shared = {name for name, child in self.actor.named_children() if any(child.parameters())}
+        if shared - own and config.policy_learning_rate != config.value_learning_rate:
+            raise ConfigError(
+                f"{', '.join(sorted(shared - own))}: policy and value function share it, so "
+                "policy_learning_rate and value_learning_rate must be equal, got "
+                f"{config.policy_learning_rate} and {config.value_learning_rate}"
+            )
+        policy += tuple(f"actor.{name}" for name in sorted(shared - own))
+        return (
+            ParameterGroup(
+                name="policy",
+                modules=(*policy, "add_ons"),
+                learning_rate="policy_learning_rate",
+                max_grad_norm=bound,
+                optimizer=config.optimizer,
+            ),
+            ParameterGroup(
+                name="value",
+                modules=value,
+                learning_rate="value_learning_rate",
+                max_grad_norm=bound,
+                optimizer=config.optimizer,
+            ),
+        )
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Estimate advantages; the value target is advantage + value."""
+        return gae_columns(
+            self.actor,
+            rollout,
+            self.hyper["gamma"],
+            self.hyper["gae_lambda"],
+            normalize_advantage=self.config.normalize_advantage,
+        )
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (1) for the policy's parameters plus Eq. (2) for the value function's."""
+        mask = batch.mask
+        now = self.actor.evaluate_actions(
+            batch.observation, batch.action, batch.state, batch.episode_start
+        )
+        assert now.value is not None
+        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)
+        value_term = masked_mean((now.value - batch.value_target).square(), mask)
+        entropy = masked_mean(now.entropy, mask)
+        metrics = {
+            "loss/policy": policy_term,
+            "loss/value": value_term,
+            "policy/entropy": entropy,
+        }
+        added, more = self.add_on_terms(batch, now.distribution, metrics)
+        total = policy_term + added + value_term - self.hyper["entropy_coef"] * entropy
+        return LossOutput(total, {**metrics, **more})

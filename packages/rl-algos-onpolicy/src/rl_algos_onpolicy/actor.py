@@ -1,0 +1,229 @@
+"""The actor of on-policy algorithms: a policy and a state-value function."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from rl_core.actor import ActionEvaluation, Actor
+from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Distribution, draw_noise
+from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
+from rl_core.nn.heads import make_head
+from rl_core.nn.mlp import MLP, Activation
+from rl_core.nn.trunk import MemoryKind, Trunk
+from rl_core.storage import TensorSpec
+from rl_core.types import Observation, State
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnPolicyActorConfig:
+    """The networks of an `OnPolicyActor`.
+
+    Attributes:
+        hidden_sizes: widths of the policy's layers.
+        value_hidden_sizes: widths of the value function's layers; None takes ``hidden_sizes``.
+        activation: after each hidden layer.
+        shared_policy_value_network: one trunk for both, instead of one each.
+        recurrent_net: memory after the layers.
+        recurrent_hidden_size: its size.
+        recurrent_layers: how many of its layers are stacked.
+        normalize_observations: by running statistics, refreshed after each update.
+        image_features: width of each image's features.
+        squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
+        state_dependent_std: the policy's spread is an output of the network.
+        initial_log_std: where a state-independent spread starts.
+
+    Raises:
+        ConfigError: when options contradict each other.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    value_hidden_sizes: tuple[int, ...] | None = None
+    activation: Activation = "tanh"
+    shared_policy_value_network: bool = False
+    recurrent_net: MemoryKind = "none"
+    recurrent_hidden_size: int = 64
+    recurrent_layers: int = 1
+    normalize_observations: bool = False
+    image_features: int = 512
+    squash_actions: bool = False
+    state_dependent_std: bool = False
+    initial_log_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.shared_policy_value_network and self.value_hidden_sizes is not None:
+            raise ConfigError(
+                "actor.value_hidden_sizes has no effect with shared_policy_value_network; "
+                "leave one of them out"
+            )
+
+
+class OnPolicyActor(Actor):
+    """A policy and a state-value function, on separate trunks or a shared one.
+
+    Args:
+        observation_space: vectors, images, categories, or a dict of them; a dict entry named
+            ``action_mask`` says which actions are allowed.
+        action_space: Box, Discrete, MultiDiscrete or MultiBinary.
+        config: the networks.
+        feature_extractor: instead of the default encoder; an ``nn.Module`` with ``out_features``.
+            It is shared by policy and value function.
+
+    Raises:
+        SpaceError: for a space that it cannot do.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        action_space: gymnasium.Space[object],
+        config: OnPolicyActorConfig | None = None,
+        *,
+        feature_extractor: nn.Module | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        self.config = config = config or OnPolicyActorConfig()
+        encoder = feature_extractor or self._new_encoder()
+        self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes)
+        self.value_trunk: Trunk | None = None
+        if not config.shared_policy_value_network:
+            learned = any(True for _ in encoder.parameters())
+            own = self._new_encoder() if learned and feature_extractor is None else encoder
+            sizes = config.value_hidden_sizes
+            self.value_trunk = self._new_trunk(own, config.hidden_sizes if sizes is None else sizes)
+        self.action_head = make_head(
+            action_space,
+            self.policy_trunk.out_features,
+            squash=config.squash_actions,
+            state_dependent_std=config.state_dependent_std,
+            initial_log_std=config.initial_log_std,
+        )
+        value_trunk = self.value_trunk or self.policy_trunk
+        self.value_head = MLP(value_trunk.out_features, (), 1, out_gain=1.0)
+        self._masked = (
+            isinstance(observation_space, gymnasium.spaces.Dict)
+            and ACTION_MASK_KEY in observation_space.spaces
+        )
+
+    @property
+    def state_sizes(self) -> Mapping[str, int]:
+        """Sizes of the policy's and the value function's memories."""
+        if self.policy_trunk.memory is None:
+            return {}
+        sizes = {"policy": self.policy_trunk.state_size}
+        if self.value_trunk is not None:
+            sizes["value"] = self.value_trunk.state_size
+        return sizes
+
+    @property
+    def action_spec(self) -> TensorSpec:
+        """What the action head says."""
+        return TensorSpec(self.action_head.action_shape, self.action_head.action_dtype)
+
+    @property
+    def policy_modules(self) -> tuple[str, ...]:
+        """The policy's own submodules."""
+        if self.value_trunk is None:
+            return ("action_head",)
+        return ("policy_trunk", "action_head")
+
+    @property
+    def value_modules(self) -> tuple[str, ...]:
+        """The value function's own submodules."""
+        return ("value_head",) if self.value_trunk is None else ("value_trunk", "value_head")
+
+    def distribution(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Distribution, State]:
+        """Return the policy at the observations; see `Actor.distribution`."""
+        features, after = self.policy_trunk(observation, state.get("policy"), episode_start)
+        distribution = self.action_head(features, self._action_mask(observation))
+        if after is None or self.value_trunk is None:
+            return distribution, {} if after is None else {"policy": after}
+        # While acting, the value function's memory must see every step too.
+        _, value_after = self.value_trunk(observation, state.get("value"), episode_start)
+        return distribution, {"policy": after, "value": value_after}
+
+    def value(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Return state values `(*batch,)`; see `Actor.value`."""
+        name = "policy" if self.value_trunk is None else "value"
+        trunk = self.value_trunk or self.policy_trunk
+        features, after = trunk(observation, state.get(name), episode_start)
+        value: Tensor = self.value_head(features).squeeze(-1)
+        return value, {} if after is None else {name: after}
+
+    def evaluate_actions(
+        self,
+        observation: Observation,
+        action: Tensor,
+        state: State,
+        episode_start: Tensor | None = None,
+    ) -> ActionEvaluation:
+        """Evaluate policy and value function, computing a shared trunk once."""
+        features, after = self.policy_trunk(observation, state.get("policy"), episode_start)
+        states = {} if after is None else {"policy": after}
+        value_features = features
+        if self.value_trunk is not None:
+            value_features, value_after = self.value_trunk(
+                observation, state.get("value"), episode_start
+            )
+            if value_after is not None:
+                states["value"] = value_after
+        distribution = self.action_head(features, self._action_mask(observation))
+        return ActionEvaluation(
+            distribution,
+            distribution.log_prob(action),
+            distribution.entropy(),
+            self.value_head(value_features).squeeze(-1),
+            states,
+        )
+
+    def to_env_action(self, action: Tensor) -> Tensor:
+        """Clip or scale to the action space."""
+        return self.action_head.to_env_action(action)
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what sampling from the policy needs."""
+        head = self.action_head
+        return draw_noise(
+            head.noise_kind,
+            (*batch_shape, *head.noise_shape),
+            generator,
+            device=self.device,
+            dtype=torch.float32,
+        )
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Refresh the running statistics; trunks that share an encoder refresh it once."""
+        self.policy_trunk.update_normalization(observation, mask)
+        value_trunk = self.value_trunk
+        if value_trunk is not None and value_trunk.encoder is not self.policy_trunk.encoder:
+            value_trunk.update_normalization(observation, mask)
+
+    def _action_mask(self, observation: Observation) -> Tensor | None:
+        if not self._masked:
+            return None
+        assert not isinstance(observation, Tensor)
+        return observation[ACTION_MASK_KEY].bool()
+
+    def _new_encoder(self) -> nn.Module:
+        return ObservationEncoder(
+            self.observation_space,
+            normalize=self.config.normalize_observations,
+            image_features=self.config.image_features,
+        )
+
+    def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...]) -> Trunk:
+        return Trunk(
+            encoder,
+            hidden_sizes,
+            self.config.activation,
+            memory=self.config.recurrent_net,
+            memory_size=self.config.recurrent_hidden_size,
+            memory_layers=self.config.recurrent_layers,
+        )

@@ -1,0 +1,31 @@
+"""The parts that on-policy algorithms ask for when the user names none."""
+
+from gymnasium import spaces
+
+from rl_core.algorithm import DefaultRecipe, EnvSpec
+from rl_core.recipe import ComponentSpec
+from rl_core.types import Json
+
+
+def on_policy_recipe(
+    env: EnvSpec, *, num_envs: int, num_steps: int, algorithm: dict[str, Json] | None = None
+) -> DefaultRecipe:
+    """Compose an `OnPolicyActor` with a `RolloutStorage`.
+
+    Continuous control gets normalised observations and scaled rewards; without them the sizes of
+    observations and rewards decide whether anything is learned.
+
+    Args:
+        env: the environment.
+        num_envs: how many to step together.
+        num_steps: rows per rollout.
+        algorithm: options that differ from the config's defaults.
+    """
+    continuous = isinstance(env.action_space, spaces.Box)
+    return DefaultRecipe(
+        actor=ComponentSpec("actor", "on-policy", {"normalize_observations": continuous}),
+        storage=ComponentSpec("storage", "rollout", {"num_steps": num_steps}),
+        env={"num_envs": num_envs},
+        algorithm=algorithm or {},
+        trainer={"scale_rewards": continuous},
+    )

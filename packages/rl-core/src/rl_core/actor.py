@@ -1,0 +1,218 @@
+"""The actor: everything that acts, and whatever of it an algorithm trains."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Distribution
+from rl_core.storage import TensorSpec
+from rl_core.types import Observation, State
+
+
+@dataclass(frozen=True, slots=True)
+class ActionOutput:
+    """What an actor answers for one step.
+
+    Attributes:
+        action: shape `(N, ...)`, in the actor's own space; this is what storages keep.
+        env_action: shape `(N, ...)`, clipped or scaled to what the environment takes.
+        log_prob: shape `(N,)`, or None when it was not asked for.
+        state: recurrent state after the step, each `(N, S)`.
+        extras: what an algorithm adds, each `(N, ...)`; stored by the schema it declares.
+    """
+
+    action: Tensor
+    env_action: Tensor
+    log_prob: Tensor | None
+    state: State
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEvaluation:
+    """What an actor says of actions that were taken.
+
+    Attributes:
+        distribution: over actions, batch axes those of the observations.
+        log_prob: shape `(*batch,)`.
+        entropy: shape `(*batch,)`.
+        value: shape `(*batch,)`; None for an actor without a state-value function.
+        state: recurrent state after each step, each `(*batch, S)`.
+    """
+
+    distribution: Distribution
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor | None
+    state: State
+
+
+class Actor(nn.Module, ABC):
+    """Networks that map observations to actions, and to values.
+
+    A subclass implements `distribution` and, as far as its algorithms need them, `value` or
+    `q_values`. Recurrent actors also declare ``state_sizes``. Observation normalisation belongs
+    here, in front of the networks, so that it is saved and exported with the weights.
+
+    Args:
+        observation_space: of one environment.
+        action_space: of one environment.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        action_space: gymnasium.Space[object],
+    ) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+
+    @abstractmethod
+    def distribution(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Distribution, State]:
+        """Return the distribution over actions.
+
+        Args:
+            observation: with batch axes `(N,)`, or `(T, N)` for a sequence.
+            state: recurrent state before the first step, each `(N, S)`; empty if feed-forward.
+            episode_start: shape of the batch axes, bool: zero the state before these steps.
+                Feed-forward actors ignore it.
+
+        Returns:
+            The distribution, and the recurrent state after each step.
+        """
+
+    @property
+    @abstractmethod
+    def action_spec(self) -> TensorSpec:
+        """Shape and dtype of one actor-space action."""
+
+    @abstractmethod
+    def to_env_action(self, action: Tensor) -> Tensor:
+        """Map actor-space actions `(N, ...)` to what the environment takes."""
+
+    @abstractmethod
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what `get_action` turns into a sample.
+
+        Args:
+            batch_shape: leading axes, such as `(T, B)`.
+            generator: on the actor's device.
+
+        Returns:
+            Shape `(*batch_shape, *noise_shape)`.
+        """
+
+    def value(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Return state values `(*batch,)` and the recurrent state after each step."""
+        raise ConfigError(f"{type(self).__name__} has no state-value function")
+
+    def q_values(self, observation: Observation, action: Tensor | None, state: State) -> Tensor:
+        """Return action values, `(C, *batch)` for C critics, or `(C, *batch, n)` if discrete."""
+        raise ConfigError(f"{type(self).__name__} has no action-value function")
+
+    def random_actions(self, num_envs: int, generator: torch.Generator) -> Tensor:
+        """Draw actor-space actions `(num_envs, ...)` uniformly from the whole action space."""
+        raise ConfigError(f"{type(self).__name__} cannot act at random; set start_steps to 0")
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Take observations into the running statistics; does nothing without them."""
+
+    @property
+    def policy_modules(self) -> tuple[str, ...]:
+        """Names of the submodules that only the policy uses."""
+        return ()
+
+    @property
+    def value_modules(self) -> tuple[str, ...]:
+        """Names of the submodules that only the value function uses."""
+        return ()
+
+    @property
+    def state_sizes(self) -> Mapping[str, int]:
+        """Size of each recurrent state by name; empty when feed-forward."""
+        return {}
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether acting needs a state."""
+        return bool(self.state_sizes)
+
+    @property
+    def recurrent_hidden_state_size(self) -> int:
+        """Numbers per environment in all recurrent states together; 0 when feed-forward."""
+        return sum(self.state_sizes.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return next(self.parameters()).device
+
+    def actor_initial_states(self, num_envs: int) -> State:
+        """Return the recurrent state at the start of episodes, each `(num_envs, S)` of zeros."""
+        device = self.device
+        return {
+            name: torch.zeros(num_envs, size, device=device)
+            for name, size in self.state_sizes.items()
+        }
+
+    def get_action(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor | None,
+        deterministic: bool = False,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Choose one action per environment.
+
+        Args:
+            observation: shape `(N, ...)`.
+            state: each `(N, S)`.
+            noise: shape `(N, *noise_shape)`, from `draw_noise`; may be None if deterministic.
+            deterministic: take the distribution's mode.
+            episode_start: shape `(N,)`, bool; only recurrent actors need it.
+
+        Raises:
+            ConfigError: when neither noise nor ``deterministic`` is given.
+        """
+        distribution, state = self.distribution(observation, state, episode_start)
+        if deterministic:
+            action = distribution.mode()
+        elif noise is not None:
+            action = distribution.sample(noise)
+        else:
+            raise ConfigError("get_action: give noise from draw_noise, or deterministic=True")
+        return ActionOutput(action, self.to_env_action(action), None, state)
+
+    def evaluate_actions(
+        self,
+        observation: Observation,
+        action: Tensor,
+        state: State,
+        episode_start: Tensor | None = None,
+    ) -> ActionEvaluation:
+        """Say how likely actions are, and what the states are worth.
+
+        This default leaves ``value`` None; actors with a state-value function define their own,
+        which computes what both share once.
+
+        Args:
+            observation: with batch axes `(N,)`, or `(T, N)` for a sequence.
+            action: shape `(*batch, ...)`, actor-space.
+            state: recurrent state before the first step, each `(N, S)`.
+            episode_start: shape of the batch axes, bool; only recurrent actors need it.
+        """
+        distribution, state = self.distribution(observation, state, episode_start)
+        return ActionEvaluation(
+            distribution, distribution.log_prob(action), distribution.entropy(), None, state
+        )

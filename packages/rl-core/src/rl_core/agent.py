@@ -1,0 +1,254 @@
+"""An agent: a recipe and its parts, for those who want one object."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_core.actor import Actor
+from rl_core.build import Parts, Sections, build, build_test_envs, build_trainer, compose
+from rl_core.callbacks import Callback
+from rl_core.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from rl_core.env import VecEnv
+from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.evaluation import EvaluationResult, evaluate_policy
+from rl_core.logger import Logger
+from rl_core.observations import to_tensors
+from rl_core.recipe import Recipe
+from rl_core.seeding import spawn_generators
+from rl_core.spaces import event_shape, flatten_observation, leaf_spaces
+from rl_core.trainer import Trainer, TrainingResult
+from rl_core.types import ArrayLike, ArrayObservation, Json, Observation, State
+
+
+class Agent:
+    """Trains, predicts, evaluates, saves.
+
+    Build one with `make` or `load`; to compose parts by hand, use `Trainer`.
+
+    Args:
+        parts: built from a recipe.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._trainer: Trainer[object, object] | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._generator = spawn_generators(
+            parts.recipe.seed, ["predict"], device=parts.algorithm.device
+        )["predict"]
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the agent was built from."""
+        return self.parts.recipe
+
+    @property
+    def actor(self) -> Actor:
+        """What acts."""
+        return self.parts.algorithm.actor
+
+    def train(
+        self,
+        total_steps: int,
+        *,
+        run_dir: str | Path | None = None,
+        loggers: Sequence[Logger] = (),
+        callbacks: Sequence[Callback] = (),
+    ) -> TrainingResult:
+        """Train until so many environment transitions were collected in all.
+
+        Args:
+            total_steps: counted from the first step of the run; a second call must ask for more.
+            run_dir: where logs and checkpoints go; None writes nothing.
+            loggers: further sinks for metrics.
+            callbacks: called at the turns of the loop.
+        """
+        if self._trainer is not None and (run_dir is not None or loggers or callbacks):
+            raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
+        if self._trainer is None:
+            self._trainer = build_trainer(
+                self.parts, run_dir=run_dir, loggers=loggers, callbacks=callbacks
+            )
+            if self._checkpoint is not None:
+                self._trainer.load_state_dict(self._checkpoint.state)
+        return self._trainer.train(total_steps)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        observation: object,
+        state: State | None = None,
+        episode_start: npt.NDArray[np.bool_] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[npt.NDArray[np.generic], State]:
+        """Choose actions for observations.
+
+        Args:
+            observation: one, of the environment's shape, or a batch `(N, ...)` of them.
+            state: what the last call returned; None starts episodes. Only recurrent actors use it.
+            episode_start: shape `(N,)`, which rows start an episode; None starts none.
+            deterministic: take the distribution's mode, or sample.
+
+        Returns:
+            The environment's action, or a batch `(N, ...)` of them, and the recurrent state.
+
+        Raises:
+            DataError: when the observation has another shape than the environment's.
+        """
+        space = self.actor.observation_space
+        arrays = flatten_observation(space, observation)
+        tensors, batched = self._as_batch(arrays)
+        first = tensors if isinstance(tensors, Tensor) else next(iter(tensors.values()))
+        count = len(first)
+        if state is None:
+            state = self.actor.actor_initial_states(count)
+        start = torch.zeros(count, dtype=torch.bool, device=first.device)
+        if episode_start is not None:
+            start = torch.as_tensor(episode_start, device=first.device)
+        noise = None if deterministic else self.actor.draw_noise((count,), self._generator)
+        training = self.actor.training
+        self.actor.eval()
+        output = self.actor.get_action(tensors, state, noise, deterministic, start)
+        self.actor.train(training)
+        action = output.env_action.cpu().numpy()
+        return (action if batched else action[0]), output.state
+
+    def evaluate(
+        self, num_episodes: int = 100, *, seed: int = 0, deterministic: bool = True
+    ) -> EvaluationResult:
+        """Run the policy in fresh environments; see `evaluate_policy`."""
+        envs = build_test_envs(self.recipe)
+        try:
+            return evaluate_policy(
+                self, envs, num_episodes, seed=seed, deterministic=deterministic
+            )
+        finally:
+            envs.close()
+
+    def save(self, directory: str | Path) -> Path:
+        """Write recipe and state, so that `load` brings the agent back.
+
+        Returns:
+            The checkpoint.
+
+        Raises:
+            CheckpointError: when this step was saved there before, or the disk refuses.
+        """
+        directory = Path(directory)
+        trainer = self._trainer or build_trainer(self.parts)
+        path = save_checkpoint(
+            directory / "checkpoints",
+            trainer.total_steps,
+            trainer.state_dict(),
+            recipe=self.recipe,
+            metadata={},
+            resume_grade=self.parts.envs.resume_grade,
+        )
+        self.recipe.save(directory / "recipe.toml")
+        return path
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint's weights now, and the rest of its state when training goes on.
+
+        Raises:
+            CheckpointError: when it belongs to an agent built otherwise.
+        """
+        algorithm = checkpoint.state.get("algorithm")
+        if not isinstance(algorithm, Mapping):
+            raise CheckpointError(f"{checkpoint.path} holds no algorithm")
+        self.parts.algorithm.load_state_dict(algorithm)
+        self._checkpoint = checkpoint
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.parts.envs.close()
+
+    def _as_batch(self, arrays: ArrayObservation) -> tuple[Observation, bool]:
+        leaves = leaf_spaces(self.actor.observation_space)
+        if isinstance(arrays, Mapping):
+            assert isinstance(leaves, Mapping)
+            shapes = {key: event_shape(leaf) for key, leaf in leaves.items()}
+            batched = {key: _is_batch(key, arrays[key], shapes[key]) for key in shapes}
+            is_batch = all(batched.values())
+            tensors = to_tensors(arrays, self.actor.device)
+            assert not isinstance(tensors, Tensor)
+            return tensors if is_batch else {k: t.unsqueeze(0) for k, t in tensors.items()}, is_batch
+        assert not isinstance(leaves, Mapping)
+        is_batch = _is_batch("observation", arrays, event_shape(leaves))
+        tensor = to_tensors(arrays, self.actor.device)
+        assert isinstance(tensor, Tensor)
+        return tensor if is_batch else tensor.unsqueeze(0), is_batch
+
+
+def make(
+    algorithm: str,
+    env: str,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    options: Sections | None = None,
+    **algorithm_options: Json,
+) -> Agent:
+    """Make an agent from names.
+
+    Args:
+        algorithm: registered name, such as ``"ppo"``.
+        env: registered name or Gymnasium id.
+        seed: of the whole run.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        options: by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
+        **algorithm_options: short for ``options["algorithm"]``.
+
+    Raises:
+        ConfigError: for an unknown option, naming the nearest one.
+        PluginError: for an unknown name.
+
+    Example:
+        >>> agent = make("ppo", "CartPole-v1", seed=0, learning_rate=1e-3)
+        >>> agent.train(total_steps=50_000)
+        >>> print(agent.evaluate())
+    """
+    sections = {name: dict(table) for name, table in (options or {}).items()}
+    sections["algorithm"] = {**sections.get("algorithm", {}), **algorithm_options}
+    return Agent(build(compose(algorithm, env, sections, seed=seed, device=device)))
+
+
+def load(
+    directory: str | Path, *, parts: Mapping[str, object] | None = None, device: str | None = None
+) -> Agent:
+    """Load an agent from a run directory, or from what `Agent.save` wrote.
+
+    Args:
+        directory: holds ``checkpoints/``.
+        parts: the components that the recipe calls ``custom``, by section.
+        device: where to run; None takes what the recipe says.
+
+    Raises:
+        CheckpointError: when there is no readable checkpoint.
+        ConfigError: when a custom component is missing.
+    """
+    directory = Path(directory)
+    checkpoint = latest_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        raise CheckpointError(f"{directory} holds no checkpoint; expected {directory}/checkpoints")
+    if checkpoint.recipe_text is None:
+        raise CheckpointError(f"{checkpoint.path} holds no recipe to build an agent from")
+    recipe = Recipe.from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
+    agent = Agent(build(recipe if device is None else recipe.replace(device=device)))
+    agent.restore(checkpoint)
+    return agent
+
+
+def _is_batch(name: str, value: ArrayLike, shape: tuple[int, ...]) -> bool:
+    if tuple(value.shape) == shape:
+        return False
+    if tuple(value.shape[1:]) == shape and value.ndim == len(shape) + 1:
+        return True
+    raise DataError(
+        f"{name}: expected shape {shape}, or (N, {', '.join(map(str, shape))}) for a batch, got "
+        f"{tuple(value.shape)}"
+    )

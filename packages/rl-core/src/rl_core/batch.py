@@ -1,0 +1,133 @@
+"""The data that moves between collector, storage and algorithm.
+
+All are frozen dataclasses of tensors, registered with `torch.export` so that they pass through
+``torch.compile`` and ``vmap`` like any other tree of tensors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rl_core.types import Array, ArrayObservation, Observation, State
+
+Extras = Mapping[str, Tensor]
+"""What an algorithm's acting step answers beyond the action, by name."""
+
+
+@dataclass(slots=True)
+class Transition:
+    """One step of all environments, as the collector hands it to a storage.
+
+    Attributes:
+        observation: shape `(B, ...)`, what the policy acted on.
+        action: shape `(B, ...)`, the actor-space action.
+        reward: shape `(B,)`, as learned from (after reward scaling).
+        terminated: shape `(B,)`, bool: the episode ended, nothing follows.
+        truncated: shape `(B,)`, bool: the episode was cut, its value goes on.
+        valid: shape `(B,)`, bool: False where the row only reset its environment.
+        episode_start: shape `(B,)`, bool: ``observation`` is the first of its episode.
+        next_observation: shape `(B, ...)`, what the next step acts on.
+        final_observation: shape `(B, ...)` or None; where an episode ended in this step and
+            ``next_observation`` already belongs to the next one, the row holds its true last
+            observation.
+        state: recurrent state before this step, each `(B, S)`.
+        extras: what else the acting step answered, each `(B, ...)`.
+    """
+
+    observation: ArrayObservation
+    action: Tensor
+    reward: Array | Tensor
+    terminated: Array | Tensor
+    truncated: Array | Tensor
+    valid: Array | Tensor
+    episode_start: Array | Tensor
+    next_observation: ArrayObservation
+    final_observation: ArrayObservation | None
+    state: State
+    extras: Extras
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A whole on-policy rollout, from which an algorithm prepares advantages and targets.
+
+    Attributes:
+        observation: shape `(T, B, ...)`.
+        next_observation: shape `(B, ...)`, what follows the last row.
+        action: shape `(T, B, ...)`.
+        reward: shape `(T, B)`.
+        terminated: shape `(T, B)`, bool.
+        truncated: shape `(T, B)`, bool.
+        valid: shape `(T, B)`, bool.
+        episode_start: shape `(T, B)`, bool.
+        state: recurrent state before row 0, each `(B, S)`.
+        final_index: shape `(K, 2)`, int64: row and environment of the steps whose successor is
+            not the next row.
+        final_observation: shape `(K, ...)`: the true successors of those steps.
+        extras: each `(T, B, ...)`.
+    """
+
+    observation: Observation
+    next_observation: Observation
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    episode_start: Tensor
+    state: State
+    final_index: Tensor
+    final_observation: Observation
+    extras: Extras = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """A minibatch of a prepared rollout: `(N, ...)`, or `(T, N, ...)` for recurrent actors.
+
+    Attributes:
+        observation: shape `(N, ...)`.
+        action: shape `(N, ...)`, actor-space.
+        log_prob: shape `(N,)`, of the behaviour policy.
+        value: shape `(N,)`, of the behaviour's value network.
+        advantage: shape `(N,)`.
+        value_target: shape `(N,)`.
+        mask: shape `(N,)`, float: 1 for a transition, 0 for a row that only reset or pads.
+        episode_start: shape `(N,)`, bool.
+        state: recurrent state before the first row, each `(N, S)`; empty when feed-forward.
+        extras: what else was stored or prepared, each `(N, ...)`.
+    """
+
+    observation: Observation
+    action: Tensor
+    log_prob: Tensor
+    value: Tensor
+    advantage: Tensor
+    value_target: Tensor
+    mask: Tensor
+    episode_start: Tensor
+    state: State
+    extras: Extras = field(default_factory=dict)
+
+
+PREPARED_COLUMNS = ("log_prob", "value", "advantage", "value_target")
+"""The columns of a `RolloutBatch` that an algorithm's ``prepare`` must answer."""
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Average over the entries that count.
+
+    Args:
+        values: any shape.
+        mask: the same shape, 1 where an entry counts and 0 elsewhere.
+
+    Returns:
+        A 0-dim tensor; zero when nothing counts.
+    """
+    return (values * mask).sum() / mask.sum().clamp(min=1.0)
+
+
+for _batch_type in (Rollout, RolloutBatch):
+    torch.export.register_dataclass(_batch_type)

@@ -1,0 +1,277 @@
+"""From recipes to parts, and from names and options to whole recipes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import gymnasium
+import torch
+
+from rl_core import plugins
+from rl_core.actor import Actor
+from rl_core.algorithm import Algorithm, EnvSpec
+from rl_core.codec import construct, decode, encode, options_of
+from rl_core.env import VecEnv, make_gym_vec
+from rl_core.errors import ConfigError, DeviceError, nearest
+from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.seeding import spawn_seed
+from rl_core.storage import Storage
+from rl_core.trainer import Trainer, TrainerConfig
+from rl_core.types import Json
+
+VECTORIZER = "gymnasium"
+"""The environment plug-in that turns ids and functions into vector environments."""
+
+Sections = Mapping[str, Mapping[str, Json]]
+"""Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a recipe was built into.
+
+    Attributes:
+        recipe: with every option filled in and every ``auto`` that is settled when building.
+        envs: to learn in; made from the recipe's seed.
+        algorithm: with its actor, on its device.
+        storage: not allocated yet.
+        trainer_config: options of the trainer.
+    """
+
+    recipe: Recipe
+    envs: VecEnv
+    algorithm: Algorithm[object, object]
+    storage: Storage[object]
+    trainer_config: TrainerConfig
+
+
+def compose(
+    algorithm: str,
+    env: str,
+    options: Sections | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+) -> Recipe:
+    """Write the whole recipe for an algorithm and an environment.
+
+    The algorithm says which actor and storage it wants; given options win over its defaults, and
+    everything that nobody names takes the default of the component itself.
+
+    Args:
+        algorithm: registered name.
+        env: registered name or Gymnasium id.
+        options: by section; ``name`` in ``actor`` or ``storage`` chooses another component.
+        seed: of the whole run.
+        device: ``"auto"``, or any name torch knows.
+
+    Raises:
+        ConfigError: for an unknown section or option, naming the nearest one.
+        PluginError: for an unknown component.
+    """
+    options = dict(options or {})
+    known = ("env", "actor", "algorithm", "storage", "trainer")
+    for section in options:
+        if section not in known:
+            raise ConfigError(f"unknown section '{section}'{nearest(section, known)}")
+    algorithm_class = load_algorithm(algorithm)
+    env_options = options.get("env", {})
+    spec = inspect_env(ComponentSpec("env", env, {**env_options, "num_envs": 1}))
+    wanted = algorithm_class.default_recipe(spec)
+    components = {}
+    for kind, default in (("actor", wanted.actor), ("storage", wanted.storage)):
+        given = dict(options.get(kind, {}))
+        name = given.pop("name", default.name)
+        if not isinstance(name, str):
+            raise ConfigError(f"{kind}.name must be text, got {name!r}")
+        kwargs = {**default.kwargs, **given} if name == default.name else given
+        components[kind] = _filled(kind, name, kwargs)
+    trainer = {**wanted.trainer, **options.get("trainer", {})}
+    return Recipe(
+        env=ComponentSpec("env", env, _filled_env(env, {**wanted.env, **env_options})),
+        actor=components["actor"],
+        algorithm=_filled(
+            "algorithm", algorithm, {**wanted.algorithm, **options.get("algorithm", {})}
+        ),
+        storage=components["storage"],
+        trainer=_as_table(decode(TrainerConfig, trainer, "trainer")),
+        seed=seed,
+        device=device,
+    )
+
+
+def build(recipe: Recipe) -> Parts:
+    """Build every part that a recipe names.
+
+    Initial weights are drawn from the recipe's seed and nothing else; torch's global generator is
+    left as it was.
+
+    Raises:
+        ConfigError: for options that are unknown or contradict each other.
+        PluginError: for an unknown component.
+        DeviceError: when the device is not there.
+    """
+    device = resolve_device(recipe.device)
+    envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
+    try:
+        algorithm = build_algorithm(recipe, envs, device)
+        storage = cast(
+            "Storage[object]", _construct("storage", recipe.storage, {"device": device})
+        )
+        config = decode(TrainerConfig, recipe.trainer, "trainer")
+    except BaseException:
+        envs.close()
+        raise
+    resolved = {**recipe.resolved, "device": str(device)}
+    return Parts(recipe.replace(resolved=resolved), envs, algorithm, storage, config)
+
+
+def build_algorithm(
+    recipe: Recipe, envs: VecEnv, device: torch.device
+) -> Algorithm[object, object]:
+    """Build a recipe's actor and algorithm for given environments."""
+    with _seeded(spawn_seed(recipe.seed, "weights")):
+        actor = cast(
+            "Actor",
+            _construct(
+                "actor",
+                recipe.actor,
+                {
+                    "observation_space": envs.single_observation_space,
+                    "action_space": envs.single_action_space,
+                    "device": device,
+                },
+            ),
+        )
+        actor.to(device)
+        return cast(
+            "Algorithm[object, object]", _construct("algorithm", recipe.algorithm, {"actor": actor})
+        )
+
+
+def build_trainer(parts: Parts, **options: object) -> Trainer[object, object]:
+    """Put built parts into a `Trainer`; test environments are made on first use."""
+    recipe = parts.recipe
+    return Trainer(
+        parts.envs,
+        parts.algorithm,
+        parts.storage,
+        config=parts.trainer_config,
+        seed=recipe.seed,
+        test_envs=lambda: build_test_envs(recipe),
+        recipe=recipe,
+        **options,  # type: ignore[arg-type]  # checked by Trainer's own signature
+    )
+
+
+def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
+    """Make the environments of a recipe.
+
+    Args:
+        spec: a Gymnasium id or a registered name, with options.
+        seed: of all of them.
+
+    Raises:
+        ConfigError: for an unknown id or option, naming the nearest one.
+    """
+    kwargs = dict(spec.kwargs)
+    maker = _maker(spec.name)
+    if isinstance(maker, type) and issubclass(maker, VecEnv):
+        return cast("VecEnv", construct(maker, {"seed": seed}, decode(options_of(maker), kwargs, "env")))
+    vectorizer = cast("Callable[..., VecEnv]", _vectorizer())
+    return vectorizer(spec.name if maker is None else maker, seed=seed, **kwargs)
+
+
+def build_test_envs(recipe: Recipe) -> VecEnv:
+    """Make separate environments to evaluate in."""
+    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"))
+
+
+def inspect_env(spec: ComponentSpec) -> EnvSpec:
+    """Read an environment's spaces by making one and closing it."""
+    envs = build_envs(spec, None)
+    try:
+        return EnvSpec(spec.name, envs.single_observation_space, envs.single_action_space)
+    finally:
+        envs.close()
+
+
+def load_algorithm(name: str) -> type[Algorithm[object, object]]:
+    """Import an algorithm's class by its registered name."""
+    return cast("type[Algorithm[object, object]]", plugins.load("algorithm", name))
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn a device's name into one that is there.
+
+    Args:
+        name: ``"auto"`` takes CUDA when there is some, else the CPU.
+
+    Raises:
+        DeviceError: when the name is unknown or the device is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"device '{name}' is unknown; use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            f"device '{name}' was asked for, but torch sees no CUDA device; use --device cpu, or "
+            "install a CUDA build of torch"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"device '{name}' is not there: torch sees {torch.cuda.device_count()}")
+    return device
+
+
+def _maker(name: str) -> Callable[..., object] | None:
+    """Return a registered environment, or None for a Gymnasium id."""
+    registered = plugins.available("env")
+    if name == VECTORIZER or name not in registered:
+        return None
+    return plugins.load("env", name)
+
+
+def _vectorizer() -> Callable[..., object]:
+    if VECTORIZER in plugins.available("env"):
+        return plugins.load("env", VECTORIZER)
+    return make_gym_vec
+
+
+def _filled_env(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
+    """Check an environment's options and add the defaults of whatever makes it."""
+    maker = _maker(name)
+    if isinstance(maker, type) and issubclass(maker, VecEnv):
+        return _as_table(decode(options_of(maker), kwargs, "env"))
+    known = _as_table(decode(options_of(_vectorizer()), {**kwargs, "env": name}, "env"))
+    known.pop("env", None)
+    known.pop("seed", None)
+    return known
+
+
+def _filled(kind: str, name: str, kwargs: Mapping[str, Json]) -> ComponentSpec:
+    """Check a component's options and add its defaults."""
+    options = decode(options_of(plugins.load(kind, name)), kwargs, kind)
+    return ComponentSpec(kind, name, _as_table(options))
+
+
+def _construct(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
+    cls = plugins.load(kind, spec.name)
+    return construct(cls, context, decode(options_of(cls), spec.kwargs, kind))
+
+
+def _as_table(options: object) -> dict[str, Json]:
+    table = encode(options)
+    assert isinstance(table, dict)
+    return table
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generator within a block, and put it back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,214 @@
+"""The collector: acts in environments and hands what happened to a storage."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from rl_core.algorithm import Algorithm
+from rl_core.batch import Transition
+from rl_core.env import EnvStep, VecEnv
+from rl_core.episodes import Episode, EpisodeTracker, to_array
+from rl_core.errors import ConfigError
+from rl_core.observations import to_tensors
+from rl_core.rewards import RewardScaler
+from rl_core.seeding import generator_state, set_generator_state
+from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
+from rl_core.storage import Storage, StorageSpec, TensorSpec
+from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
+
+BatchT = TypeVar("BatchT")
+ConfigT = TypeVar("ConfigT")
+
+_NOISE_STEPS = 128
+"""Steps for which noise is drawn ahead; a draw costs the same for one step as for many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What one call of `Collector.collect` brought.
+
+    Attributes:
+        steps: environment transitions, over all environments.
+        episodes: those that ended.
+    """
+
+    steps: int
+    episodes: list[Episode]
+
+
+class Collector:
+    """Steps environments with an algorithm's acting step.
+
+    Per step it runs only what acting needs, with noise drawn ahead; values and log-probabilities
+    are computed later, in one pass per rollout.
+
+    Args:
+        envs: environments.
+        algorithm: what acts.
+        generator: draws the acting noise; lives on the algorithm's device.
+        reward_scaler: scales what is learned from, never what is reported.
+        seed: for the environments' first reset; None leaves it to them.
+    """
+
+    def __init__(
+        self,
+        envs: VecEnv,
+        algorithm: Algorithm[ConfigT, BatchT],
+        *,
+        generator: torch.Generator,
+        reward_scaler: RewardScaler | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if envs.array_type == "torch" and reward_scaler is not None:
+            raise ConfigError("scale_rewards works on NumPy environments only; set it to false")
+        self.envs = envs
+        self.algorithm = algorithm
+        self.generator = generator
+        self.reward_scaler = reward_scaler
+        self.seed = seed
+        self.total_steps = 0
+        self.total_episodes = 0
+        self._device = algorithm.device
+        self._noise = torch.zeros(0)
+        self._noise_cursor = 0
+        self._observation: ArrayObservation | None = None
+        self._state: State = {}
+        self._tracker = EpisodeTracker(envs.num_envs)
+
+    def storage_spec(self) -> StorageSpec:
+        """Describe what `collect` will insert."""
+        leaves = leaf_spaces(self.envs.single_observation_space)
+        observation = (
+            {key: TensorSpec(event_shape(leaf), tensor_dtype(leaf)) for key, leaf in leaves.items()}
+            if isinstance(leaves, Mapping)
+            else TensorSpec(event_shape(leaves), tensor_dtype(leaves))
+        )
+        return StorageSpec(
+            observation,
+            self.algorithm.actor.action_spec,
+            self.envs.num_envs,
+            self.algorithm.actor.state_sizes,
+            self.algorithm.extras,
+            self._device,
+        )
+
+    @torch.no_grad()
+    def collect(self, n: int, into: Storage[BatchT]) -> Collection:
+        """Collect and store at least ``n`` rows, in whole steps of all environments.
+
+        Args:
+            n: rows wanted over all environments; rounded up to a multiple of their number. Rows
+                in which an environment only reset are stored as invalid and not counted.
+            into: an allocated storage.
+        """
+        envs, algorithm = self.envs, self.algorithm
+        if self._observation is None:
+            self.reset()
+        start_steps = algorithm.schedule.start_steps
+        episodes: list[Episode] = []
+        steps = 0
+        for _ in range(-(-n // envs.num_envs)):
+            observation, state, start = self._observation, self._state, self._tracker.episode_start
+            assert observation is not None
+            if self.total_steps + steps < start_steps:
+                output = algorithm.random_step(envs.num_envs, state, self.generator)
+            else:
+                output = algorithm.acting_step(
+                    to_tensors(observation, self._device),
+                    state,
+                    self._next_noise(),
+                    episode_start=self._flag(start),
+                )
+            outcome = envs.step(self._to_env(output.env_action))
+            episodes += self._tracker.track(outcome)
+            into.insert_transition(
+                Transition(
+                    observation,
+                    output.action,
+                    self._learning_reward(outcome),
+                    outcome.terminated,
+                    outcome.truncated,
+                    outcome.valid,
+                    start,
+                    outcome.observation,
+                    outcome.final_observation,
+                    state,
+                    output.extras,
+                )
+            )
+            self._observation = outcome.observation
+            self._state = output.state
+            steps += int(outcome.valid.sum())
+        self.total_steps += steps
+        self.total_episodes += len(episodes)
+        return Collection(steps, episodes)
+
+    def reset(self) -> None:
+        """Reset all environments and start new episodes in all of them."""
+        self._observation = self.envs.reset(self.seed)
+        self._state = self.algorithm.actor.actor_initial_states(self.envs.num_envs)
+        self._tracker.reset()
+        if self.reward_scaler is not None:
+            self.reward_scaler.forget_running_sums()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+    def state_dict(self) -> StateDict:
+        """Return counters, noise and statistics; the environments' own state where they have it."""
+        return {
+            "total_steps": self.total_steps,
+            "total_episodes": self.total_episodes,
+            "generator": generator_state(self.generator),
+            "noise": self._noise,
+            "noise_cursor": self._noise_cursor,
+            "reward_scaler": (
+                {} if self.reward_scaler is None else self.reward_scaler.state_dict()
+            ),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`; the environments start new episodes."""
+        steps, episodes, cursor = (
+            state[key] for key in ("total_steps", "total_episodes", "noise_cursor")
+        )
+        generator, noise, scaler = (state[key] for key in ("generator", "noise", "reward_scaler"))
+        assert isinstance(steps, int)
+        assert isinstance(episodes, int)
+        assert isinstance(cursor, int)
+        assert isinstance(generator, Tensor)
+        assert isinstance(noise, Tensor)
+        assert isinstance(scaler, Mapping)
+        self.total_steps, self.total_episodes, self._noise_cursor = steps, episodes, cursor
+        set_generator_state(self.generator, generator)
+        self._noise = noise.to(self._device)
+        if self.reward_scaler is not None and scaler:
+            self.reward_scaler.load_state_dict(scaler)
+        self._observation = None
+
+    def _next_noise(self) -> Tensor:
+        if self._noise_cursor == len(self._noise):
+            shape = (_NOISE_STEPS, self.envs.num_envs)
+            self._noise = self.algorithm.draw_noise(shape, self.generator)
+            self._noise_cursor = 0
+        noise = self._noise[self._noise_cursor]
+        self._noise_cursor += 1
+        return noise
+
+    def _learning_reward(self, outcome: EnvStep) -> ArrayLike:
+        if self.reward_scaler is None:
+            return outcome.reward
+        ended = to_array(outcome.terminated) | to_array(outcome.truncated)
+        return self.reward_scaler(to_array(outcome.reward), ended, to_array(outcome.valid))
+
+    def _flag(self, value: Array) -> Tensor:
+        return torch.from_numpy(value).to(self._device)
+
+    def _to_env(self, action: Tensor) -> ArrayLike:
+        if self.envs.array_type == "torch":
+            return action
+        return action.cpu().numpy() if action.device.type != "cpu" else action.numpy()

@@ -1,0 +1,68 @@
+"""Whether an observation is what its space declares."""
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_core.spaces import Space, event_shape
+from rl_core.types import ArrayObservation
+
+
+def observation_problem(
+    leaves: Space | Mapping[str, Space],
+    observation: ArrayObservation,
+    batch_shape: tuple[int, ...],
+) -> str | None:
+    """Compare shape, kind of dtype and category ranges of an observation with its space.
+
+    The bounds of Box spaces are not compared: so many environments step over them by a little
+    that nobody treats them as binding.
+
+    Args:
+        leaves: what `leaf_spaces` gave.
+        observation: shape `(*batch_shape, ...)`, flattened by `flatten_observation`.
+        batch_shape: ``()`` for a single observation, ``(B,)`` for a batch.
+
+    Returns:
+        What is wrong, naming the field, or None.
+    """
+    if not isinstance(leaves, Mapping):
+        return _leaf_problem("the observation", leaves, observation, batch_shape)
+    parts = cast("Mapping[str, object]", observation)
+    for key, leaf in leaves.items():
+        problem = _leaf_problem(f"observation '{key}'", leaf, parts[key], batch_shape)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _leaf_problem(
+    field: str, space: Space, value: object, batch_shape: tuple[int, ...]
+) -> str | None:
+    if value is None:
+        return f"{field} is None; expected a value of {space}"
+    array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    expected_shape = (*batch_shape, *event_shape(space))
+    if array.shape != expected_shape:
+        return f"{field} has shape {array.shape}; expected {expected_shape}"
+    if array.dtype.kind not in "biuf" or not np.can_cast(
+        array.dtype, cast("np.dtype[np.generic]", space.dtype), "same_kind"
+    ):
+        return f"{field} has dtype {array.dtype}; expected {space.dtype}"
+    low, high = _category_range(space)
+    if high is not None and not bool(((array >= low) & (array <= high)).all()):
+        return f"{field} holds {array.min()} to {array.max()}; expected a value of {space}"
+    return None
+
+
+def _category_range(space: Space) -> tuple[object, object]:
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    return None, None

@@ -1,0 +1,167 @@
+"""What a vectorised environment is, and what one step of it answers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self, cast
+
+from rl_core.errors import CheckpointError
+from rl_core.spaces import Space
+from rl_core.types import ArrayLike, ArrayObservation, StateDict
+
+
+@dataclass(frozen=True, slots=True)
+class EnvStep:
+    """One step of all environments. Its arrays belong to the caller: nobody writes to them again.
+
+    A row ends its episode where ``terminated | truncated``. What follows depends on how the
+    vectorised environment resets such a row:
+
+    - *in the same step*: ``observation`` already begins the next episode, and the last
+      observation of the ended one is in ``final_observation``;
+    - *in the next step*: ``observation`` is the last one of the ended episode,
+      ``final_observation`` is None, and the row's next step only resets: it ignores its action,
+      has ``valid=False``, answers zero reward and no end, and its ``observation`` begins the next
+      episode.
+
+    Attributes:
+        observation: shape `(B, ...)`, or a dict of such: what the policy acts on next.
+        reward: shape `(B,)`, float32, environment units.
+        terminated: shape `(B,)`, bool: the episode ended, nothing follows.
+        truncated: shape `(B,)`, bool: the episode was cut, its value goes on.
+        final_observation: shape `(B, ...)`, or a dict of such: the true last observation of the
+            rows that ended in this step, and ``observation`` in the other rows. None when no row
+            ended, and always None when rows reset in their next step. An environment on an
+            accelerator may give it in every step.
+        valid: shape `(B,)`, bool: False where the row did nothing but reset. Such a row is no
+            transition: it is never stored as one, trained on or counted.
+        info: what the environment told, as it gave it.
+    """
+
+    observation: ArrayObservation
+    reward: ArrayLike
+    terminated: ArrayLike
+    truncated: ArrayLike
+    final_observation: ArrayObservation | None
+    valid: ArrayLike
+    info: Mapping[str, object]
+
+    @property
+    def successor(self) -> ArrayObservation:
+        """The observation each valid row's action led to, whichever way rows are reset."""
+        return self.observation if self.final_observation is None else self.final_observation
+
+    @property
+    def final_info(self) -> Mapping[str, object]:
+        """What the last step of the ended rows told; only those rows are meaningful."""
+        return cast("Mapping[str, object]", self.info.get("final_info", self.info))
+
+
+class VecEnv(ABC):
+    """``B`` environments that step together.
+
+    Only `reset` and `step` move it; both are called by one collector, from one thread. Closing is
+    the business of whoever made it.
+    """
+
+    @property
+    @abstractmethod
+    def num_envs(self) -> int:
+        """How many environments step together, ``B``."""
+
+    @property
+    @abstractmethod
+    def single_observation_space(self) -> Space:
+        """The observation space of one environment, as it declares it."""
+
+    @property
+    @abstractmethod
+    def single_action_space(self) -> Space:
+        """The action space of one environment."""
+
+    @property
+    @abstractmethod
+    def array_type(self) -> Literal["numpy", "torch"]:
+        """What kind of arrays `reset` and `step` answer."""
+
+    @abstractmethod
+    def reset(self, seed: int | None = None) -> ArrayObservation:
+        """Begin a new episode in every environment.
+
+        Args:
+            seed: seeds all environments, each differently; None lets their generators go on, or,
+                the first time, uses the seed given when the environments were made.
+
+        Returns:
+            The first observations, shape `(B, ...)`; for Dict and Tuple spaces a dict from path
+            to array (see `leaf_spaces`). Floating-point observations are float32.
+
+        Raises:
+            EnvironmentFaultError: when an environment raises or breaks its declared spaces.
+            ConfigError: when the seed is negative.
+        """
+
+    @abstractmethod
+    def step(self, action: ArrayLike) -> EnvStep:
+        """Step every environment once.
+
+        Args:
+            action: shape `(B, ...)`, array or tensor, in the environment's own action space; rows
+                that are due to reset ignore theirs.
+
+        Raises:
+            EnvironmentFaultError: when an environment raises, hangs, dies, answers something that
+                is not finite or not of its declared spaces, or was never reset.
+            DataError: when the action has the wrong shape.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; calling it again does nothing."""
+
+    @property
+    def spec_id(self) -> str:
+        """The registered id, or a name to call it by."""
+        return type(self).__name__
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The number of steps after which an episode is truncated, where that is known."""
+        return None
+
+    @property
+    def resume_grade(self) -> Literal["exact", "episode"]:
+        """How much of it a checkpoint brings back.
+
+        ``"exact"``: `load_state_dict` puts every environment back into the middle of its episode.
+        ``"episode"``: running episodes are lost, the next call must be `reset`.
+        """
+        return "episode"
+
+    def state_dict(self) -> StateDict:
+        """Return what a checkpoint should hold; nothing, unless a subclass can do better."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            CheckpointError: when the state does not fit this kind of environment.
+        """
+        if state:
+            raise CheckpointError(
+                f"{type(self).__name__} restores no state, got {sorted(state)}; the checkpoint "
+                "was written with another kind of environment"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

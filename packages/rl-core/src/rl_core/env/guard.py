@@ -1,0 +1,123 @@
+"""A thin wrapper around each environment, so that a fault can be told by its place."""
+
+from copy import deepcopy
+from typing import SupportsFloat
+
+import gymnasium
+import numpy as np
+
+from rl_core.env.checks import observation_problem
+from rl_core.errors import DataError, EnvironmentFaultError
+from rl_core.spaces import flatten_observation, leaf_spaces
+
+_NUMBERS = (bool, int, float, np.number, np.bool_)
+_FLAGS = (bool, int, np.bool_, np.integer)
+_NEVER_SEEN = object()
+
+
+class EnvGuard(gymnasium.Wrapper):
+    """Name the environment and the field in every fault; keep final observations apart.
+
+    Vectorisers join the answers of their environments into one array, and an error there names no
+    environment. Each step is checked as far as it costs next to nothing, the first reset and step
+    thoroughly.
+
+    The last observation of an episode is copied, because a vectoriser that resets in the same
+    step holds it while the environment, which may reuse its buffer, is reset.
+
+    Args:
+        env: the environment.
+        index: its row in the vectorised environment.
+        check: False leaves out the checks, but still names the environment when it raises.
+    """
+
+    def __init__(self, env: gymnasium.Env, index: int, *, check: bool = True) -> None:
+        super().__init__(env)
+        self.index = index
+        self.check = check
+        self.spec_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        self.max_episode_steps = env.spec.max_episode_steps if env.spec is not None else None
+        self._reset_shape: object = _NEVER_SEEN
+        self._step_shape: object = _NEVER_SEEN
+        self._leaves = leaf_spaces(env.observation_space)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[object, dict[str, object]]:
+        """Reset the environment.
+
+        Raises:
+            EnvironmentFaultError: when it raises or answers something its spaces do not declare.
+        """
+        try:
+            observation, info = self.env.reset(seed=seed, options=options)
+        except Exception as error:
+            raise self._raised("reset()", error) from error
+        if self.check:
+            shape = getattr(observation, "shape", None)
+            if shape != self._reset_shape or observation is None:
+                self._check_observation("reset()", observation)
+                self._reset_shape = shape
+        return observation, info
+
+    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, dict[str, object]]:
+        """Step the environment.
+
+        Raises:
+            EnvironmentFaultError: when it raises or answers something its spaces do not declare.
+        """
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            raise self._raised("step()", error) from error
+        if self.check:
+            if type(reward) is not float:
+                self._check_scalar("reward", reward, _NUMBERS, "a number")
+            if type(terminated) is not bool or type(truncated) is not bool:
+                self._check_scalar("terminated", terminated, _FLAGS, "True or False")
+                self._check_scalar("truncated", truncated, _FLAGS, "True or False")
+            if not isinstance(info, dict):
+                raise self._fault(f"step() answered {info!r} as info; expected a dict")
+            shape = getattr(observation, "shape", None)
+            if shape != self._step_shape or observation is None:
+                self._check_observation("step()", observation)
+                self._step_shape = shape
+        if terminated or truncated:
+            observation = deepcopy(observation)
+        return observation, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Close the environment.
+
+        Raises:
+            EnvironmentFaultError: when it raises.
+        """
+        try:
+            self.env.close()
+        except Exception as error:
+            raise self._raised("close()", error) from error
+
+    def _check_observation(self, call: str, observation: object) -> None:
+        try:
+            flat = flatten_observation(self.env.observation_space, observation)
+        except DataError as error:
+            raise self._fault(f"{call}: {error}") from error
+        problem = observation_problem(self._leaves, flat, ())
+        if problem is not None:
+            raise self._fault(f"{call}: {problem}")
+
+    def _check_scalar(
+        self, field: str, value: object, kinds: tuple[type, ...], expected: str
+    ) -> None:
+        if isinstance(value, kinds) or (isinstance(value, np.ndarray) and value.shape == ()):
+            return
+        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+        raise self._fault(
+            f"step() answered {type(value).__name__}{shape} as {field}; expected {expected}"
+        )
+
+    def _raised(self, call: str, error: Exception) -> EnvironmentFaultError:
+        return self._fault(f"{call} raised {type(error).__name__}: {error}")
+
+    def _fault(self, message: str) -> EnvironmentFaultError:
+        return EnvironmentFaultError(f"environment {self.index}: {message}")

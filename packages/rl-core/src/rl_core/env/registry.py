@@ -1,0 +1,46 @@
+"""Gymnasium's registry, with answers that say how to mend a wrong id."""
+
+import difflib
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+
+from rl_core.errors import ConfigError
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Look up a registered environment; an id without a version means the newest.
+
+    Raises:
+        ConfigError: when the id is not registered; the message names the newest version or the
+            nearest id. Also for ``module:id``, because a name must not choose code to import.
+    """
+    if env_id in gymnasium.registry:
+        return gymnasium.registry[env_id]
+    if ":" in env_id:
+        module, _, name = env_id.partition(":")
+        raise ConfigError(
+            f"the environment id '{env_id}' names a module to import, which an id may not; import "
+            f"{module} yourself and ask for '{name}'"
+        )
+    try:
+        namespace, name, version = parse_env_id(env_id)
+    except gymnasium.error.Error:
+        raise ConfigError(f"no environment is registered as '{env_id}'{_similar(env_id)}") from None
+    newest = find_highest_version(namespace, name)
+    if newest is None:
+        raise ConfigError(f"no environment is registered as '{env_id}'{_similar(env_id)}")
+    newest_id = get_env_id(namespace, name, newest)
+    if version is None:
+        return gymnasium.registry[newest_id]
+    raise ConfigError(
+        f"no environment is registered as '{env_id}'; the newest version is '{newest_id}'"
+    )
+
+
+def _similar(env_id: str) -> str:
+    by_lower = {known.lower(): known for known in gymnasium.registry}
+    close = difflib.get_close_matches(env_id.lower(), by_lower, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean '{by_lower[close[0]]}'?"
+    return "; if another package registers it, import that package first"

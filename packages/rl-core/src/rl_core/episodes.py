@@ -1,0 +1,87 @@
+"""Episodes as they end: returns, lengths, and where the next ones start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from rl_core.env import EnvStep
+from rl_core.types import ArrayLike
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A finished episode.
+
+    Attributes:
+        episode_return: undiscounted sum of the environment's own rewards.
+        length: steps.
+        env: index of its environment.
+        success: what the environment reported, or None.
+    """
+
+    episode_return: float
+    length: int
+    env: int
+    success: bool | None = None
+
+
+class EpisodeTracker:
+    """Follows the episodes of environments that step together.
+
+    Args:
+        num_envs: how many environments.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._return = np.zeros(num_envs)
+        self._length = np.zeros(num_envs, dtype=np.int64)
+        self.episode_start: npt.NDArray[np.bool_] = np.ones(num_envs, dtype=np.bool_)
+        """Shape `(B,)`: whether the current observation is the first of its episode."""
+
+    def track(self, outcome: EnvStep) -> list[Episode]:
+        """Take in one step and return the episodes that it ended."""
+        valid = to_array(outcome.valid)
+        ended = to_array(outcome.terminated) | to_array(outcome.truncated)
+        self._return += to_array(outcome.reward)
+        self._length += valid
+        if outcome.final_observation is None:
+            self.episode_start = ~valid
+        else:
+            self.episode_start = ended | ~valid
+        if not ended.any():
+            return []
+        episodes = [
+            Episode(
+                float(self._return[env]),
+                int(self._length[env]),
+                int(env),
+                _success(outcome, int(env)),
+            )
+            for env in np.flatnonzero(ended)
+        ]
+        self._return[ended] = 0.0
+        self._length[ended] = 0
+        return episodes
+
+    def reset(self) -> None:
+        """Start new episodes in all environments."""
+        self._return[:] = 0.0
+        self._length[:] = 0
+        self.episode_start = np.ones_like(self.episode_start)
+
+
+def to_array(value: ArrayLike) -> npt.NDArray[np.generic]:
+    """Bring an environment's array to NumPy."""
+    return value.cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _success(outcome: EnvStep, env: int) -> bool | None:
+    """Read ``is_success``, as robotics environments report it at an episode's end."""
+    for source in (outcome.final_info, outcome.info):
+        values = source.get("is_success") if isinstance(source, Mapping) else None
+        if isinstance(values, np.ndarray):
+            return bool(values[env])
+    return None

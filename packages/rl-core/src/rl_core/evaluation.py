@@ -1,0 +1,189 @@
+"""Evaluation of a policy over a fixed number of episodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from rl_core.actor import Actor
+from rl_core.env import VecEnv, make_gym_vec
+from rl_core.episodes import EpisodeTracker
+from rl_core.errors import ConfigError
+from rl_core.observations import to_tensors
+from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
+from rl_core.types import Json
+
+
+class HasActor(Protocol):
+    """Anything that acts through an actor: an algorithm, an agent."""
+
+    @property
+    def actor(self) -> Actor:
+        """What acts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What an evaluation found, in the environment's own rewards.
+
+    Attributes:
+        num_episodes: how many episodes.
+        mean: of the episode returns.
+        std: of the episode returns, population form.
+        iqm: interquartile mean, the mean of the middle half.
+        ci95: 95 % bootstrap interval of the interquartile mean, low and high.
+        mean_length: steps per episode.
+        success_rate: share of episodes that the environment called a success; None when it does
+            not say.
+        returns: of each episode.
+
+    Source:
+        Interquartile mean and interval: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
+    """
+
+    num_episodes: int
+    mean: float
+    std: float
+    iqm: float
+    ci95: tuple[float, float]
+    mean_length: float
+    success_rate: float | None
+    returns: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Json]:
+        """Return the figures as a JSON object."""
+        return {
+            "num_episodes": self.num_episodes,
+            "mean": self.mean,
+            "std": self.std,
+            "iqm": self.iqm,
+            "ci95": list(self.ci95),
+            "mean_length": self.mean_length,
+            "success_rate": self.success_rate,
+            "returns": list(self.returns),
+        }
+
+    def __str__(self) -> str:
+        low, high = self.ci95
+        text = (
+            f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} episodes "
+            f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
+        )
+        return text if self.success_rate is None else f"{text}, success {self.success_rate:.0%}"
+
+
+@torch.no_grad()
+def evaluate_policy(
+    policy: HasActor | Actor,
+    env: str | VecEnv,
+    num_episodes: int = 100,
+    *,
+    deterministic: bool = True,
+    num_envs: int = 8,
+    seed: int = 0,
+) -> EvaluationResult:
+    """Run a policy for a fixed quota of episodes in each environment.
+
+    The quota is fixed before the first step. Taking whichever episodes end first would count
+    short episodes too often.
+
+    Args:
+        policy: an actor, or what has one.
+        env: a Gymnasium id, or environments; given ones are reset, not closed.
+        num_episodes: how many episodes in all, at least 1.
+        deterministic: take the distribution's mode, or sample.
+        num_envs: how many to step together when ``env`` is an id.
+        seed: of the environments and of the sampling.
+
+    Raises:
+        ConfigError: when ``num_episodes`` is below 1.
+    """
+    if num_episodes < 1:
+        raise ConfigError(f"num_episodes must be at least 1, got {num_episodes}")
+    actor = policy if isinstance(policy, Actor) else policy.actor
+    if not isinstance(env, str):
+        return _run(actor, env, num_episodes, deterministic, seed)
+    envs = make_gym_vec(env, min(num_envs, num_episodes))
+    try:
+        return _run(actor, envs, num_episodes, deterministic, seed)
+    finally:
+        envs.close()
+
+
+def _run(
+    actor: Actor, envs: VecEnv, num_episodes: int, deterministic: bool, seed: int
+) -> EvaluationResult:
+    device = actor.device
+    was_training = actor.training
+    actor.eval()
+    generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
+    tracker = EpisodeTracker(envs.num_envs)
+    observation = envs.reset(spawn_seed(seed, "evaluation"))
+    state = actor.actor_initial_states(envs.num_envs)
+    quota = np.full(envs.num_envs, num_episodes // envs.num_envs)
+    quota[: num_episodes % envs.num_envs] += 1
+    returns: list[list[float]] = [[] for _ in range(envs.num_envs)]
+    lengths: list[int] = []
+    successes: list[bool] = []
+    while quota.any():
+        start = torch.from_numpy(tracker.episode_start).to(device)
+        noise = None if deterministic else actor.draw_noise((envs.num_envs,), generator)
+        output = actor.get_action(
+            to_tensors(observation, device), state, noise, deterministic, start
+        )
+        action = output.env_action
+        outcome = envs.step(action if envs.array_type == "torch" else action.cpu().numpy())
+        observation, state = outcome.observation, output.state
+        for episode in tracker.track(outcome):
+            if quota[episode.env] > 0:
+                quota[episode.env] -= 1
+                returns[episode.env].append(episode.episode_return)
+                lengths.append(episode.length)
+                if episode.success is not None:
+                    successes.append(episode.success)
+    actor.train(was_training)
+    return summarize([value for row in returns for value in row], lengths, successes, seed=seed)
+
+
+def summarize(
+    returns: list[float], lengths: list[int], successes: list[bool], *, seed: int = 0
+) -> EvaluationResult:
+    """Turn episodes into figures.
+
+    Args:
+        returns: of each episode.
+        lengths: of each episode.
+        successes: of each episode that reported one.
+        seed: of the bootstrap.
+    """
+    values = np.asarray(returns, dtype=np.float64)
+    low, high = stratified_bootstrap_interval(
+        [values], interquartile_mean, generator=np.random.default_rng(seed)
+    )
+    return EvaluationResult(
+        num_episodes=len(values),
+        mean=float(values.mean()),
+        std=float(values.std()),
+        iqm=float(interquartile_mean(values)),
+        ci95=(float(low), float(high)),
+        mean_length=float(np.mean(lengths)),
+        success_rate=float(np.mean(successes)) if successes else None,
+        returns=tuple(float(value) for value in values),
+    )
+
+
+def evaluation_metrics(result: EvaluationResult) -> Mapping[str, float]:
+    """Name the figures for the log."""
+    metrics = {
+        "test/episode_return": result.mean,
+        "test/episode_return_std": result.std,
+        "test/episode_return_iqm": result.iqm,
+        "test/episode_length": result.mean_length,
+    }
+    if result.success_rate is not None:
+        metrics["test/success_rate"] = result.success_rate
+    return metrics

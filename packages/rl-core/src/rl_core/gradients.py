@@ -1,0 +1,499 @@
+"""The gradient step: loss, gradient, clipping, optimiser and target movement, as one function.
+
+The same step runs in two forms. Uncompiled, the loss goes through autograd and a fused optimiser.
+Compiled, everything is one graph over explicit parameter vectors. Both see the same noise, which
+is drawn outside, and agree within rounding.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.optimizers import OptimizerConfig, new_optimizer_state, optimizer_step
+from rl_core.parameters import ParameterVector
+from rl_core.types import StateDict
+
+BatchT = TypeVar("BatchT")
+Noise = Mapping[str, Tensor]
+"""Random numbers drawn ahead for one gradient step, by name."""
+
+CompileMode = Literal["auto", "on", "off"]
+"""Whether the gradient step is compiled; ``auto`` decides by the length of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """What a loss answers for one batch.
+
+    Attributes:
+        loss: 0-dim; the sum of all losses, each of which reaches only its own parameters.
+        metrics: 0-dim tensors by path; averaged over the phase and logged.
+        samples: per-sample results by name, each `(N,)`, such as ``td_error``; handed to the
+            storage's ``after_gradients``.
+        stop: 0-dim bool; where True this step and the rest of the phase change nothing.
+    """
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    samples: Mapping[str, Tensor] = field(default_factory=dict)
+    stop: Tensor | None = None
+
+
+torch.export.register_dataclass(LossOutput)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterGroup:
+    """Parameters that one optimiser moves.
+
+    Attributes:
+        name: of the group; metrics are called ``gradients/<name>_norm``.
+        modules: prefixes of the parameters' names, such as ``actor`` or ``actor.critics``.
+        learning_rate: name of the hyper-parameter that holds the learning rate.
+        max_grad_norm: name of the hyper-parameter that bounds the gradient's norm, or None;
+            groups that name the same one are bounded by their joint norm.
+        optimizer: the update rule.
+        every: move only on every so many gradient steps.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    learning_rate: str = "learning_rate"
+    max_grad_norm: str | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    every: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetNetwork:
+    """A slow copy of a group's parameters.
+
+    Attributes:
+        module: name of the copy among the algorithm's modules.
+        source: name of the group it follows.
+        tau: name of the hyper-parameter: ``target ← (1 - tau) target + tau source``.
+        every: move only on every so many gradient steps.
+    """
+
+    module: str
+    source: str
+    tau: str
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Gradients on their way from one worker to another.
+
+    Attributes:
+        version: of the weights they were computed at.
+        num_samples: how many samples they average over.
+        tensors: one vector `(P,)` per parameter group.
+        finite: whether the loss was finite.
+    """
+
+    version: int
+    num_samples: int
+    tensors: Mapping[str, Tensor]
+    finite: bool
+
+
+class HyperParameters(nn.Module):
+    """Numbers that may change while running, each a 0-dim float32 buffer.
+
+    As buffers they are inputs of a compiled graph: a new value needs no recompilation.
+    """
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        super().__init__()
+        for name, value in values.items():
+            self.register_buffer(name, torch.tensor(float(value)))
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return the 0-dim tensor of a hyper-parameter."""
+        buffer = self._buffers[name]
+        assert buffer is not None
+        return buffer
+
+
+class LossModule(nn.Module):
+    """A module whose forward is an algorithm's loss.
+
+    It holds every module the loss uses, so that `torch.func.functional_call` can run the loss at
+    explicit parameters while the algorithm's code goes on using its modules by name.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[BatchT, Noise], LossOutput],
+        modules: Mapping[str, nn.Module],
+        hyper: HyperParameters,
+    ) -> None:
+        super().__init__()
+        self._loss = loss
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self.add_module("hyper", hyper)
+
+    def forward(self, batch: BatchT, noise: Noise) -> LossOutput:  # type: ignore[misc]  # generic per call
+        """Compute the loss."""
+        return self._loss(batch, noise)
+
+
+class GradientStep(Generic[BatchT]):
+    """Takes gradient steps on an algorithm's loss.
+
+    Args:
+        loss: a module whose forward is the loss.
+        hyper: the algorithm's hyper-parameters.
+        groups: which parameters are learned, and how; together they need not cover all.
+        targets: which modules follow which groups.
+
+    Raises:
+        ConfigError: when a group names no parameter or two groups share one.
+    """
+
+    def __init__(
+        self,
+        loss: LossModule,
+        hyper: HyperParameters,
+        groups: Sequence[ParameterGroup],
+        targets: Sequence[TargetNetwork] = (),
+    ) -> None:
+        self._loss = loss
+        self._hyper = hyper
+        self._groups = {group.name: group for group in groups}
+        self._targets = tuple(targets)
+        self.vectors = _parameter_vectors(loss, groups, targets)
+        self._device = next(iter(self.vectors.values())).values.device
+        self.optimizer_states = {
+            name: new_optimizer_state(group.optimizer, self.vectors[name].values)
+            for name, group in self._groups.items()
+        }
+        self.count = 0
+        self._stopped = torch.zeros((), dtype=torch.bool, device=self._device)
+        self._skipped = torch.zeros((), device=self._device)
+        self._metric_names: tuple[str, ...] = ()
+        self._metric_sums = torch.zeros(0, device=self._device)
+        self._metric_count = torch.zeros((), device=self._device)
+        self._compiled: Callable[..., Mapping[str, Tensor]] | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether steps run as a compiled graph."""
+        return self._compiled is not None
+
+    def compile(self, mode: CompileMode, batch: BatchT, noise: Noise) -> bool:
+        """Compile the step, trying it on a batch without changing any parameter.
+
+        Args:
+            mode: ``"on"`` raises when compiling fails; ``"auto"`` falls back with one warning;
+                ``"off"`` goes back to the uncompiled form.
+            batch: one to trace with; later ones should have its shapes.
+            noise: likewise.
+
+        Returns:
+            Whether steps are compiled now.
+
+        Raises:
+            ConfigError: when compiling was asked for and fails.
+        """
+        self._compiled = None
+        if mode == "off":
+            return False
+        options: dict[str, object] = {"cpp_wrapper": True} if self._device.type == "cpu" else {}
+        compile_mode = None if options else "reduce-overhead"
+        compiled = torch.compile(
+            self._functional_step, fullgraph=True, options=options or None, mode=compile_mode
+        )
+        self._prepare_metrics(batch, noise)
+        if self._device.type == "cuda":
+            for vector in self.vectors.values():
+                torch._dynamo.mark_static_address(vector.values)
+        try:
+            self._stopped.fill_(True)
+            compiled(self._due(), *self._tensors(), batch, noise)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            if mode == "on":
+                raise ConfigError(
+                    f"compile='on', but compiling the gradient step failed ({reason}); "
+                    "install a C++ compiler (g++ or clang++), or use compile='off'"
+                ) from error
+            warnings.warn(
+                f"compiling the gradient step failed ({reason}); going on uncompiled",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return False
+        finally:
+            self.begin_phase()
+            self._forget_metrics()
+        self._compiled = compiled
+        return True
+
+    def step(self, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
+        """Take one step.
+
+        Returns:
+            The loss's per-sample results.
+        """
+        if self._compiled is None:
+            finite, output = self._autograd(batch, noise)
+            self._apply(finite, output, fused=True)
+            samples: Mapping[str, Tensor] = output.samples
+        else:
+            samples = self._compiled(self._due(), *self._tensors(), batch, noise)
+        self.count += 1
+        return samples
+
+    def compute_gradients(self, batch: BatchT, noise: Noise, num_samples: int) -> Gradients:
+        """Compute gradients and change nothing."""
+        finite, _ = self._autograd(batch, noise)
+        tensors = {name: self.vectors[name].gradient.clone() for name in self._groups}
+        return Gradients(self.count, num_samples, tensors, bool(finite))
+
+    def apply_gradients(self, gradients: Gradients | None) -> None:
+        """Clip, step and move targets, with given gradients or those computed last.
+
+        Raises:
+            ConfigError: when a group's gradient is missing or has another size.
+        """
+        finite = torch.tensor(True, device=self._device)
+        if gradients is not None:
+            for name in self._groups:
+                vector = self.vectors[name]
+                given = gradients.tensors.get(name)
+                if given is None or given.shape != vector.gradient.shape:
+                    got = "none" if given is None else str(tuple(given.shape))
+                    raise ConfigError(
+                        f"gradients of group '{name}': expected shape "
+                        f"{tuple(vector.gradient.shape)}, got {got}"
+                    )
+                vector.gradient.copy_(given)
+            finite.fill_(gradients.finite)
+        self._apply(finite, None, fused=True)
+        self.count += 1
+
+    def begin_phase(self) -> None:
+        """Let steps count again after a loss asked to stop."""
+        self._stopped.fill_(False)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a loss asked for the phase to stop."""
+        return bool(self._stopped)
+
+    def read_metrics(self) -> dict[str, float]:
+        """Return the means of the metrics since the last reading; empty without any step.
+
+        Raises:
+            NonFiniteError: when the loss or gradient of a step was not finite; that step
+                changed no parameter.
+            ConfigError: when the actor's parameters were moved or replaced meanwhile.
+        """
+        for vector in self.vectors.values():
+            vector.check_tied()
+        *sums, count, skipped = torch.cat(
+            [self._metric_sums, self._metric_count.view(1), self._skipped.view(1)]
+        ).tolist()
+        self._forget_metrics()
+        if skipped:
+            raise NonFiniteError(
+                f"{skipped:.0f} gradient steps since the last log had a loss or gradient that is "
+                "not finite; they changed no parameter. Lower the learning rate, bound the "
+                "gradient norm, or look for extreme rewards and observations"
+            )
+        if not count:
+            return {}
+        return {name: value / count for name, value in zip(self._metric_names, sums, strict=True)}
+
+    def _forget_metrics(self) -> None:
+        self._skipped.zero_()
+        self._metric_sums.zero_()
+        self._metric_count.zero_()
+
+    def state_dict(self) -> StateDict:
+        """Return optimiser states and the counter; parameters belong to the modules."""
+        return {"count": self.count, "optimizers": self.optimizer_states}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            ConfigError: when it belongs to other groups or sizes.
+        """
+        count, optimizers = state["count"], state["optimizers"]
+        assert isinstance(count, int)
+        assert isinstance(optimizers, Mapping)
+        self.count = count
+        for group, tensors in self.optimizer_states.items():
+            saved = optimizers.get(group)
+            for name, tensor in tensors.items():
+                value = saved.get(name) if isinstance(saved, Mapping) else None
+                _copy_into(f"optimiser state '{name}' of '{group}'", tensor, value)
+
+    def _due(self) -> tuple[str, ...]:
+        number = self.count + 1
+        due = [group.name for group in self._groups.values() if number % group.every == 0]
+        due += [target.module for target in self._targets if number % target.every == 0]
+        return tuple(due)
+
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+        values = {name: vector.values for name, vector in self.vectors.items()}
+        return values, self.optimizer_states
+
+    def _parameters(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: tensor
+            for key, vector in values.items()
+            for name, tensor in self.vectors[key].split(vector).items()
+        }
+
+    def _functional_step(
+        self,
+        due: tuple[str, ...],
+        values: dict[str, Tensor],
+        states: dict[str, dict[str, Tensor]],
+        batch: BatchT,
+        noise: Noise,
+    ) -> Mapping[str, Tensor]:
+        learned = {name: values[name] for name in self._groups if name in due}
+        fixed = {name: vector for name, vector in values.items() if name not in learned}
+
+        def loss(vectors: dict[str, Tensor]) -> tuple[Tensor, LossOutput]:
+            parameters = self._parameters({**vectors, **fixed})
+            output: LossOutput = functional_call(self._loss, parameters, (batch, noise))
+            return output.loss, output
+
+        gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)
+        self._finish(due, values, states, gradients, torch.isfinite(value), output, fused=False)
+        return output.samples
+
+    def _autograd(self, batch: BatchT, noise: Noise) -> tuple[Tensor, LossOutput]:
+        if not self._metric_names:
+            self._prepare_metrics(batch, noise)
+        for name in self._groups:
+            self.vectors[name].gradient.zero_()
+        output: LossOutput = self._loss(batch, noise)
+        output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return torch.isfinite(output.loss.detach()), output
+
+    def _apply(self, finite: Tensor, output: LossOutput | None, *, fused: bool) -> None:
+        due = self._due()
+        values, states = self._tensors()
+        gradients = {name: self.vectors[name].gradient for name in self._groups if name in due}
+        self._finish(due, values, states, gradients, finite, output, fused=fused)
+
+    @torch.no_grad()
+    def _finish(
+        self,
+        due: tuple[str, ...],
+        values: dict[str, Tensor],
+        states: dict[str, dict[str, Tensor]],
+        gradients: dict[str, Tensor],
+        finite: Tensor,
+        output: LossOutput | None,
+        *,
+        fused: bool,
+    ) -> None:
+        """Clip, step, move targets and note metrics, all masked where the step must not count."""
+        norms = {name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()}
+        for norm in norms.values():
+            finite = finite & torch.isfinite(norm)
+        before = ~self._stopped
+        if output is not None and output.stop is not None:
+            self._stopped.logical_or_(output.stop.detach())
+        apply = finite & ~self._stopped
+        for name, gradient in gradients.items():
+            group = self._groups[name]
+            if group.max_grad_norm is not None:
+                bound = self._hyper[group.max_grad_norm]
+                norm = self._joint_norm(group.max_grad_norm, norms)
+                gradient = gradient * (bound / (norm + 1e-6)).clamp(max=1.0)
+            rate = self._hyper[group.learning_rate]
+            optimizer_step(
+                group.optimizer, values[name], gradient, states[name], rate, apply, fused=fused
+            )
+        for target in self._targets:
+            if target.module in due:
+                weight = torch.where(apply, self._hyper[target.tau], 0.0)
+                values[target.module].lerp_(values[target.source], weight)
+        self._skipped.add_((~finite & before).to(torch.float32))
+        if output is not None:
+            self._note_metrics(output, norms, finite & before)
+
+    def _joint_norm(self, bound: str, norms: Mapping[str, Tensor]) -> Tensor:
+        sharing = [
+            norm for name, norm in norms.items() if self._groups[name].max_grad_norm == bound
+        ]
+        if len(sharing) == 1:
+            return sharing[0]
+        return torch.linalg.vector_norm(torch.stack(sharing))
+
+    def _note_metrics(
+        self, output: LossOutput, norms: Mapping[str, Tensor], counts: Tensor
+    ) -> None:
+        zero = torch.zeros((), device=self._device)
+        norm_metrics = {f"gradients/{name}_norm": norms.get(name, zero) for name in self._groups}
+        metrics = {**output.metrics, **norm_metrics}
+        stacked = torch.stack([metrics[name].detach() for name in self._metric_names])
+        self._metric_sums.add_(torch.where(counts, stacked, 0.0))
+        self._metric_count.add_(counts.to(torch.float32))
+
+    @torch.no_grad()
+    def _prepare_metrics(self, batch: BatchT, noise: Noise) -> None:
+        """Learn the metrics' names from one trial of the loss."""
+        output: LossOutput = self._loss(batch, noise)
+        norms = tuple(f"gradients/{name}_norm" for name in self._groups)
+        self._metric_names = (*output.metrics, *norms)
+        self._metric_sums = torch.zeros(len(self._metric_names), device=self._device)
+
+
+def _parameter_vectors(
+    loss: LossModule, groups: Sequence[ParameterGroup], targets: Sequence[TargetNetwork]
+) -> dict[str, ParameterVector]:
+    left = dict(loss.named_parameters())
+    vectors = {}
+    for group in groups:
+        taken = {
+            name: left.pop(name)
+            for name in list(left)
+            if any(name == prefix or name.startswith(prefix + ".") for prefix in group.modules)
+            and left[name].requires_grad
+        }
+        if not taken:
+            raise ConfigError(
+                f"parameter group '{group.name}' finds no parameter left under {group.modules}"
+            )
+        vectors[group.name] = ParameterVector(taken)
+    for target in targets:
+        taken = {
+            name: left.pop(name) for name in list(left) if name.startswith(target.module + ".")
+        }
+        vectors[target.module] = ParameterVector(taken)
+        if list(vectors[target.module].shapes.values()) != list(
+            vectors[target.source].shapes.values()
+        ):
+            raise ConfigError(f"target '{target.module}' does not match group '{target.source}'")
+    for name, parameter in left.items():
+        if parameter.requires_grad:
+            raise ConfigError(
+                f"parameter '{name}' requires a gradient but no parameter group learns it"
+            )
+    if left:
+        vectors["frozen"] = ParameterVector(left)
+    return vectors
+
+
+def _copy_into(what: str, target: Tensor, value: object) -> None:
+    if not isinstance(value, Tensor) or value.shape != target.shape:
+        got = tuple(value.shape) if isinstance(value, Tensor) else "nothing"
+        raise ConfigError(f"{what}: expected shape {tuple(target.shape)}, got {got}")
+    target.copy_(value)

@@ -1,0 +1,69 @@
+"""Convolutional networks for image observations."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_core.errors import SpaceError
+from rl_core.nn.init import orthogonal_
+
+
+class NatureCNN(nn.Module):
+    """The convolutional network of the Nature DQN paper.
+
+    Args:
+        image_shape: `(H, W, C)` or `(C, H, W)`; the smallest of first and last axis is taken to
+            be the channels.
+        out_features: width of the final linear layer.
+        scale: what pixels are divided by before the first layer.
+
+    Raises:
+        SpaceError: when the image is too small for the three convolutions (36x36 at least).
+
+    Source:
+        Mnih et al. 2015, https://doi.org/10.1038/nature14236, "Model architecture".
+    """
+
+    def __init__(
+        self, image_shape: tuple[int, int, int], out_features: int = 512, *, scale: float = 255.0
+    ) -> None:
+        super().__init__()
+        self.channels_last = image_shape[2] < image_shape[0]
+        height, width, channels = (
+            image_shape if self.channels_last else (image_shape[1], image_shape[2], image_shape[0])
+        )
+        if min(height, width) < 36:
+            raise SpaceError(
+                f"image of {height}x{width} is too small for NatureCNN, which needs 36x36; "
+                "give a feature extractor of your own"
+            )
+        self.scale = scale
+        self.convolutions = nn.ModuleList(
+            orthogonal_(layer, math.sqrt(2.0))
+            for layer in (
+                nn.Conv2d(channels, 32, kernel_size=8, stride=4),
+                nn.Conv2d(32, 64, kernel_size=4, stride=2),
+                nn.Conv2d(64, 64, kernel_size=3, stride=1),
+            )
+        )
+        with torch.no_grad():
+            flat_size = self._convolve(torch.zeros(1, channels, height, width)).shape[1]
+        self.linear = orthogonal_(nn.Linear(flat_size, out_features), math.sqrt(2.0))
+        self.out_features = out_features
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map `(*, H, W, C)` or `(*, C, H, W)` pixels to `(*, out_features)`."""
+        batch_shape = image.shape[:-3]
+        image = image.reshape(-1, *image.shape[-3:])
+        if self.channels_last:
+            image = image.movedim(-1, 1)
+        pixels = image.to(self.linear.weight.dtype) / self.scale
+        features = F.relu(self.linear(self._convolve(pixels)))
+        return features.reshape(*batch_shape, self.out_features)
+
+    def _convolve(self, pixels: Tensor) -> Tensor:
+        for convolution in self.convolutions:
+            pixels = F.relu(convolution(pixels))
+        return pixels.flatten(1)

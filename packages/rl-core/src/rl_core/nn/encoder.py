@@ -1,0 +1,153 @@
+"""From raw observations to one feature vector, chosen by the observation space."""
+
+from collections.abc import Mapping
+
+import gymnasium
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_core.errors import SpaceError
+from rl_core.nn.cnn import NatureCNN
+from rl_core.nn.normalization import RunningNorm
+from rl_core.spaces import event_shape, is_image, leaf_spaces
+from rl_core.types import Observation
+
+ACTION_MASK_KEY = "action_mask"
+"""The key of a dict observation that says which actions are allowed; no network reads it."""
+
+
+class ObservationEncoder(nn.Module):
+    """Encode each part of an observation by its kind and concatenate the results.
+
+    Vectors pass through (normalised by running statistics when asked), categories become one-hot,
+    binaries floats, images go through `NatureCNN`. A dict observation is encoded key by key.
+
+    Args:
+        space: the environment's observation space.
+        normalize: keep running statistics of the continuous parts and normalise by them.
+        image_features: width of each image's feature vector.
+
+    Raises:
+        SpaceError: for a space that has no encoding.
+    """
+
+    def __init__(
+        self, space: gymnasium.Space[object], *, normalize: bool = False, image_features: int = 512
+    ) -> None:
+        super().__init__()
+        leaves = leaf_spaces(space)
+        self.is_dict = isinstance(leaves, Mapping)
+        named = dict(leaves) if isinstance(leaves, Mapping) else {"": leaves}
+        named.pop(ACTION_MASK_KEY, None)
+        if not named:
+            raise SpaceError("the observation space holds nothing but an action mask")
+        self.encoders = nn.ModuleDict(
+            {
+                _module_name(key): _encoder(leaf, normalize, image_features)
+                for key, leaf in named.items()
+            }
+        )
+        self._keys = tuple((key, _module_name(key)) for key in named)
+        self._only = None if self.is_dict else self.encoders[_module_name("")]
+        self.out_features = sum(int(part.out_features) for part in self.encoders.values())  # type: ignore[arg-type]  # every part below defines it
+
+    def forward(self, observation: Observation) -> Tensor:
+        """Map an observation with any batch axes to features `(*batch, F)`."""
+        if self._only is not None:
+            features: Tensor = self._only(observation)
+            return features
+        assert not isinstance(observation, Tensor)
+        return torch.cat([self.encoders[name](observation[key]) for key, name in self._keys], -1)
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Take observations into the running statistics; does nothing without them.
+
+        Args:
+            observation: with any batch axes.
+            mask: shape of the batch axes, bool: which ones count.
+        """
+        for key, name in self._keys:
+            part = self.encoders[name]
+            if isinstance(part, _VectorEncoder):
+                values = observation if isinstance(observation, Tensor) else observation[key]
+                part.update(values, mask)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether any part keeps running statistics."""
+        return any(
+            isinstance(part, _VectorEncoder) and part.norm is not None
+            for part in self.encoders.values()
+        )
+
+
+class _VectorEncoder(nn.Module):
+    """Flatten a continuous or binary array, normalised when asked."""
+
+    def __init__(self, shape: tuple[int, ...], normalize: bool) -> None:
+        super().__init__()
+        self.norm = RunningNorm(shape) if normalize else None
+        self._event_dims = len(shape)
+        self.out_features = int(torch.Size(shape).numel())
+
+    def forward(self, values: Tensor) -> Tensor:
+        if not values.is_floating_point():
+            values = values.to(torch.float32)
+        if self.norm is not None:
+            values = self.norm(values)
+        if self._event_dims == 1:
+            return values
+        return values.flatten(-self._event_dims) if self._event_dims else values.unsqueeze(-1)
+
+    def update(self, values: Tensor, mask: Tensor | None) -> None:
+        if self.norm is not None:
+            self.norm.update(values, mask)
+
+
+class _CategoryEncoder(nn.Module):
+    """One-hot each of some categories and concatenate them."""
+
+    offset: Tensor
+
+    def __init__(self, sizes: list[int], starts: list[int], event_dims: int) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self._event_dims = event_dims
+        self.register_buffer("offset", torch.tensor(starts), persistent=False)
+        self.out_features = sum(sizes)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self._event_dims == 0:
+            values = values.unsqueeze(-1)
+        elif self._event_dims > 1:
+            values = values.flatten(-self._event_dims)
+        categories = (values.long() - self.offset).unbind(-1)
+        return torch.cat(
+            [
+                F.one_hot(category, size).to(torch.float32)
+                for category, size in zip(categories, self.sizes, strict=True)
+            ],
+            -1,
+        )
+
+
+def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: int) -> nn.Module:
+    shape = event_shape(space)
+    if isinstance(space, spaces.Box):
+        if is_image(space):
+            return NatureCNN((shape[0], shape[1], shape[2]), image_features)
+        return _VectorEncoder(shape, normalize)
+    if isinstance(space, spaces.Discrete):
+        return _CategoryEncoder([int(space.n)], [int(space.start)], 0)
+    if isinstance(space, spaces.MultiDiscrete):
+        starts = [int(start) for start in space.start.reshape(-1)]
+        return _CategoryEncoder([int(n) for n in space.nvec.reshape(-1)], starts, len(shape))
+    if isinstance(space, spaces.MultiBinary):
+        return _VectorEncoder(shape, normalize=False)
+    raise SpaceError(f"no encoding for observation space {space}; give a feature extractor")
+
+
+def _module_name(key: str) -> str:
+    return "observation" if key == "" else key.replace(".", "_")

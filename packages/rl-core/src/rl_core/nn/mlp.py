@@ -1,0 +1,80 @@
+"""Multi-layer perceptrons."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_core.errors import ConfigError, nearest
+from rl_core.nn.init import orthogonal_
+
+Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
+"""The names of the activations that a network can be given."""
+
+_FUNCTIONS = {
+    "tanh": torch.tanh,
+    "relu": F.relu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "leaky_relu": F.leaky_relu,
+}
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation after each but the last.
+
+    The layers are applied by one loop of functional calls: for the small networks of
+    reinforcement learning a module call per layer costs more than its arithmetic.
+
+    Args:
+        in_features: size of the input.
+        hidden_sizes: width of each hidden layer; may be empty.
+        out_features: width of a final layer without activation; None leaves it out.
+        activation: name of the activation.
+        out_gain: gain of the final layer's orthogonal initialisation; hidden layers take √2.
+
+    Raises:
+        ConfigError: for an unknown activation or a width below 1.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_sizes: Sequence[int],
+        out_features: int | None = None,
+        *,
+        activation: Activation = "tanh",
+        out_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if activation not in get_args(Activation):
+            hint = nearest(activation, get_args(Activation))
+            raise ConfigError(f"activation: unknown name '{activation}'{hint}")
+        widths = [in_features, *hidden_sizes]
+        if min(widths) < 1 or (out_features is not None and out_features < 1):
+            raise ConfigError(f"layer widths must be at least 1, got {widths} and {out_features}")
+        self.activation = activation
+        self._activate = _FUNCTIONS[activation]
+        self.hidden = nn.ModuleList(
+            orthogonal_(nn.Linear(a, b), math.sqrt(2.0))
+            for a, b in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.out = (
+            None
+            if out_features is None
+            else orthogonal_(nn.Linear(widths[-1], out_features), out_gain)
+        )
+        self.out_features = widths[-1] if out_features is None else out_features
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map `(*, in_features)` to `(*, out_features)`."""
+        activate = self._activate
+        for layer in self.hidden:
+            features = activate(F.linear(features, layer.weight, layer.bias))  # type: ignore[arg-type]  # ModuleList forgets its element type
+        if self.out is not None:
+            features = F.linear(features, self.out.weight, self.out.bias)
+        return features

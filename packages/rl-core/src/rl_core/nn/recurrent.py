@@ -1,0 +1,123 @@
+"""Recurrent networks whose state is reset at episode starts."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ConfigError
+
+RecurrentKind = Literal["gru", "lstm"]
+"""The recurrent networks there are."""
+
+
+class RecurrentNet(nn.Module):
+    """A stack of GRU or LSTM layers with the state zeroed wherever an episode starts.
+
+    The inputs of all time steps are projected in one matrix product; only the cell, which needs
+    the state before it, is looped. The state of all layers is one row of ``state_size`` numbers.
+
+    Args:
+        kind: ``"gru"`` or ``"lstm"``.
+        in_features: size of the input.
+        hidden_size: size of each layer's output.
+        num_layers: how many layers are stacked.
+
+    Raises:
+        ConfigError: for an unknown kind or a size below 1.
+
+    Source:
+        GRU: Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of ``torch.nn.GRU``.
+        LSTM: Hochreiter & Schmidhuber 1997, in the form of ``torch.nn.LSTM``.
+    """
+
+    def __init__(
+        self, kind: RecurrentKind, in_features: int, hidden_size: int, num_layers: int = 1
+    ) -> None:
+        super().__init__()
+        if kind not in ("gru", "lstm"):
+            raise ConfigError(f"recurrent_net: unknown kind '{kind}'; known: gru, lstm")
+        if min(in_features, hidden_size, num_layers) < 1:
+            raise ConfigError(
+                "recurrent_net: sizes must be at least 1, got "
+                f"in_features={in_features}, hidden_size={hidden_size}, num_layers={num_layers}"
+            )
+        self.kind = kind
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.out_features = hidden_size
+        gates = 3 if kind == "gru" else 4
+        self.input_layers = nn.ModuleList(
+            _gate_layer(in_features if layer == 0 else hidden_size, hidden_size, gates)
+            for layer in range(num_layers)
+        )
+        self.state_layers = nn.ModuleList(
+            _gate_layer(hidden_size, hidden_size, gates) for _ in range(num_layers)
+        )
+
+    @property
+    def state_size(self) -> int:
+        """Numbers per environment in the recurrent state."""
+        return self.num_layers * self.hidden_size * (2 if self.kind == "lstm" else 1)
+
+    def forward(
+        self, features: Tensor, state: Tensor, episode_start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Advance over one step, or over a sequence when ``episode_start`` has a time axis.
+
+        Args:
+            features: shape `(N, F)` or `(T, N, F)`.
+            state: shape `(N, S)`, before the first step.
+            episode_start: shape `(N,)` or `(T, N)`, bool: zero the state before this step.
+
+        Returns:
+            Outputs `(N, H)` or `(T, N, H)`, and the state after each step, `(N, S)` or
+            `(T, N, S)`.
+        """
+        if episode_start.dim() == 1:
+            output, states = self._sequence(
+                features.unsqueeze(0), state, episode_start.unsqueeze(0)
+            )
+            return output[0], states[0]
+        return self._sequence(features, state, episode_start)
+
+    def _sequence(
+        self, features: Tensor, state: Tensor, episode_start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        keeps = (~episode_start).to(features.dtype).unsqueeze(-1).unbind(0)
+        step = self._gru_step if self.kind == "gru" else self._lstm_step
+        layer_states = []
+        for layer, layer_state in enumerate(state.chunk(self.num_layers, dim=-1)):
+            projected = self.input_layers[layer](features).unbind(0)
+            recurrent = self.state_layers[layer]
+            states = []
+            for keep, inputs in zip(keeps, projected, strict=True):
+                layer_state = step(recurrent, inputs, layer_state * keep)
+                states.append(layer_state)
+            stacked = torch.stack(states)
+            layer_states.append(stacked)
+            features = stacked[..., : self.hidden_size]
+        return features, torch.cat(layer_states, dim=-1)
+
+    def _gru_step(self, recurrent: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
+        in_reset, in_update, in_new = inputs.chunk(3, dim=-1)
+        h_reset, h_update, h_new = recurrent(state).chunk(3, dim=-1)
+        reset = torch.sigmoid(in_reset + h_reset)
+        update = torch.sigmoid(in_update + h_update)
+        new = torch.tanh(in_new + reset * h_new)
+        return torch.lerp(new, state, update)
+
+    def _lstm_step(self, recurrent: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
+        hidden, cell = state.chunk(2, dim=-1)
+        in_gate, forget_gate, candidate, out_gate = (inputs + recurrent(hidden)).chunk(4, dim=-1)
+        cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(in_gate) * torch.tanh(candidate)
+        return torch.cat((torch.sigmoid(out_gate) * torch.tanh(cell), cell), dim=-1)
+
+
+def _gate_layer(in_features: int, hidden_size: int, gates: int) -> nn.Linear:
+    layer = nn.Linear(in_features, gates * hidden_size)
+    with torch.no_grad():
+        for gate in layer.weight.chunk(gates):
+            nn.init.orthogonal_(gate)
+        layer.bias.zero_()
+    return layer

@@ -1,0 +1,96 @@
+"""The body that policies and values are built on: encoder, layers, memory."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from rl_core.errors import ConfigError
+from rl_core.nn.encoder import ObservationEncoder
+from rl_core.nn.mlp import MLP, Activation
+from rl_core.nn.recurrent import RecurrentNet
+from rl_core.types import Observation
+
+MemoryKind = Literal["none", "gru", "lstm"]
+"""What remembers: nothing, or a recurrent network."""
+
+
+class Trunk(nn.Module):
+    """Features of an observation: an encoder, then an MLP, then an optional recurrent network.
+
+    Args:
+        encoder: what turns observations into features; it must have ``out_features``.
+        hidden_sizes: widths of the MLP's layers; may be empty.
+        activation: the MLP's activation.
+        memory: the recurrent network after the MLP.
+        memory_size: its hidden size.
+        memory_layers: how many of its layers are stacked.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        hidden_sizes: Sequence[int],
+        activation: Activation = "tanh",
+        *,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
+        memory_layers: int = 1,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layers = MLP(feature_size(encoder), hidden_sizes, activation=activation)
+        self.memory = (
+            None
+            if memory == "none"
+            else RecurrentNet(memory, self.layers.out_features, memory_size, memory_layers)
+        )
+        self.out_features = (
+            self.layers.out_features if self.memory is None else self.memory.out_features
+        )
+
+    @property
+    def state_size(self) -> int:
+        """Numbers per environment in the recurrent state; 0 without memory."""
+        return 0 if self.memory is None else self.memory.state_size
+
+    def forward(
+        self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute features, advancing the memory.
+
+        Args:
+            observation: with batch axes `(N,)`, or `(T, N)`.
+            state: shape `(N, S)`; None without memory.
+            episode_start: shape of the batch axes, bool; None without memory.
+
+        Returns:
+            Features `(*batch, F)` and the state after each step, None without memory.
+        """
+        features = self.layers(self.encoder(observation))
+        if self.memory is None:
+            return features, None
+        assert state is not None
+        assert episode_start is not None
+        output: tuple[Tensor, Tensor] = self.memory(features, state, episode_start)
+        return output
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Take observations into the encoder's running statistics, where it has any."""
+        if isinstance(self.encoder, ObservationEncoder):
+            self.encoder.update_normalization(observation, mask)
+
+
+def feature_size(extractor: nn.Module) -> int:
+    """Read how many features an extractor gives.
+
+    Raises:
+        ConfigError: when it has no integer attribute ``out_features``.
+    """
+    size = getattr(extractor, "out_features", None)
+    if not isinstance(size, int):
+        raise ConfigError(
+            f"feature extractor {type(extractor).__name__} needs an integer attribute "
+            "'out_features', the size of its output's last axis"
+        )
+    return size

@@ -1,0 +1,179 @@
+"""Optimisers as functions over one parameter vector, so that they can run inside a graph."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
+
+from rl_core.errors import ConfigError, nearest
+
+OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
+"""The optimisers an algorithm can be given by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """Which optimiser moves the parameters.
+
+    Attributes:
+        name: the update rule.
+        eps: added to the denominator (Adam, RMSprop); Adam's default is torch's 1e-8.
+        beta1: decay of Adam's first moment.
+        beta2: decay of Adam's second moment.
+        alpha: decay of RMSprop's squared average.
+        momentum: of SGD and RMSprop.
+        weight_decay: L2 penalty; decoupled for AdamW.
+
+    Raises:
+        ConfigError: for an unknown name or a value out of range.
+    """
+
+    name: OptimizerName = "adam"
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    alpha: float = 0.99
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(OptimizerName):
+            hint = nearest(self.name, get_args(OptimizerName))
+            raise ConfigError(f"optimizer.name: unknown optimiser '{self.name}'{hint}")
+        for field in ("beta1", "beta2", "alpha", "momentum"):
+            value = getattr(self, field)
+            if not 0.0 <= value < 1.0:
+                raise ConfigError(f"optimizer.{field} must be in [0, 1), got {value}")
+        for field in ("eps", "weight_decay"):
+            value = getattr(self, field)
+            if value < 0.0:
+                raise ConfigError(f"optimizer.{field} must not be negative, got {value}")
+
+
+OptimizerState = dict[str, Tensor]
+"""An optimiser's tensors by name, each of the parameter vector's shape, or 0-dim."""
+
+
+def new_optimizer_state(config: OptimizerConfig, parameters: Tensor) -> OptimizerState:
+    """Make the state of an optimiser that has taken no step."""
+    step = torch.zeros((), device=parameters.device)
+    if config.name in ("adam", "adamw"):
+        return {
+            "step": step,
+            "exp_avg": torch.zeros_like(parameters),
+            "exp_avg_sq": torch.zeros_like(parameters),
+        }
+    if config.name == "rmsprop":
+        state = {"step": step, "square_avg": torch.zeros_like(parameters)}
+        if config.momentum > 0.0:
+            state["momentum_buffer"] = torch.zeros_like(parameters)
+        return state
+    return {"momentum_buffer": torch.zeros_like(parameters)} if config.momentum > 0.0 else {}
+
+
+def optimizer_step(
+    config: OptimizerConfig,
+    parameters: Tensor,
+    gradient: Tensor,
+    state: Mapping[str, Tensor],
+    learning_rate: Tensor,
+    apply: Tensor,
+    *,
+    fused: bool,
+) -> None:
+    """Move the parameters in place, or leave everything as it is.
+
+    Args:
+        config: the update rule.
+        parameters: shape `(P,)`, changed in place.
+        gradient: shape `(P,)`.
+        state: from `new_optimizer_state`, changed in place.
+        learning_rate: 0-dim.
+        apply: 0-dim bool; where False neither parameters nor state change.
+        fused: run Adam as one kernel that knows how to skip; only outside compiled graphs.
+    """
+    if fused and config.name in ("adam", "adamw"):
+        skip = (~apply).to(torch.float32)
+        _adam(config, parameters, gradient, state, learning_rate, found_inf=skip)
+        return
+    moved = parameters.clone()
+    moved_state = {name: value.clone() for name, value in state.items()}
+    if config.name in ("adam", "adamw"):
+        _adam(config, moved, gradient, moved_state, learning_rate, found_inf=None)
+    elif config.name == "rmsprop":
+        rmsprop(
+            [moved],
+            [gradient],
+            [moved_state["square_avg"]],
+            [],
+            [moved_state["momentum_buffer"]] if config.momentum > 0.0 else [],
+            [moved_state["step"]],
+            foreach=False,
+            maximize=False,
+            differentiable=False,
+            capturable=torch.compiler.is_compiling(),
+            has_complex=False,
+            lr=learning_rate,
+            alpha=config.alpha,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            momentum=config.momentum,
+            centered=False,
+        )
+    else:
+        _sgd(config, moved, gradient, moved_state, learning_rate)
+    parameters.copy_(torch.where(apply, moved, parameters))
+    for name, value in state.items():
+        value.copy_(torch.where(apply, moved_state[name], value))
+
+
+def _adam(
+    config: OptimizerConfig,
+    parameters: Tensor,
+    gradient: Tensor,
+    state: Mapping[str, Tensor],
+    learning_rate: Tensor,
+    *,
+    found_inf: Tensor | None,
+) -> None:
+    adam(
+        [parameters],
+        [gradient],
+        [state["exp_avg"]],
+        [state["exp_avg_sq"]],
+        [],
+        [state["step"]],
+        foreach=False,
+        capturable=found_inf is None,
+        differentiable=False,
+        fused=found_inf is not None,
+        found_inf=found_inf,
+        has_complex=False,
+        decoupled_weight_decay=config.name == "adamw",
+        amsgrad=False,
+        beta1=config.beta1,
+        beta2=config.beta2,
+        lr=learning_rate,
+        weight_decay=config.weight_decay,
+        eps=config.eps,
+        maximize=False,
+    )
+
+
+def _sgd(
+    config: OptimizerConfig,
+    parameters: Tensor,
+    gradient: Tensor,
+    state: dict[str, Tensor],
+    learning_rate: Tensor,
+) -> None:
+    """Momentum that starts from zero, so that its first step is the gradient, as in torch."""
+    if config.weight_decay > 0.0:
+        gradient = gradient + config.weight_decay * parameters
+    if config.momentum > 0.0:
+        gradient = state["momentum_buffer"].mul_(config.momentum).add_(gradient)
+    parameters.sub_(learning_rate * gradient)

@@ -1,0 +1,230 @@
+"""Plug-ins: components that installed distributions register under a name.
+
+An entry point makes a component available, not active: listing imports nothing, and loading
+imports the one that was asked for by its exact name. An allow-list of distributions, given by
+`set_allowed` or the environment variable ``RL_PLUGINS``, narrows this down. It is no sandbox:
+whatever is installed can already run code.
+"""
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from rl_core.errors import PluginError, nearest
+
+KINDS = ("algorithms", "storages", "envs", "actors", "executors", "loggers")
+"""What can be registered, each in the entry-point group ``rl_core.<kind>``."""
+
+ALLOW_VARIABLE = "RL_PLUGINS"
+"""Environment variable with the allowed distributions, separated by commas; empty allows none."""
+
+_REQUIRED = {
+    "algorithms": ("rl_core.algorithm:Algorithm",),
+    "storages": ("rl_core.storage:Storage",),
+    "actors": ("rl_core.actor:Actor",),
+    "loggers": ("rl_core.logger:Logger",),
+    "envs": ("gymnasium:Env", "rl_core.env:VecEnv"),
+    "executors": ("builtins:object",),
+}
+"""By kind, the classes of which a plug-in must be a subclass of at least one."""
+
+_ONPOLICY, _OFFPOLICY, _META = "rl-algos-onpolicy", "rl-algos-offpolicy", "rl-meta"
+_FIRST_PARTY = {
+    "algorithms": {
+        **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
+        **dict.fromkeys(("dqn", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
+        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), _META),
+    },
+    "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
+    "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
+    "executors": {"ray": "rl-distributed"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """What is known of a plug-in without importing it.
+
+    Attributes:
+        entry_point: the object it stands for, as ``module:name``.
+        allowed: whether the allow-list permits loading it.
+        rivals: other distributions that claim the same name; it cannot be loaded while there are.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    entry_point: str
+    allowed: bool = True
+    rivals: tuple[str, ...] = ()
+
+
+_allowed: frozenset[str] | None = None
+
+
+def set_allowed(distributions: Collection[str] | None) -> None:
+    """Permit only the plug-ins of some distributions.
+
+    Args:
+        distributions: their names, which replace what ``RL_PLUGINS`` says; None lets the
+            environment variable decide again, and permits all where it is not set.
+    """
+    global _allowed  # one switch for the process, like the variable it stands for
+    _allowed = None if distributions is None else frozenset(map(_normalised, distributions))
+
+
+def available(kind: str) -> Mapping[str, PluginInfo]:
+    """List the plug-ins of a kind; none of them is imported.
+
+    Args:
+        kind: one of `KINDS`, or its singular such as ``algorithm``.
+
+    Returns:
+        By name, in alphabetical order.
+
+    Raises:
+        PluginError: when there is no such kind.
+    """
+    claims: dict[str, list[PluginInfo]] = {}
+    for claim, _ in _claims(_known_kind(kind)):
+        claims.setdefault(claim.name, []).append(claim)
+    return {name: _settled(claims[name]) for name in sorted(claims)}
+
+
+def load(kind: str, name: str) -> Callable[..., object]:
+    """Import one plug-in by its exact name and check what it is.
+
+    Args:
+        kind: one of `KINDS`, or its singular such as ``algorithm``.
+        name: the registered name.
+
+    Returns:
+        The class; for ``envs`` a class or a function that makes an environment.
+
+    Raises:
+        PluginError: when the name is unknown, claimed by two distributions, outside the allow-list,
+            fails to import, or stands for something of the wrong class.
+    """
+    kind = _known_kind(kind)
+    claims = [pair for pair in _claims(kind) if pair[0].name == name]
+    if not claims:
+        raise PluginError(_unknown(kind, name))
+    permitted = [pair for pair in claims if pair[0].allowed]
+    if not permitted:
+        raise PluginError(
+            f"{kind[:-1]} {name!r} of {claims[0][0].distribution} is installed but not allowed; add"
+            f" {claims[0][0].distribution} to {ALLOW_VARIABLE} or to set_allowed(...)"
+        )
+    if len(permitted) > 1:
+        rivals = " and ".join(sorted(claim.distribution for claim, _ in permitted))
+        raise PluginError(
+            f"{kind[:-1]} {name!r} is registered by {rivals}; uninstall one, or allow only one"
+            f" through {ALLOW_VARIABLE}"
+        )
+    info, entry_point = permitted[0]
+    try:
+        loaded: object = entry_point.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{_title(info)} cannot be imported: {type(error).__name__}: {error}; repair or"
+            f" reinstall {info.distribution}"
+        ) from error
+    return _checked(info, loaded)
+
+
+def _claims(kind: str) -> list[tuple[PluginInfo, metadata.EntryPoint]]:
+    found: dict[PluginInfo, metadata.EntryPoint] = {}
+    for entry_point in metadata.entry_points(group=f"rl_core.{kind}"):
+        distribution = entry_point.dist
+        name = "an unnamed distribution" if distribution is None else distribution.name
+        info = PluginInfo(
+            kind=kind,
+            name=entry_point.name,
+            distribution=str(name),
+            version="unknown" if distribution is None else str(distribution.version),
+            entry_point=entry_point.value,
+            allowed=_is_allowed(str(name)),
+        )
+        found[info] = entry_point
+    return list(found.items())
+
+
+def _settled(claims: list[PluginInfo]) -> PluginInfo:
+    """Describe a name by the claim that `load` would take, with the claims that forbid it."""
+    ordered = sorted(claims, key=lambda claim: (not claim.allowed, claim.distribution))
+    first = ordered[0]
+    rivals = tuple(claim.distribution for claim in ordered[1:] if claim.allowed)
+    return PluginInfo(
+        first.kind,
+        first.name,
+        first.distribution,
+        first.version,
+        first.entry_point,
+        first.allowed,
+        rivals,
+    )
+
+
+def _known_kind(kind: str) -> str:
+    plural = kind if kind in KINDS else f"{kind}s"
+    if plural not in KINDS:
+        raise PluginError(f"there are no plug-ins of kind {kind!r}{nearest(kind, KINDS)}")
+    return plural
+
+
+def _is_allowed(distribution: str) -> bool:
+    allowed = _allowed
+    if allowed is None:
+        listed = os.environ.get(ALLOW_VARIABLE)
+        if listed is None:
+            return True
+        allowed = frozenset(_normalised(name) for name in listed.split(","))
+    return _normalised(distribution) in allowed | {"rl-core"}
+
+
+def _normalised(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution.strip()).lower()
+
+
+def _unknown(kind: str, name: str) -> str:
+    home = _FIRST_PARTY.get(kind, {}).get(name)
+    if home is None:
+        known = {info.name for info, _ in _claims(kind)} | set(_FIRST_PARTY.get(kind, {}))
+        return f"there is no {kind[:-1]} {name!r}{nearest(name, known)}"
+    try:
+        version = metadata.version(home)
+    except metadata.PackageNotFoundError:
+        return f"`{name}` is in {home}: pip install {home}"
+    return f"`{name}` is in {home}, whose version {version} lacks it: pip install --upgrade {home}"
+
+
+def _title(info: PluginInfo) -> str:
+    return (
+        f"{info.kind[:-1]} {info.name!r} of {info.distribution} {info.version}"
+        f" (entry point {info.entry_point})"
+    )
+
+
+def _checked(info: PluginInfo, loaded: object) -> Callable[..., object]:
+    required = _REQUIRED[info.kind]
+    if isinstance(loaded, type):
+        if any(issubclass(loaded, _resolved(path)) for path in required):
+            return loaded
+    elif info.kind == "envs" and callable(loaded):
+        return loaded
+    expected = " or ".join(path.replace(":", ".") for path in required)
+    if info.kind == "envs":
+        expected += ", or a function that makes one"
+    what = f"the class {loaded.__qualname__}" if isinstance(loaded, type) else repr(loaded)[:80]
+    raise PluginError(f"{_title(info)} is {what}; expected a subclass of {expected}")
+
+
+def _resolved(path: str) -> type:
+    module, _, name = path.partition(":")
+    found: object = getattr(importlib.import_module(module), name)
+    assert isinstance(found, type)
+    return found

@@ -1,0 +1,91 @@
+"""Reward scaling on the collector's side; returns that are reported never pass through it."""
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_core.types import StateDict
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class RewardScaler:
+    """Divide rewards by the running standard deviation of their discounted sum.
+
+    The sum is filtered forward in time, kept from one step to the next and reset where an episode
+    ends. Only the spread is divided out; the mean stays, because shifting rewards changes tasks
+    whose episodes have no fixed length.
+
+    Args:
+        num_envs: environments stepping together.
+        gamma: discount of the sum.
+        clip: scaled rewards are clipped to ``[-clip, clip]``.
+        epsilon: added to the variance.
+
+    Source:
+        Engstrom et al. 2020, https://arxiv.org/abs/2005.12729, "Reward scaling".
+    """
+
+    def __init__(
+        self, num_envs: int, gamma: float = 0.99, clip: float = 10.0, epsilon: float = 1e-8
+    ) -> None:
+        self.gamma = gamma
+        self.clip = clip
+        self.epsilon = epsilon
+        self._sum: FloatArray = np.zeros(num_envs)
+        self._mean = 0.0
+        self._var = 1.0
+        self._count = 0.0
+
+    def __call__(
+        self,
+        reward: npt.NDArray[np.float32],
+        ended: npt.NDArray[np.bool_],
+        valid: npt.NDArray[np.bool_],
+    ) -> npt.NDArray[np.float32]:
+        """Take one step's rewards into the statistics and return them scaled.
+
+        Args:
+            reward: shape `(B,)`.
+            ended: shape `(B,)`: the episode ended in this step.
+            valid: shape `(B,)`: the row is a transition.
+        """
+        self._sum = self._sum * self.gamma + reward
+        sums = self._sum if valid.all() else self._sum[valid]
+        if len(sums):
+            self._include(sums)
+        self._sum[ended | ~valid] = 0.0
+        scaled = np.clip(reward / np.sqrt(self._var + self.epsilon), -self.clip, self.clip)
+        return scaled.astype(np.float32)
+
+    def _include(self, sums: FloatArray) -> None:
+        count = float(len(sums))
+        mean, var = float(sums.mean()), float(sums.var())
+        total = self._count + count
+        weight = count / total
+        delta = mean - self._mean
+        self._mean += delta * weight
+        self._var = self._var * (1 - weight) + var * weight + delta**2 * weight * (1 - weight)
+        self._count = total
+
+    def state_dict(self) -> StateDict:
+        """Return statistics and running sums."""
+        return {
+            "sum": self._sum.tolist(),
+            "mean": self._mean,
+            "var": self._var,
+            "count": self._count,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`."""
+        total, mean, var, count = (state[key] for key in ("sum", "mean", "var", "count"))
+        assert isinstance(total, list)
+        assert isinstance(mean, float)
+        assert isinstance(var, float)
+        assert isinstance(count, float)
+        self._sum = np.asarray(total, dtype=np.float64)
+        self._mean, self._var, self._count = mean, var, count
+
+    def forget_running_sums(self) -> None:
+        """Start the sums anew, because the environments were reset."""
+        self._sum = np.zeros_like(self._sum)

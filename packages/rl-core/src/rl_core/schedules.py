@@ -1,0 +1,315 @@
+"""Numbers that change over a run: constant, linear, piecewise linear and cosine schedules.
+
+A schedule is a function of progress, the fraction of the training run that has been completed. It
+reads and writes itself as text, such as ``linear(0.0003, 0.0)``, which is the form it has in
+configuration files, on the command line and in checkpoints.
+"""
+
+import bisect
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from rl_core.errors import ConfigError, nearest
+
+_CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
+
+
+class Schedule(ABC):
+    """A number as a function of how much of the training run has been completed."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def value(self, progress: float) -> float:
+        """Return the number at a point of the run.
+
+        Args:
+            progress: fraction of the run, 0 at its start and 1 at its end; clamped to that range.
+        """
+
+    @property
+    @abstractmethod
+    def is_constant(self) -> bool:
+        """Whether the number is the same throughout."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return the text from which `parse_schedule` makes an equal schedule."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constant(Schedule):
+    """The same number throughout; its text is the plain number.
+
+    Attributes:
+        level: the number.
+
+    Raises:
+        ConfigError: when it is not finite.
+    """
+
+    level: float
+
+    def __post_init__(self) -> None:
+        _check_finite("constant", self.level)
+
+    def value(self, progress: float) -> float:
+        """Return the number; see `Schedule.value`."""
+        return self.level
+
+    @property
+    def is_constant(self) -> bool:
+        """True."""
+        return True
+
+    def __str__(self) -> str:
+        return repr(float(self.level))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Linear(Schedule):
+    """A straight line, then level; its text is ``linear(start, end)`` or with ``until``.
+
+    Attributes:
+        start: the number at progress 0.
+        end: the number from progress ``until`` on.
+        until: where the line ends, in (0, 1].
+
+    Raises:
+        ConfigError: when a number is not finite or ``until`` is out of range.
+    """
+
+    start: float
+    end: float
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_finite("linear", self.start, self.end, self.until)
+        _check_until("linear", self.until)
+
+    def value(self, progress: float) -> float:
+        """Return the number on the line; see `Schedule.value`."""
+        return _between(self.start, self.end, _unit(progress) / self.until)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the line is level."""
+        return self.start == self.end
+
+    def __str__(self) -> str:
+        return _ramp_text("linear", self.start, self.end, self.until)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cosine(Schedule):
+    """Half a cosine wave, then level; its text is ``cosine(start, end)`` or with ``until``.
+
+    Attributes:
+        start: the number at progress 0.
+        end: the number from progress ``until`` on.
+        until: where the wave ends, in (0, 1].
+
+    Raises:
+        ConfigError: when a number is not finite or ``until`` is out of range.
+
+    Source:
+        Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983, Eq. (5), without restarts.
+    """
+
+    start: float
+    end: float
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_finite("cosine", self.start, self.end, self.until)
+        _check_until("cosine", self.until)
+
+    def value(self, progress: float) -> float:
+        """Return the number on the wave; see `Schedule.value`."""
+        fraction = min(_unit(progress) / self.until, 1.0)
+        return _between(self.start, self.end, 0.5 - 0.5 * math.cos(math.pi * fraction))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the wave is level."""
+        return self.start == self.end
+
+    def __str__(self) -> str:
+        return _ramp_text("cosine", self.start, self.end, self.until)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Piecewise(Schedule):
+    """Straight lines between points; its text is ``piecewise(0: 1.0, 0.5: 0.1)``.
+
+    Before the first point and after the last the schedule is level.
+
+    Attributes:
+        points: at least one pair of progress and number; progress in [0, 1], increasing.
+
+    Raises:
+        ConfigError: when there is no point, a number is not finite, or progress does not increase
+            within [0, 1].
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise ConfigError("piecewise: got no points; expected at least one, such as (0, 1.0)")
+        for point in self.points:
+            _check_finite("piecewise", *point)
+        fractions = [fraction for fraction, _ in self.points]
+        increasing = all(a < b for a, b in zip(fractions, fractions[1:], strict=False))
+        if not increasing or fractions[0] < 0.0 or fractions[-1] > 1.0:
+            raise ConfigError(
+                f"piecewise: got points at {fractions}; expected fractions of the run that "
+                "increase within [0, 1]"
+            )
+
+    def value(self, progress: float) -> float:
+        """Return the number on the line between two points; see `Schedule.value`."""
+        progress = _unit(progress)
+        right = bisect.bisect_right(self.points, progress, key=lambda point: point[0])
+        if right == 0:
+            return self.points[0][1]
+        if right == len(self.points):
+            return self.points[-1][1]
+        (left_progress, left), (right_progress, after) = self.points[right - 1 : right + 1]
+        fraction = (progress - left_progress) / (right_progress - left_progress)
+        return _between(left, after, fraction)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all points have the same number."""
+        return all(number == self.points[0][1] for _, number in self.points)
+
+    def __str__(self) -> str:
+        pairs = (f"{fraction:g}" if fraction in (0, 1) else repr(fraction) for fraction, _ in self.points)
+        numbers = (repr(float(number)) for _, number in self.points)
+        return f"piecewise({', '.join(map(': '.join, zip(pairs, numbers, strict=True)))})"
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Read a schedule from text.
+
+    Args:
+        text: a plain number, ``constant(x)``, ``linear(start, end[, until])``,
+            ``cosine(start, end[, until])`` or ``piecewise(progress: number, ...)``.
+
+    Returns:
+        The schedule; ``parse_schedule(str(schedule)) == schedule``.
+
+    Raises:
+        ConfigError: when the text has none of these forms or a number is out of range.
+    """
+    call = _CALL.fullmatch(text)
+    if call is None:
+        return Constant(_number(text, text))
+    name, inside = call.groups()
+    reader = _READERS.get(name)
+    if reader is None:
+        raise ConfigError(f"schedule '{text}': unknown name '{name}'{nearest(name, _READERS)}")
+    return reader(text, inside)
+
+
+def as_schedule(value: float | Schedule) -> Schedule:
+    """Return a schedule as it is, and a number as a constant one.
+
+    Raises:
+        ConfigError: when it is neither.
+    """
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(
+            f"got {value!r}; expected a number or a schedule: text is read by parse_schedule"
+        )
+    return Constant(float(value))
+
+
+def _read_constant(text: str, inside: str) -> Schedule:
+    (level,) = _numbers(text, inside, 1, 1)
+    return Constant(level)
+
+
+def _read_linear(text: str, inside: str) -> Schedule:
+    return Linear(*_numbers(text, inside, 2, 3))
+
+
+def _read_cosine(text: str, inside: str) -> Schedule:
+    return Cosine(*_numbers(text, inside, 2, 3))
+
+
+def _read_piecewise(text: str, inside: str) -> Schedule:
+    points = []
+    for item in inside.split(","):
+        fraction, colon, number = item.partition(":")
+        if not colon:
+            raise ConfigError(
+                f"schedule '{text}': got '{item.strip()}'; expected 'progress: number', as in "
+                "piecewise(0: 1.0, 0.5: 0.1)"
+            )
+        points.append((_number(fraction, text), _number(number, text)))
+    return Piecewise(tuple(points))
+
+
+_READERS: dict[str, Callable[[str, str], Schedule]] = {
+    "constant": _read_constant,
+    "linear": _read_linear,
+    "cosine": _read_cosine,
+    "piecewise": _read_piecewise,
+}
+
+
+def _numbers(text: str, inside: str, least: int, most: int) -> list[float]:
+    items = inside.split(",")
+    if not least <= len(items) <= most:
+        wanted = f"{least}" if least == most else f"{least} or {most}"
+        raise ConfigError(f"schedule '{text}': got {len(items)} arguments; expected {wanted}")
+    return [_number(item, text) for item in items]
+
+
+def _number(item: str, text: str) -> float:
+    try:
+        return float(item)
+    except ValueError:
+        raise ConfigError(
+            f"schedule '{text}': '{item.strip()}' is not a number; expected a form such as "
+            "'0.0003' or 'linear(0.0003, 0.0)'"
+        ) from None
+
+
+def _ramp_text(name: str, start: float, end: float, until: float) -> str:
+    numbers = (start, end) if until == 1.0 else (start, end, until)
+    return f"{name}({', '.join(repr(float(number)) for number in numbers)})"
+
+
+def _unit(progress: float) -> float:
+    return min(max(progress, 0.0), 1.0)
+
+
+def _between(start: float, end: float, fraction: float) -> float:
+    """Interpolate; exact at both ends, which ``start + fraction * (end - start)`` is not."""
+    if fraction >= 1.0 or start == end:
+        return end
+    return (1.0 - fraction) * start + fraction * end
+
+
+def _check_finite(name: str, *numbers: float) -> None:
+    for number in numbers:
+        if not math.isfinite(number):
+            raise ConfigError(f"{name}: got {number}; expected a finite number")
+
+
+def _check_until(name: str, until: float) -> None:
+    if not 0.0 < until <= 1.0:
+        raise ConfigError(f"{name}: until is {until}; expected a fraction of the run in (0, 1]")

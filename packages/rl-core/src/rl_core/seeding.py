@@ -1,0 +1,165 @@
+"""One seed for a run, spawned into independent generators by name.
+
+Every part that draws random numbers gets a generator of its own, derived from the run's seed and
+the part's name through `numpy.random.SeedSequence`. Adding a part therefore changes no other
+part's numbers. Generators are saved as tensors, numbers and text, without pickle.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.errors import CheckpointError, ConfigError, DeviceError
+from rl_core.types import StateDict, StateValue
+
+_DIGITS = re.compile(r"[0-9]{1,40}", re.ASCII)
+
+
+def spawn_generators(
+    seed: int, names: Sequence[str], device: torch.device | str = "cpu"
+) -> dict[str, torch.Generator]:
+    """Return one torch generator per name.
+
+    Args:
+        seed: the run's seed, at least 0.
+        names: distinct names; the numbers of one do not depend on which others there are.
+        device: where the generators draw.
+
+    Raises:
+        ConfigError: when the seed is negative or a name occurs twice.
+        DeviceError: when the device is not there.
+    """
+    if len(set(names)) != len(names):
+        repeated = sorted({name for name in names if list(names).count(name) > 1})
+        raise ConfigError(f"got the generator names {repeated} twice; expected distinct names")
+    return {name: _generator(_seed_word(seed, name), device) for name in names}
+
+
+def spawn_seed(seed: int, name: str, index: int = 0) -> int:
+    """Return a seed for something that takes a plain number, such as an environment.
+
+    Args:
+        seed: the run's seed, at least 0.
+        name: what the seed is for.
+        index: which of several, such as the row of a vectorised environment.
+
+    Returns:
+        A number from 0 to 2**31 - 1, which every simulator accepts.
+
+    Raises:
+        ConfigError: when the seed or the index is negative.
+    """
+    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+        raise ConfigError(f"got index {index!r}; expected an integer of at least 0")
+    return _seed_word(seed, name, index) >> 33
+
+
+def generator_state(generator: torch.Generator) -> Tensor:
+    """Return the state of a torch generator, dtype uint8 on the CPU."""
+    return generator.get_state().clone()
+
+
+def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
+    """Restore what `generator_state` returned, on a generator of the same kind of device.
+
+    Raises:
+        CheckpointError: when it is not such a state.
+    """
+    if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.dim() != 1:
+        raise CheckpointError(f"a generator's state is {_kind(state)}; expected a uint8 tensor")
+    try:
+        generator.set_state(state.cpu().contiguous().clone())
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"a generator's state of {state.numel()} bytes does not fit one on"
+            f" {generator.device}; resume on the kind of device that saved it ({error})"
+        ) from error
+
+
+def numpy_generator_state(generator: np.random.Generator) -> dict[str, StateValue]:
+    """Return the state of a NumPy generator, large integers as text and arrays as tensors."""
+    state = _to_state(dict(generator.bit_generator.state))
+    assert isinstance(state, dict)
+    return state
+
+
+def set_numpy_generator_state(generator: np.random.Generator, state: StateDict) -> None:
+    """Restore what `numpy_generator_state` returned, on a generator of the same kind.
+
+    Raises:
+        CheckpointError: when it is not such a state, or of another kind of generator.
+    """
+    current = dict(generator.bit_generator.state)
+    saved = state.get("bit_generator")
+    if saved != current["bit_generator"]:
+        raise CheckpointError(
+            f"a NumPy generator's state is of kind {saved!r}; expected {current['bit_generator']}"
+        )
+    restored = cast("dict[str, object]", _from_state(current, state, "state"))
+    try:
+        generator.bit_generator.state = restored
+    except (ValueError, TypeError, OverflowError, KeyError) as error:
+        raise CheckpointError(f"a NumPy generator's state does not fit: {error}") from error
+
+
+def _seed_word(seed: int, name: str, index: int = 0) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"got seed {seed!r}; expected an integer of at least 0")
+    digest = hashlib.sha256(name.encode()).digest()
+    words = np.frombuffer(digest, dtype="<u4").tolist()
+    sequence = np.random.SeedSequence(seed, spawn_key=(*words, index))
+    return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def _generator(seed: int, device: torch.device | str) -> torch.Generator:
+    try:
+        generator = torch.Generator(device=device)
+    except RuntimeError as error:
+        raise DeviceError(f"no generator on device {device}: {error}; use 'cpu'") from error
+    return generator.manual_seed(seed)
+
+
+def _to_state(value: object) -> StateValue:
+    if isinstance(value, dict):
+        return {key: _to_state(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, str):
+        return value
+    assert isinstance(value, int | np.integer)
+    return str(int(value))
+
+
+def _from_state(current: object, saved: StateValue, path: str) -> object:
+    """Convert a saved value to the form that the current state has at the same place."""
+    if isinstance(current, dict):
+        if not isinstance(saved, Mapping) or set(saved) != set(current):
+            raise CheckpointError(
+                f"a NumPy generator's {path} is {_kind(saved)}; expected {sorted(current)}"
+            )
+        return {
+            key: _from_state(item, saved[key], f"{path}.{key}") for key, item in current.items()
+        }
+    if isinstance(current, np.ndarray):
+        if not isinstance(saved, Tensor) or tuple(saved.shape) != current.shape:
+            raise CheckpointError(
+                f"a NumPy generator's {path} is {_kind(saved)}; expected a tensor of shape"
+                f" {current.shape}"
+            )
+        return saved.cpu().numpy().astype(current.dtype)
+    if isinstance(current, str):
+        return saved
+    if not isinstance(saved, str) or not _DIGITS.fullmatch(saved):
+        raise CheckpointError(f"a NumPy generator's {path} is {_kind(saved)}; expected digits")
+    return int(saved)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,212 @@
+"""The toolbox's view of Gymnasium spaces: one leaf, or a flat mapping of leaves.
+
+A leaf is a Box, Discrete, MultiDiscrete or MultiBinary space. Dict and Tuple spaces, nested as
+deep as they are, become one mapping whose keys are the paths, joined with ``/`` in the order the
+space declares (``camera/left``, ``0/position``).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias, cast
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rl_core.errors import DataError, SpaceError
+from rl_core.types import ArrayLike, ArrayObservation
+
+Space: TypeAlias = gymnasium.Space[object]
+"""Any Gymnasium space."""
+
+LEAF_TYPES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+_TORCH_DTYPES = {
+    "bool": torch.bool,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+    # Torch has hardly any operators for wider unsigned integers.
+    "uint16": torch.int32,
+    "uint32": torch.int64,
+    "uint64": torch.int64,
+}
+
+
+def leaf_spaces(space: Space) -> Space | dict[str, Space]:
+    """Flatten a space into its leaves.
+
+    Args:
+        space: a leaf, or Dict and Tuple spaces of leaves to any depth.
+
+    Returns:
+        The space itself when it is a leaf; for a Dict or Tuple a mapping from path to leaf.
+
+    Raises:
+        SpaceError: for a space that is none of these, for an empty Dict or Tuple, and for two
+            entries whose paths are the same.
+    """
+    if isinstance(space, LEAF_TYPES):
+        return cast("Space", space)
+    leaves: dict[str, Space] = {}
+    for path, leaf in _walk(space, ()):
+        key = "/".join(path)
+        if key in leaves:
+            raise SpaceError(f"two entries of {space} have the path '{key}'; rename one of them")
+        leaves[key] = leaf
+    if not leaves:
+        raise SpaceError(f"{space} has no entries; at least one leaf is needed")
+    return leaves
+
+
+def flatten_observation(space: Space, observation: object) -> ArrayObservation:
+    """Flatten an observation, single or batched, the way `leaf_spaces` flattens its space.
+
+    Args:
+        space: the space of a single observation.
+        observation: what the environment answered: an array, or nested mappings and tuples.
+
+    Returns:
+        The same object when the space is a leaf; else a dict from path to array.
+
+    Raises:
+        DataError: when the nesting of the observation is not that of the space.
+    """
+    if isinstance(space, LEAF_TYPES):
+        return cast("ArrayLike", observation)
+    flat: dict[str, ArrayLike] = {}
+    _flatten_into(flat, "", space, observation)
+    return flat
+
+
+def tensor_dtype(space: Space) -> torch.dtype:
+    """Return the dtype in which values of a leaf space are stored and learned from.
+
+    Every floating-point Box becomes float32; integers and booleans keep their width, images stay
+    uint8; Discrete and MultiDiscrete are int64.
+
+    Raises:
+        SpaceError: when the space is not a leaf, or its dtype has no tensor form.
+    """
+    _require_leaf(space)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return torch.int64
+    dtype = np.dtype(space.dtype)
+    if dtype.kind == "f":
+        return torch.float32
+    if dtype.name not in _TORCH_DTYPES:
+        raise SpaceError(f"{space} has dtype {dtype}; expected a float, integer or boolean dtype")
+    return _TORCH_DTYPES[dtype.name]
+
+
+def event_shape(space: Space) -> tuple[int, ...]:
+    """Return the shape of one value of a leaf space; ``()`` for Discrete.
+
+    Raises:
+        SpaceError: when the space is not a leaf.
+    """
+    _require_leaf(space)
+    assert space.shape is not None
+    return tuple(space.shape)
+
+
+def is_image(space: Space) -> bool:
+    """Decide whether a leaf space holds images, which are fed to a convolutional network.
+
+    It does when it is a Box of rank 3 and either
+
+    - of dtype uint8, in whatever order its axes are, or
+    - of a floating-point dtype with bounds of 0 and 1 or of 0 and 255 throughout and one of the
+      first and last axes, the channels, shorter than both others.
+
+    The channels are the shorter of first and last axis, the last one when they are equal.
+
+    Raises:
+        SpaceError: when the space is not a leaf.
+    """
+    _require_leaf(space)
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    if space.dtype == np.uint8:
+        return True
+    if np.dtype(space.dtype).kind != "f":
+        return False
+    first, middle, last = space.shape
+    few_channels = first < min(middle, last) or last < min(first, middle)
+    unit_or_byte = bool((space.low == 0).all()) and any(
+        bool((space.high == high).all()) for high in (1, 255)
+    )
+    return few_channels and unit_or_byte
+
+
+def check_same_space(expected: Space, actual: Space, what: str) -> None:
+    """Refuse a space that is not the one a part was built for.
+
+    Args:
+        expected: the space the part was built for.
+        actual: the space it is offered.
+        what: names the space in the message, such as ``"observation space"``.
+
+    Raises:
+        SpaceError: when the two differ in kind, shape, dtype or bounds.
+    """
+    if expected != actual:
+        raise SpaceError(
+            f"the {what} is {actual}; expected {expected}: use the environment, with the "
+            "wrappers, that this part was built for"
+        )
+
+
+def _walk(space: Space, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Space]]:
+    if isinstance(space, LEAF_TYPES):
+        yield path, cast("Space", space)
+    elif isinstance(space, spaces.Dict):
+        for key, child in space.spaces.items():
+            yield from _walk(child, (*path, str(key)))
+    elif isinstance(space, spaces.Tuple):
+        for index, child in enumerate(space.spaces):
+            yield from _walk(child, (*path, str(index)))
+    else:
+        where = f" at '{'/'.join(path)}'" if path else ""
+        raise SpaceError(
+            f"{type(space).__name__} space{where} is not supported: {space}; expected Box, "
+            "Discrete, MultiDiscrete or MultiBinary, or Dict and Tuple of these"
+        )
+
+
+def _flatten_into(flat: dict[str, ArrayLike], path: str, space: Space, observation: object) -> None:
+    if isinstance(space, spaces.Dict):
+        if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
+            raise _nesting_error(path, f"a mapping with keys {list(space.spaces)}", observation)
+        children: list[tuple[object, Space]] = list(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
+            raise _nesting_error(path, f"a tuple of {len(space.spaces)}", observation)
+        children = list(enumerate(space.spaces))
+    else:
+        flat[path] = cast("ArrayLike", observation)
+        return
+    parts = cast("Mapping[object, object]", observation)
+    for key, child in children:
+        child_path = f"{path}/{key}" if path else str(key)
+        _flatten_into(flat, child_path, child, parts[key])
+
+
+def _nesting_error(path: str, expected: str, observation: object) -> DataError:
+    got = (
+        f"a mapping with keys {list(observation)}"
+        if isinstance(observation, Mapping)
+        else f"{type(observation).__name__}"
+    )
+    where = f" at '{path}'" if path else ""
+    return DataError(f"the observation{where} is {got}; its space expects {expected}")
+
+
+def _require_leaf(space: Space) -> None:
+    if not isinstance(space, LEAF_TYPES):
+        raise SpaceError(
+            f"{space} is no single leaf; take it apart with leaf_spaces first, which supports "
+            "Box, Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of these"
+        )

@@ -1,0 +1,236 @@
+"""The storage contract: where transitions go, and where batches come from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from rl_core.batch import Rollout, Transition
+from rl_core.errors import ConfigError, nearest
+from rl_core.types import Observation, StateDict
+
+BatchT = TypeVar("BatchT", covariant=True)
+
+DataSlice = Mapping[str, Tensor]
+"""Consecutive rows of a storage by column name; what workers exchange. Most are `(L, B, ...)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and dtype of one entry of a column.
+
+    Attributes:
+        shape: without time and environment axes.
+        dtype: of the tensor.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSpec:
+    """All that a storage must know to allocate itself.
+
+    Attributes:
+        observation: one spec, or one per key of a dict observation.
+        action: of the actor-space action.
+        num_envs: how many environments step together.
+        state_sizes: size of each recurrent state by name; empty when feed-forward.
+        extras: what the algorithm's acting step adds, by name.
+        device: where batches must be.
+    """
+
+    observation: TensorSpec | Mapping[str, TensorSpec]
+    action: TensorSpec
+    num_envs: int
+    state_sizes: Mapping[str, int]
+    extras: Mapping[str, TensorSpec]
+    device: torch.device
+
+
+class Storage(ABC, Generic[BatchT]):
+    """Keeps transitions and makes batches of them; it holds data, not estimators.
+
+    A subclass says how to allocate, insert, choose indices, gather and reset. What is concrete
+    here is the same for every storage.
+
+    Class attributes:
+        batch_type: the batch dataclass that `generate_batches` yields.
+    """
+
+    batch_type: ClassVar[type]
+
+    @property
+    @abstractmethod
+    def is_allocated(self) -> bool:
+        """Whether `allocate` was called."""
+
+    @abstractmethod
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        """Make room for the data of one run.
+
+        Args:
+            spec: what will be inserted.
+            generator: draws every random index; lives on the CPU.
+
+        Raises:
+            ConfigError: when the storage's options contradict the spec.
+        """
+
+    @abstractmethod
+    def insert_transition(self, transition: Transition) -> None:
+        """Take in one step of all environments."""
+
+    @abstractmethod
+    def sample_indices(
+        self, num_mini_batch: int | None, mini_batch_size: int | None
+    ) -> Iterator[Tensor]:
+        """Choose the minibatches of one epoch.
+
+        Args:
+            num_mini_batch: how many; None where a rollout is cut by ``mini_batch_size``.
+            mini_batch_size: samples in each; None where a rollout is cut by ``num_mini_batch``.
+
+        Yields:
+            Blocks of shape `(K, N)`: K minibatches of N indices each. Negative entries pad the
+            last minibatch and must get mask 0. A storage whose sampling depends on what the
+            previous minibatch taught yields blocks of one.
+        """
+
+    @abstractmethod
+    def gather(self, indices: Tensor) -> Iterator[BatchT]:
+        """Turn a block of indices `(K, N)` into K batches."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget the data, keep the memory."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many steps of all environments are stored."""
+
+    @abstractmethod
+    def get_data_slice(self, start: int, end: int) -> DataSlice:
+        """Copy the steps from ``start`` up to ``end`` of every column."""
+
+    @abstractmethod
+    def insert_data_slice(self, data: DataSlice) -> None:
+        """Append rows that `get_data_slice` of a like storage returned.
+
+        Raises:
+            DataError: when columns are missing, of other shape or dtype, or of unequal length.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> StateDict:
+        """Return the data, the cursors and the generator's state."""
+
+    @abstractmethod
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`."""
+
+    @property
+    def rollout_steps(self) -> int | None:
+        """Steps of all environments after which a rollout is complete; None for replay."""
+        return None
+
+    def rollout(self) -> Rollout:
+        """Return the stored data as one rollout, for an on-policy algorithm to prepare.
+
+        Raises:
+            ConfigError: when this storage does not keep rollouts.
+        """
+        raise ConfigError(f"{type(self).__name__} does not keep rollouts")
+
+    def attach(self, columns: Mapping[str, Tensor]) -> None:
+        """Add the columns an algorithm prepared, each `(T, B, ...)`, to the batches to come.
+
+        Raises:
+            ConfigError: when this storage does not keep rollouts.
+        """
+        raise ConfigError(f"{type(self).__name__} takes no prepared columns: {sorted(columns)}")
+
+    def before_gradients(self) -> None:
+        """Do what is needed once before the batches of an update are drawn."""
+
+    def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
+        """Learn from a gradient step, such as new priorities.
+
+        Args:
+            batch: what `generate_batches` yielded.
+            info: what the gradient step answered for it.
+        """
+
+    def after_update(self) -> None:
+        """Do what is needed once after an update; on-policy storages forget their data."""
+
+    def generate_batches(
+        self, num_mini_batch: int | None, mini_batch_size: int | None, num_epochs: int = 1
+    ) -> Iterator[BatchT]:
+        """Yield the batches of one update.
+
+        Args:
+            num_mini_batch: minibatches per epoch.
+            mini_batch_size: samples per minibatch; rollouts take just one of the two.
+            num_epochs: passes over the data; replay storages draw anew each time.
+        """
+        for _ in range(num_epochs):
+            for block in self.sample_indices(num_mini_batch, mini_batch_size):
+                yield from self.gather(block)
+
+    def get_all_buffer_data(self) -> DataSlice:
+        """Copy all rows of every column."""
+        return self.get_data_slice(0, len(self))
+
+    def update_storage_parameter(self, parameter_name: str, new_parameter_value: float) -> None:
+        """Change a parameter while running.
+
+        Raises:
+            ConfigError: when the storage has no such parameter that may change.
+        """
+        known = self.live_parameters()
+        if parameter_name not in known:
+            hint = nearest(parameter_name, known)
+            raise ConfigError(
+                f"{type(self).__name__} has no live parameter '{parameter_name}'{hint}"
+            )
+        self.set_live_parameter(parameter_name, new_parameter_value)
+
+    def live_parameters(self) -> Mapping[str, float]:
+        """Return the parameters that may change while running; none by default."""
+        return {}
+
+    def set_live_parameter(self, name: str, value: float) -> None:
+        """Set one of `live_parameters`; the name is known to be right."""
+        raise ConfigError(f"{type(self).__name__} has no live parameter '{name}'")
+
+
+OBSERVATION_COLUMN = "observation"
+"""The column of a plain observation, and the prefix ``observation/`` of a dict's."""
+
+
+def observation_columns(
+    observation: TensorSpec | Mapping[str, TensorSpec], prefix: str = OBSERVATION_COLUMN
+) -> dict[str, TensorSpec]:
+    """Name the columns an observation is stored in."""
+    if isinstance(observation, TensorSpec):
+        return {prefix: observation}
+    return {f"{prefix}/{key}": spec for key, spec in observation.items()}
+
+
+def join_observation(
+    columns: Mapping[str, Tensor], prefix: str = OBSERVATION_COLUMN
+) -> Observation:
+    """Rebuild an observation from its columns."""
+    if prefix in columns:
+        return columns[prefix]
+    start = prefix + "/"
+    return {
+        name.removeprefix(start): column
+        for name, column in columns.items()
+        if name.startswith(start)
+    }

@@ -1,0 +1,68 @@
+"""One call from an environment to a vector of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from gymnasium.vector import VectorEnv
+
+from rl_core.env import EnvFunction, EnvMaker, EnvWrapper, GymVecEnv, VecEnv
+from rl_core.errors import ConfigError, nearest
+from rl_envs.workers import WorkerVectorEnv
+
+VECTORIZATIONS = ("auto", "sync", "async", "native")
+
+
+def make_vec(
+    env: str | EnvFunction,
+    num_envs: int = 1,
+    seed: int | None = None,
+    *,
+    vectorization: Literal["auto", "sync", "async", "native"] = "auto",
+    env_kwargs: Mapping[str, object] | None = None,
+    wrappers: Sequence[EnvWrapper] = (),
+    check: bool = True,
+    timeout_s: float | None = 60.0,
+) -> VecEnv:
+    """Make a vector of environments.
+
+    Args:
+        env: a registered id (``"CartPole-v1"``), or a function that builds one environment.
+        num_envs: how many step together, ``B``.
+        seed: used by the first `reset` that is given none.
+        vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` each in a
+            process of its own, which pays when a step takes longer than about 0.1 ms. ``"native"``
+            is the vectorised form that some ids have, ``"auto"`` native where there is one that
+            takes the arguments, and sync elsewhere. Sync and async reset a row in the step that
+            ends its episode; native forms commonly in the next (see `EnvStep`).
+        env_kwargs: what each environment is built with.
+        wrappers: applied to each environment in this order, the last one outermost.
+        check: look for NaN, infinity and answers outside the declared spaces in every step.
+        timeout_s: how long one reset or step may take before its process counts as hung; async
+            only, None for ever.
+
+    Returns:
+        The environments; `close` them, or use them in a ``with`` statement.
+
+    Raises:
+        ConfigError: when the id is unknown, or an argument does not fit.
+        MissingExtraError: when the simulator is not installed.
+        EnvironmentFaultError: when an environment raises while being built.
+        SpaceError: when its observation space is not supported.
+    """
+    if vectorization not in VECTORIZATIONS:
+        raise ConfigError(
+            f"vectorization='{vectorization}'{nearest(vectorization, VECTORIZATIONS)}"
+        )
+    maker = EnvMaker(env, dict(env_kwargs or {}), tuple(wrappers), check)
+    envs: VectorEnv
+    name: str | None = None
+    limit: int | None = None
+    if vectorization == "native" or (vectorization == "auto" and maker.has_native_vector):
+        envs = maker.native_vector(num_envs)
+    elif vectorization == "async":
+        envs = WorkerVectorEnv(maker.numbered(num_envs), timeout_s=timeout_s)
+        name = envs.get_attr("spec_id")[0]
+        limit = envs.get_attr("max_episode_steps")[0]
+    else:
+        envs = maker.sync_vector(num_envs)
+    return GymVecEnv(envs, seed=seed, check=check, name=name, max_episode_steps=limit)

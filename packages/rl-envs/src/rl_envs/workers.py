@@ -1,0 +1,167 @@
+"""A vector of environments in processes of their own, whose failures are told and ended."""
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import Process, Queue
+from multiprocessing.connection import Connection
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+
+from rl_core.errors import ConfigError, EnvironmentFaultError
+
+_LAST_WORDS_S = 1.0
+"""How long a worker that fails or closes is given to say so."""
+
+
+class WorkerVectorEnv(AsyncVectorEnv):
+    """Gymnasium's asynchronous vector environment, with a watch over its workers.
+
+    A worker that raises, dies or does not answer in time becomes an `EnvironmentFaultError` that
+    names it; the others are left as they are, and all that can be done then is `close`, which
+    kills what does not end by itself. Observations come through shared memory and are handed out
+    without a copy, which the adapter makes.
+
+    Args:
+        env_functions: build the environments, each in its worker; the first is also called here,
+            to learn its spaces.
+        timeout_s: how long one reset or step of any environment may take; None for ever.
+
+    Raises:
+        ConfigError: when the timeout is not positive.
+        EnvironmentFaultError: when a worker fails to start.
+    """
+
+    def __init__(
+        self,
+        env_functions: Sequence[Callable[[], gymnasium.Env]],
+        *,
+        timeout_s: float | None = 60.0,
+    ) -> None:
+        if timeout_s is not None and timeout_s <= 0:
+            raise ConfigError(f"timeout_s={timeout_s}; expected a positive number of seconds")
+        self.timeout_s = timeout_s
+        self._pipes: list[_WatchedPipe] = []
+        super().__init__(
+            env_functions, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+        )
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End all workers: ask those that wait for a command, and kill those that do not comply.
+
+        Args:
+            timeout: how long they are given to close; two seconds when None.
+            terminate: do not ask.
+        """
+        deadline = time.monotonic() + (2.0 if timeout is None else timeout)
+        if not terminate and self._state is AsyncState.DEFAULT:
+            for pipe in self._pipes:
+                pipe.send_last(("close", None))
+            for process in self.processes:
+                process.join(max(deadline - time.monotonic(), 0.0))
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+            process.close()
+        for pipe in self._pipes:
+            pipe.close()
+        self.error_queue.close()
+        self.error_queue.join_thread()
+
+    def _check_spaces(self) -> None:
+        # The last thing the base class does when it starts, and the first time it reads a pipe.
+        self._pipes = [
+            _WatchedPipe(index, pipe, process, self.error_queue, self.timeout_s)
+            for index, (pipe, process) in enumerate(
+                zip(self.parent_pipes, self.processes, strict=True)
+            )
+        ]
+        self.parent_pipes = self._pipes  # type: ignore[assignment]  # it offers what the base uses
+        try:
+            super()._check_spaces()  # type: ignore[no-untyped-call]  # Gymnasium's
+        except Exception:
+            self.close(terminate=True)
+            raise
+
+
+class _WatchedPipe:
+    """The end of a pipe to one worker that neither waits for ever nor keeps silent."""
+
+    def __init__(
+        self,
+        index: int,
+        pipe: Connection,
+        process: Process,
+        errors: "Queue[tuple[int, type[Exception], Exception, str]]",
+        timeout_s: float | None,
+    ) -> None:
+        self.index = index
+        self.pipe = pipe
+        self.process = process
+        self.errors = errors
+        self.timeout_s = timeout_s
+        self.deadline = 0.0
+
+    @property
+    def closed(self) -> bool:
+        return self.pipe.closed
+
+    def send(self, command: object) -> None:
+        if self.timeout_s is not None:
+            self.deadline = time.monotonic() + self.timeout_s
+        try:
+            self.pipe.send(command)
+        except OSError as error:
+            raise self._died() from error
+
+    def send_last(self, command: object) -> None:
+        try:
+            self.pipe.send(command)
+        except OSError:
+            return
+
+    def recv(self) -> tuple[Any, bool]:
+        if self.timeout_s is not None and not self.pipe.poll(
+            max(self.deadline - time.monotonic(), 0.0)
+        ):
+            raise EnvironmentFaultError(
+                f"environment {self.index}: no answer within {self.timeout_s:g} s; it hangs, or "
+                "timeout_s is too small for it"
+            )
+        try:
+            answer, is_success = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        if not is_success:
+            raise self._failed()
+        return answer, is_success
+
+    def poll(self, timeout: float = 0.0) -> bool:
+        return self.pipe.poll(timeout)
+
+    def close(self) -> None:
+        self.pipe.close()
+
+    def _died(self) -> EnvironmentFaultError:
+        self.process.join(_LAST_WORDS_S)
+        code = self.process.exitcode
+        how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+        return EnvironmentFaultError(f"environment {self.index}: its process ended {how}")
+
+    def _failed(self) -> EnvironmentFaultError:
+        try:
+            index, _, error, trace = self.errors.get(timeout=_LAST_WORDS_S)
+        except queue.Empty:
+            return EnvironmentFaultError(f"environment {self.index}: failed without a message")
+        if isinstance(error, EnvironmentFaultError):
+            fault = EnvironmentFaultError(str(error))
+        else:
+            fault = EnvironmentFaultError(
+                f"environment {index}: raised {type(error).__name__}: {error}"
+            )
+        fault.add_note(f"In its process:\n{trace}")
+        return fault

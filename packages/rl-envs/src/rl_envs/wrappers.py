@@ -1,0 +1,81 @@
+"""Wrappers that make a task of another one."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+
+from rl_core.errors import ConfigError, SpaceError, nearest
+from rl_core.types import Array
+
+VELOCITY_INDICES = {
+    "CartPole": (1, 3),
+    "Pendulum": (2,),
+    "MountainCar": (1,),
+    "MountainCarContinuous": (1,),
+    "Acrobot": (4, 5),
+    "LunarLander": (2, 3, 5),
+    "LunarLanderContinuous": (2, 3, 5),
+    "BipedalWalker": (1, 2, 3, 5, 7, 10, 12),
+    "BipedalWalkerHardcore": (1, 2, 3, 5, 7, 10, 12),
+    "InvertedPendulum": (2, 3),
+    "InvertedDoublePendulum": (5, 6, 7),
+    "Hopper": tuple(range(5, 11)),
+    "Walker2d": tuple(range(8, 17)),
+    "HalfCheetah": tuple(range(8, 17)),
+    "Swimmer": tuple(range(3, 8)),
+}
+"""Where the observations of an environment hold velocities, by id without version."""
+
+
+class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
+    """Hide the velocities, so that a single observation no longer tells the state.
+
+    The remaining entries keep their order, and the observation space shrinks with them. What is
+    left is a test for recurrent policies, which can work the velocities out from what they saw.
+
+    Args:
+        env: its observations must be vectors.
+        velocity_indices: the entries to hide; None takes them from `VELOCITY_INDICES`.
+
+    Raises:
+        ConfigError: when the environment is not in the table and no entries are given, or when
+            an entry is not in the observation.
+        SpaceError: when its observations are not vectors, or nothing would be left of them.
+    """
+
+    def __init__(self, env: gymnasium.Env, velocity_indices: Sequence[int] | None = None) -> None:
+        RecordConstructorArgs.__init__(self, velocity_indices=velocity_indices)
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise SpaceError(f"the observation space is {space}; expected a Box of rank 1")
+        hidden = _known_indices(env) if velocity_indices is None else tuple(velocity_indices)
+        size = space.shape[0]
+        if any(not 0 <= index < size for index in hidden):
+            raise ConfigError(
+                f"velocity_indices={list(hidden)}; expected entries from 0 to {size - 1}"
+            )
+        self._kept = np.array([index for index in range(size) if index not in set(hidden)])
+        if not self._kept.size:
+            raise SpaceError(f"hiding {list(hidden)} leaves nothing of {space}")
+        self.observation_space = spaces.Box(
+            space.low[self._kept], space.high[self._kept], dtype=space.dtype.type
+        )
+
+    def observation(self, observation: Array) -> Array:
+        """Return the entries that are not hidden, shape `(D - velocities,)`."""
+        return cast("Array", observation[self._kept])
+
+
+def _known_indices(env: gymnasium.Env) -> tuple[int, ...]:
+    name = env.spec.name if env.spec is not None else type(env.unwrapped).__name__
+    if name not in VELOCITY_INDICES:
+        raise ConfigError(
+            f"the velocities of {name} are not known{nearest(name, VELOCITY_INDICES)}; "
+            "give velocity_indices"
+        )
+    return VELOCITY_INDICES[name]

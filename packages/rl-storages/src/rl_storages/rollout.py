@@ -1,0 +1,414 @@
+"""The rollout storage of on-policy algorithms."""
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
+from rl_core.errors import ConfigError, DataError
+from rl_core.seeding import generator_state, set_generator_state
+from rl_core.storage import (
+    DataSlice,
+    Storage,
+    StorageSpec,
+    TensorSpec,
+    join_observation,
+    observation_columns,
+)
+from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
+
+_FLAGS = ("terminated", "truncated", "valid", "episode_start")
+
+
+class RolloutStorage(Storage[RolloutBatch]):
+    """Keep the last ``num_steps`` steps of all environments, then start anew.
+
+    Memory is allocated once, `(T, B, ...)`. Each observation is stored once: the successor of a
+    row is the next row, and only where an episode ended inside a step is its true final
+    observation kept apart. Minibatches are drawn without replacement: of single samples, or of
+    whole sequences when the actor is recurrent. A last minibatch that is not full is padded with
+    entries of mask 0, so that all have one shape.
+
+    Args:
+        num_steps: rows per rollout, T.
+
+    Raises:
+        ConfigError: when ``num_steps`` is below 1.
+    """
+
+    batch_type: ClassVar[type] = RolloutBatch
+
+    def __init__(self, num_steps: int = 128) -> None:
+        if num_steps < 1:
+            raise ConfigError(f"storage.num_steps must be at least 1, got {num_steps}")
+        self.num_steps = num_steps
+        self._spec: StorageSpec | None = None
+        self._generator = torch.Generator()
+        self._columns: dict[str, Tensor] = {}
+        self._arrays: dict[str, Array] = {}
+        self._attached: dict[str, Tensor] = {}
+        self._next_observation: dict[str, Tensor] = {}
+        self._final_index: list[Tensor] = []
+        self._final_observation: dict[str, list[Tensor]] = {}
+        self._step = 0
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether `allocate` was called."""
+        return self._spec is not None
+
+    @property
+    def rollout_steps(self) -> int:
+        """Rows per rollout."""
+        return self.num_steps
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rollout is complete."""
+        return self._step == self.num_steps
+
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        """Make room for one rollout; see `Storage.allocate`."""
+        self._spec = spec
+        self._generator = generator
+        scalar = TensorSpec((), torch.float32)
+        flag = TensorSpec((), torch.bool)
+        observations = observation_columns(spec.observation)
+        columns = {
+            **observations,
+            "action": spec.action,
+            "reward": scalar,
+            **dict.fromkeys(_FLAGS, flag),
+            **{f"state/{n}": TensorSpec((s,), torch.float32) for n, s in spec.state_sizes.items()},
+            **{f"extras/{name}": extra for name, extra in spec.extras.items()},
+        }
+        self._columns = {
+            name: torch.zeros(
+                (self.num_steps, spec.num_envs, *column.shape),
+                dtype=column.dtype,
+                device=spec.device,
+            )
+            for name, column in columns.items()
+        }
+        self._arrays = (
+            {name: column.numpy() for name, column in self._columns.items()}
+            if spec.device.type == "cpu"
+            else {}
+        )
+        self._next_observation = {
+            name: torch.zeros_like(self._columns[name][0]) for name in observations
+        }
+        self.reset()
+
+    def insert_transition(self, transition: Transition) -> None:
+        """Take in one row.
+
+        Raises:
+            ConfigError: when the rollout is full or nothing was allocated.
+        """
+        spec = self._allocated()
+        if self.is_full:
+            raise ConfigError(
+                f"the rollout storage is full after {self.num_steps} steps; update from it, or "
+                "reset it, before collecting more"
+            )
+        row = self._step
+        self._write_observation(row, transition.observation)
+        self._write("action", row, transition.action)
+        self._write("reward", row, transition.reward)
+        self._write("terminated", row, transition.terminated)
+        self._write("truncated", row, transition.truncated)
+        self._write("valid", row, transition.valid)
+        self._write("episode_start", row, transition.episode_start)
+        for name in spec.state_sizes:
+            self._write(f"state/{name}", row, transition.state[name])
+        for name in spec.extras:
+            self._write(f"extras/{name}", row, transition.extras[name])
+        if transition.final_observation is not None:
+            self._keep_final(row, transition)
+        self._step += 1
+        if self._step == self.num_steps:
+            for name, value in _named(transition.next_observation).items():
+                self._next_observation[name].copy_(torch.as_tensor(value))
+
+    def sample_indices(
+        self, num_mini_batch: int | None, mini_batch_size: int | None
+    ) -> Iterator[Tensor]:
+        """Shuffle the samples, or the environments when recurrent, into one block.
+
+        Raises:
+            ConfigError: when the sizes contradict each other or the rollout.
+        """
+        spec = self._allocated()
+        units = spec.num_envs if spec.state_sizes else self._step * spec.num_envs
+        size = self._units_per_batch(num_mini_batch, mini_batch_size, units)
+        order = torch.randperm(units, generator=self._generator)
+        count = -(-units // size)
+        if count * size > units:
+            order = torch.cat([order, order.new_full((count * size - units,), -1)])
+        yield order.view(count, size).to(spec.device)
+
+    def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
+        """Make one batch per row of the block.
+
+        Raises:
+            ConfigError: when no advantages were attached.
+        """
+        spec = self._allocated()
+        missing = [name for name in PREPARED_COLUMNS if name not in self._attached]
+        if missing:
+            raise ConfigError(f"attach the prepared columns first; missing: {', '.join(missing)}")
+        recurrent = bool(spec.state_sizes)
+        flat = indices.reshape(-1)
+        padding = flat < 0
+        flat = flat.clamp(min=0)
+        count, size = indices.shape
+
+        def take(column: Tensor) -> tuple[Tensor, ...]:
+            if recurrent:
+                taken = column[: self._step].index_select(1, flat)
+                return taken.view(self._step, count, size, *column.shape[2:]).unbind(1)
+            rows = column[: self._step].flatten(0, 1).index_select(0, flat)
+            return rows.view(count, size, *column.shape[2:]).unbind(0)
+
+        columns = {
+            name: take(column)
+            for name, column in {**self._columns, **self._attached}.items()
+            if name not in ("reward", "terminated", "truncated") and not name.startswith("state/")
+        }
+        counts = (~padding).to(torch.float32).view(count, size).unbind(0)
+        states = {
+            name: self._columns[f"state/{name}"][0].index_select(0, flat).view(count, size, -1)
+            for name in spec.state_sizes
+        }
+        extras = {
+            name.removeprefix("extras/"): parts
+            for name, parts in columns.items()
+            if name.startswith("extras/")
+        }
+        for k in range(count):
+            yield RolloutBatch(
+                observation=join_observation({n: parts[k] for n, parts in columns.items()}),
+                action=columns["action"][k],
+                log_prob=columns["log_prob"][k],
+                value=columns["value"][k],
+                advantage=columns["advantage"][k],
+                value_target=columns["value_target"][k],
+                mask=columns["valid"][k] * counts[k],
+                episode_start=columns["episode_start"][k],
+                state={name: state[k] for name, state in states.items()},
+                extras={name: parts[k] for name, parts in extras.items()},
+            )
+
+    def rollout(self) -> Rollout:
+        """Return the stored rows, without copying the columns.
+
+        Raises:
+            ConfigError: when nothing is stored, or the rows break off before the rollout's end.
+        """
+        spec = self._allocated()
+        if not self.is_full:
+            raise ConfigError(
+                f"the rollout has {self._step} of {self.num_steps} steps; collect the rest first"
+            )
+        columns = self._columns
+        names = observation_columns(spec.observation)
+        index = (
+            torch.cat(self._final_index)
+            if self._final_index
+            else torch.zeros((0, 2), dtype=torch.int64, device=spec.device)
+        )
+        finals = {
+            name: torch.cat(self._final_observation[name])
+            if self._final_index
+            else columns[name][0, :0]
+            for name in names
+        }
+        return Rollout(
+            observation=join_observation(columns),
+            next_observation=join_observation(self._next_observation),
+            action=columns["action"],
+            reward=columns["reward"],
+            terminated=columns["terminated"],
+            truncated=columns["truncated"],
+            valid=columns["valid"],
+            episode_start=columns["episode_start"],
+            state={name: columns[f"state/{name}"][0] for name in spec.state_sizes},
+            final_index=index,
+            final_observation=join_observation(finals),
+            extras={name: columns[f"extras/{name}"] for name in spec.extras},
+        )
+
+    def attach(self, columns: Mapping[str, Tensor]) -> None:
+        """Add prepared columns, each `(T, B, ...)`; names beyond a batch's fields go to extras.
+
+        Raises:
+            DataError: when a column has another leading shape than the rollout.
+        """
+        spec = self._allocated()
+        for name, column in columns.items():
+            if column.shape[:2] != (self._step, spec.num_envs):
+                raise DataError(
+                    f"prepared column '{name}': expected leading shape "
+                    f"{(self._step, spec.num_envs)}, got {tuple(column.shape)}"
+                )
+            key = name if name in PREPARED_COLUMNS else f"extras/{name}"
+            self._attached[key] = column
+
+    def after_update(self) -> None:
+        """Forget the rollout that was learned from."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new rollout in the same memory."""
+        self._step = 0
+        self._attached = {}
+        self._final_index = []
+        self._final_observation = {name: [] for name in self._next_observation}
+
+    def __len__(self) -> int:
+        """Return how many rows are stored."""
+        return self._step
+
+    def get_data_slice(self, start: int, end: int) -> DataSlice:
+        """Copy rows; `final_index` counts from ``start``, `next/...` follows row ``end - 1``.
+
+        Raises:
+            ConfigError: when the rows are not all stored.
+        """
+        self._allocated()
+        if not 0 <= start <= end <= self._step:
+            raise ConfigError(f"rows {start} to {end} are not within the {self._step} stored ones")
+        data = {name: column[start:end].clone() for name, column in self._columns.items()}
+        for name, last in self._next_observation.items():
+            following = self._columns[name][end] if end < self._step else last
+            data[f"next/{name}"] = following.clone()
+        index = [piece for piece in self._final_index]
+        if index:
+            rows = torch.cat(index)
+            inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
+            data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
+            for name, pieces in self._final_observation.items():
+                data[f"final/{name}"] = torch.cat(pieces)[inside]
+        return data
+
+    def insert_data_slice(self, data: DataSlice) -> None:
+        """Append the rows of a slice.
+
+        Raises:
+            DataError: when columns are missing, of other shape or dtype, or too long.
+        """
+        self._allocated()
+        length = len(data["reward"]) if "reward" in data else 0
+        for name, column in self._columns.items():
+            given = data.get(name)
+            if given is None:
+                raise DataError(f"data slice lacks column '{name}'")
+            if given.dtype != column.dtype or given.shape != (length, *column.shape[1:]):
+                raise DataError(
+                    f"data slice column '{name}': expected {column.dtype} of shape "
+                    f"{(length, *column.shape[1:])}, got {given.dtype} of {tuple(given.shape)}"
+                )
+        if self._step + length > self.num_steps:
+            raise DataError(
+                f"data slice of {length} rows does not fit: {self._step} of {self.num_steps} used"
+            )
+        for name, column in self._columns.items():
+            column[self._step : self._step + length].copy_(data[name])
+        for name, last in self._next_observation.items():
+            last.copy_(data[f"next/{name}"])
+        if "final_index" in data and len(data["final_index"]):
+            index = data["final_index"].to(self._allocated().device)
+            self._final_index.append(index + torch.tensor([self._step, 0], device=index.device))
+            for name, pieces in self._final_observation.items():
+                pieces.append(data[f"final/{name}"].to(index.device))
+        self._step += length
+
+    def state_dict(self) -> StateDict:
+        """Return the stored rows and the generator's state."""
+        return {
+            "step": self._step,
+            "data": dict(self.get_data_slice(0, self._step)) if self._step else {},
+            "generator": generator_state(self._generator),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`; the storage must be allocated."""
+        step, data, generator = state["step"], state["data"], state["generator"]
+        assert isinstance(step, int)
+        assert isinstance(data, Mapping)
+        assert isinstance(generator, Tensor)
+        self.reset()
+        if step:
+            self.insert_data_slice({k: v for k, v in data.items() if isinstance(v, Tensor)})
+        set_generator_state(self._generator, generator)
+
+    def _allocated(self) -> StorageSpec:
+        if self._spec is None:
+            raise ConfigError("the rollout storage is not allocated yet; a Trainer does it")
+        return self._spec
+
+    def _units_per_batch(
+        self, num_mini_batch: int | None, mini_batch_size: int | None, units: int
+    ) -> int:
+        recurrent = bool(self._allocated().state_sizes)
+        if (num_mini_batch is None) == (mini_batch_size is None):
+            raise ConfigError("give just one of num_mini_batch and mini_batch_size")
+        if num_mini_batch is not None:
+            if num_mini_batch > units:
+                what = "environments of a recurrent rollout" if recurrent else "samples"
+                raise ConfigError(
+                    f"num_mini_batch={num_mini_batch} is more than the {units} {what}; use fewer "
+                    "minibatches or more environments"
+                )
+            return -(-units // num_mini_batch)
+        assert mini_batch_size is not None
+        total = self._step * self._allocated().num_envs
+        if mini_batch_size > total:
+            raise ConfigError(
+                f"mini_batch_size={mini_batch_size} is larger than the rollout of {total} samples "
+                f"({self._step} steps x {self._allocated().num_envs} environments)"
+            )
+        if not recurrent:
+            return mini_batch_size
+        if mini_batch_size < self._step:
+            raise ConfigError(
+                f"mini_batch_size={mini_batch_size} is smaller than one recurrent sequence of "
+                f"{self._step} steps; use at least that many"
+            )
+        return mini_batch_size // self._step
+
+    def _write(self, name: str, row: int, value: ArrayLike) -> None:
+        if self._arrays:
+            self._arrays[name][row] = value.numpy() if isinstance(value, Tensor) else value
+        else:
+            self._columns[name][row].copy_(torch.as_tensor(value))
+
+    def _write_observation(self, row: int, observation: ArrayObservation) -> None:
+        if isinstance(observation, Mapping):
+            for key, value in observation.items():
+                self._write(f"observation/{key}", row, value)
+        else:
+            self._write("observation", row, observation)
+
+    def _keep_final(self, row: int, transition: Transition) -> None:
+        """Keep the final observations of rows that were cut; a terminated one is never needed."""
+        assert transition.final_observation is not None
+        cut = np.flatnonzero(np.asarray(torch.as_tensor(transition.truncated).cpu()))
+        if len(cut) == 0:
+            return
+        device = self._allocated().device
+        envs = torch.as_tensor(cut, device=device)
+        self._final_index.append(torch.stack([torch.full_like(envs, row), envs], dim=1))
+        for name, value in _named(transition.final_observation).items():
+            rows = torch.as_tensor(value).to(device)[envs].to(self._columns[name].dtype)
+            self._final_observation[name].append(rows)
+
+
+def _named(observation: ArrayObservation) -> dict[str, ArrayLike]:
+    if isinstance(observation, Mapping):
+        return {f"observation/{key}": value for key, value in observation.items()}
+    return {"observation": observation}

@@ -1,0 +1,171 @@
+"""One seed gives every part its own numbers, which can be saved and continued."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from rl_core.errors import CheckpointError, ConfigError, DeviceError
+from rl_core.seeding import (
+    generator_state,
+    numpy_generator_state,
+    set_generator_state,
+    set_numpy_generator_state,
+    spawn_generators,
+    spawn_seed,
+)
+
+BIT_GENERATORS: list[Callable[[int], np.random.BitGenerator]] = [
+    np.random.PCG64,
+    np.random.PCG64DXSM,
+    np.random.MT19937,
+    np.random.Philox,
+    np.random.SFC64,
+]
+
+
+def test_the_same_seed_and_name_give_the_same_numbers() -> None:
+    first = spawn_generators(3, ["actor", "storage"])
+    second = spawn_generators(3, ["actor", "storage"])
+    for name in first:
+        assert torch.equal(
+            torch.randn(9, generator=first[name]), torch.randn(9, generator=second[name])
+        )
+
+
+def test_adding_or_reordering_names_changes_no_others() -> None:
+    few = spawn_generators(3, ["actor", "storage"])
+    many = spawn_generators(3, ["new", "storage", "other", "actor"])
+    for name in few:
+        assert torch.equal(
+            torch.randn(9, generator=few[name]), torch.randn(9, generator=many[name])
+        )
+
+
+def test_names_and_seeds_and_indices_differ() -> None:
+    seeds = {
+        spawn_seed(seed, name, index)
+        for seed in (0, 1, 2**80)
+        for name in ("env", "envs", "actor", "")
+        for index in range(50)
+    }
+    assert len(seeds) == 3 * 4 * 50
+    generators = spawn_generators(0, [f"part-{i}" for i in range(50)])
+    assert len({generator.initial_seed() for generator in generators.values()}) == 50
+
+
+def test_seeds_fit_every_simulator_and_never_change() -> None:
+    assert all(0 <= spawn_seed(0, "env", i) < 2**31 for i in range(1000))
+    # Written down: a change would give every recipe other numbers.
+    assert [spawn_seed(0, "env"), spawn_seed(0, "env", 1), spawn_seed(7, "actor")] == [553957543, 99657187, 1734906203]
+
+
+def test_wrong_seeds_and_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match="got seed -1"):
+        spawn_seed(-1, "env")
+    with pytest.raises(ConfigError, match="got seed True"):
+        spawn_seed(True, "env")
+    with pytest.raises(ConfigError, match="got index -1"):
+        spawn_seed(1, "env", -1)
+    with pytest.raises(ConfigError, match=r"\['a'\] twice"):
+        spawn_generators(1, ["a", "b", "a"])
+
+
+def test_a_torch_generator_continues_where_it_was() -> None:
+    generator = spawn_generators(1, ["a"])["a"]
+    torch.randn(5, generator=generator)
+    state = generator_state(generator)
+    assert state.dtype == torch.uint8
+    expected = torch.randn(5, generator=generator)
+    other = torch.Generator()
+    set_generator_state(other, state)
+    assert torch.equal(torch.randn(5, generator=other), expected)
+    set_generator_state(generator, state)  # the saved tensor did not move with the generator
+    assert torch.equal(torch.randn(5, generator=generator), expected)
+
+
+def test_a_wrong_torch_state_is_refused() -> None:
+    generator = torch.Generator()
+    before = generator.get_state()
+    with pytest.raises(CheckpointError, match="3 bytes does not fit"):
+        set_generator_state(generator, torch.zeros(3, dtype=torch.uint8))
+    with pytest.raises(CheckpointError, match="float32 tensor of shape"):
+        set_generator_state(generator, torch.zeros(3))
+    with pytest.raises(CheckpointError, match="a str"):
+        set_generator_state(generator, "x")
+    assert torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.parametrize("bit_generator", BIT_GENERATORS)
+def test_a_numpy_generator_continues_where_it_was(
+    bit_generator: Callable[[int], np.random.BitGenerator],
+) -> None:
+    generator = np.random.Generator(bit_generator(5))
+    generator.random(7, dtype=np.float32)  # leaves half a word behind
+    state = numpy_generator_state(generator)
+    expected = generator.random(9, dtype=np.float32)
+    other = np.random.Generator(bit_generator(6))
+    set_numpy_generator_state(other, state)
+    assert np.array_equal(other.random(9, dtype=np.float32), expected)
+
+
+def test_a_numpy_state_holds_no_large_integers_and_no_arrays() -> None:
+    state = numpy_generator_state(np.random.default_rng(5))
+    inner = state["state"]
+    assert isinstance(inner, dict)
+    assert isinstance(inner["state"], str)
+    assert int(inner["state"]) > 2**64
+    assert isinstance(numpy_generator_state(np.random.Generator(np.random.SFC64(1)))["state"], dict)
+
+
+def test_a_wrong_numpy_state_is_refused() -> None:
+    generator = np.random.default_rng(5)
+    state = numpy_generator_state(generator)
+    expected = np.random.default_rng(5).random(3)
+    mersenne = np.random.Generator(np.random.MT19937(1))
+    with pytest.raises(CheckpointError, match="kind 'MT19937'; expected PCG64"):
+        set_numpy_generator_state(generator, numpy_generator_state(mersenne))
+    with pytest.raises(CheckpointError, match=r"state\.has_uint32 is a int; expected digits"):
+        set_numpy_generator_state(generator, {**state, "has_uint32": 0})
+    with pytest.raises(CheckpointError, match="expected digits"):
+        set_numpy_generator_state(generator, {**state, "uinteger": "9" * 5000})
+    with pytest.raises(CheckpointError, match="does not fit"):
+        set_numpy_generator_state(generator, {**state, "uinteger": "9" * 40})
+    with pytest.raises(CheckpointError, match="expected"):
+        set_numpy_generator_state(generator, {**state, "state": {"state": "1"}})
+    with pytest.raises(CheckpointError, match="kind None"):
+        set_numpy_generator_state(generator, {})
+    with pytest.raises(CheckpointError, match=r"state\.state\.key is a int64 tensor"):
+        good = numpy_generator_state(mersenne)
+        set_numpy_generator_state(
+            mersenne, {**good, "state": {"key": torch.zeros(3, dtype=torch.int64), "pos": "1"}}
+        )
+    assert np.array_equal(generator.random(3), expected)
+
+
+def test_nothing_draws_from_the_global_generators() -> None:
+    torch_before = torch.get_rng_state()
+    numpy_before = np.random.get_state(legacy=False)
+    spawn_generators(1, ["a"])
+    spawn_seed(1, "a")
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    assert str(np.random.get_state(legacy=False)) == str(numpy_before)
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(DeviceError, match="xpu"):
+        spawn_generators(1, ["a"], device="xpu:77")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_generator_continues_where_it_was() -> None:
+    generator = spawn_generators(1, ["a"], device="cuda")["a"]
+    torch.randn(5, generator=generator, device="cuda")
+    state = generator_state(generator)
+    assert state.device.type == "cpu"
+    expected = torch.randn(5, generator=generator, device="cuda")
+    set_generator_state(generator, state)
+    assert torch.equal(torch.randn(5, generator=generator, device="cuda"), expected)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        set_generator_state(generator, torch.Generator().get_state())

@@ -1,0 +1,267 @@
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import entry_points
+from typing import cast, get_args
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rl_core.env import EnvMaker, GymVecEnv, VecEnv
+from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
+from rl_core.testing.envs import EnvFunctions, VecEnvSuite
+from rl_core.testing.scripted import CountingEnv, FaultName, FaultyEnv, IdentityEnv, MemoryCueEnv
+from rl_core.types import Array
+from rl_envs import make_vec
+from rl_envs.workers import WorkerVectorEnv
+from rl_envs.wrappers import MaskVelocity
+
+IN_PROCESS_FAULTS = [name for name in get_args(FaultName) if name not in ("hang", "exit", "kill")]
+
+
+def _by_turns(env_functions: EnvFunctions) -> Callable[[], gymnasium.Env]:
+    functions = iter(env_functions)
+    return lambda: next(functions)()
+
+
+def _in_workers(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
+    makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
+    return GymVecEnv(WorkerVectorEnv(makers, timeout_s=timeout_s), name="Scripted")
+
+
+def _in_turn(env_functions: EnvFunctions) -> VecEnv:
+    return make_vec(_by_turns(env_functions), len(env_functions), vectorization="sync")
+
+
+class TestSync(VecEnvSuite):
+    def make_env(self) -> VecEnv:
+        return make_vec("CartPole-v1", 3, vectorization="sync")
+
+    def vectorize(self, env_functions: EnvFunctions) -> VecEnv:
+        return _in_turn(env_functions)
+
+
+class TestAsync(VecEnvSuite):
+    num_steps = 60
+
+    def make_env(self) -> VecEnv:
+        return make_vec("CartPole-v1", 2, vectorization="async")
+
+    def vectorize(self, env_functions: EnvFunctions) -> VecEnv:
+        return _in_workers(env_functions)
+
+
+class TestNative(VecEnvSuite):
+    def make_env(self) -> VecEnv:
+        return make_vec("CartPole-v1", 3, vectorization="native")
+
+
+def _trio(fault: FaultName, **kwargs: float) -> EnvFunctions:
+    good = partial(CountingEnv, [3])
+
+    def bad() -> gymnasium.Env:
+        return FaultyEnv(CountingEnv([3]), fault, at_step=3, **kwargs)
+
+    return [good, bad, good]
+
+
+def _run_until_fault(envs: VecEnv) -> str:
+    with pytest.raises(EnvironmentFaultError) as caught:
+        try:
+            envs.reset()
+            for _ in range(5):
+                envs.step(np.zeros(envs.num_envs, np.int64))
+        finally:
+            envs.close()
+    envs.close()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("vectorize", [_in_turn, _in_workers])
+@pytest.mark.parametrize("fault", [name for name in IN_PROCESS_FAULTS if name != "raise_close"])
+def test_every_fault_names_the_environment_the_step_and_the_field(
+    fault: FaultName, vectorize: Callable[[EnvFunctions], VecEnv]
+) -> None:
+    message = _run_until_fault(vectorize(_trio(fault)))
+    assert "step 3" in message
+    assert "environment 1" in message
+    expected = {
+        "wrong_shape": "shape (4,)",
+        "wrong_dtype": "dtype <U",
+        "four_values": "not enough values",
+        "raise_step": "scripted step fault",
+        "raise_unpicklable": "scripted step fault",
+        "raise_reset": "scripted reset fault",
+    }
+    assert expected.get(fault, fault.partition("_")[2]) in message
+
+
+def test_a_failing_close_is_told_and_not_repeated() -> None:
+    assert "close() raised RuntimeError" in _run_until_fault(_in_turn(_trio("raise_close")))
+
+
+@pytest.mark.parametrize(("fault", "how"), [("exit", "exit code 3"), ("kill", "by signal 9")])
+def test_a_worker_that_dies_is_named(fault: FaultName, how: str) -> None:
+    message = _run_until_fault(_in_workers(_trio(fault)))
+    assert "step 3, environment 1" in message
+    assert how in message
+
+
+def test_a_worker_that_hangs_is_named_within_its_timeout_and_close_returns() -> None:
+    envs = _in_workers(_trio("hang"), timeout_s=0.5)
+    start = time.monotonic()
+    message = _run_until_fault(envs)
+    assert time.monotonic() - start < 3.0
+    assert "step 3, environment 1: no answer within 0.5 s" in message
+
+
+def test_a_worker_killed_between_two_steps_is_named() -> None:
+    envs = _in_workers([partial(CountingEnv, [3])] * 2)
+    envs.reset()
+    workers = cast("WorkerVectorEnv", cast("GymVecEnv", envs)._envs)
+    os.kill(workers.processes[1].pid or 0, signal.SIGKILL)
+    workers.processes[1].join()
+    with pytest.raises(EnvironmentFaultError, match="environment 1: its process ended by signal 9"):
+        envs.step(np.zeros(2, np.int64))
+    envs.close()
+
+
+def test_closing_async_environments_leaves_no_process_behind() -> None:
+    envs = _in_workers([partial(CountingEnv, [3])] * 2)
+    workers = cast("WorkerVectorEnv", cast("GymVecEnv", envs)._envs)
+    pids = [process.pid or 0 for process in workers.processes]
+    envs.reset()
+    envs.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_an_environment_that_fails_to_build_in_its_worker_is_named() -> None:
+    parent = os.getpid()
+
+    def build() -> gymnasium.Env:
+        if os.getpid() != parent:
+            os._exit(5)
+        return CountingEnv([3])
+
+    with pytest.raises(EnvironmentFaultError, match="environment 0: its process ended with exit"):
+        make_vec(build, 2, vectorization="async")
+
+
+def test_auto_takes_the_native_form_and_falls_back_to_sync() -> None:
+    zeros = np.zeros(2, np.int64)
+
+    def resets_in_next_step(**kwargs: object) -> bool:
+        with make_vec("CartPole-v1", 2, seed=0, **kwargs) as envs:  # type: ignore[arg-type]  # a subset
+            envs.reset()
+            return not all(np.asarray(envs.step(zeros).valid).all() for _ in range(30))
+
+    assert resets_in_next_step()
+    assert resets_in_next_step(env_kwargs={"sutton_barto_reward": True})
+    assert not resets_in_next_step(wrappers=[MaskVelocity])
+    assert not resets_in_next_step(vectorization="sync")
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
+def test_the_seed_given_at_the_start_is_used_by_the_first_reset_only(vectorization: str) -> None:
+    def build(seed: int | None) -> VecEnv:
+        return make_vec("CartPole-v1", 2, seed, vectorization=vectorization)  # type: ignore[arg-type]  # one of them
+
+    with build(5) as envs, build(None) as other:
+        first = cast("Array", envs.reset())
+        np.testing.assert_array_equal(first, cast("Array", other.reset(seed=5)))
+        second = cast("Array", envs.reset())
+        assert not np.array_equal(first, second)
+        np.testing.assert_array_equal(second, cast("Array", other.reset()))
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
+def test_name_and_time_limit_are_known(vectorization: str) -> None:
+    with make_vec(
+        "CartPole-v1",
+        vectorization=vectorization,  # type: ignore[arg-type]  # one of them
+        env_kwargs={"max_episode_steps": 7},
+    ) as envs:
+        assert envs.spec_id == "CartPole-v1"
+        assert envs.max_episode_steps == 7
+
+
+def test_sync_and_async_live_through_the_same_episodes() -> None:
+    with (
+        make_vec("CartPole-v1", 2, 3, vectorization="sync") as here,
+        make_vec("CartPole-v1", 2, 3, vectorization="async") as there,
+    ):
+        np.testing.assert_array_equal(cast("Array", here.reset()), cast("Array", there.reset()))
+        for _ in range(30):
+            ours, theirs = here.step(np.ones(2, np.int64)), there.step(np.ones(2, np.int64))
+            np.testing.assert_array_equal(
+                cast("Array", ours.successor), cast("Array", theirs.successor)
+            )
+
+
+def test_a_function_with_arguments_and_wrappers_builds_each_row() -> None:
+    with make_vec(
+        MemoryCueEnv,
+        2,
+        env_kwargs={"delay": 2, "num_cues": 3},
+        wrappers=[partial(gymnasium.wrappers.TimeLimit, max_episode_steps=2)],
+    ) as envs:
+        assert envs.spec_id == "MemoryCueEnv"
+        assert cast("Array", envs.reset()).shape == (2, 4)
+        envs.step(np.zeros(2, np.int64))
+        assert np.asarray(envs.step(np.zeros(2, np.int64)).truncated).all()
+
+
+def test_wrong_arguments_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'async'"):
+        make_vec("CartPole-v1", vectorization="asynch")  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(ConfigError, match="num_envs=0"):
+        make_vec("CartPole-v1", 0)
+    with pytest.raises(ConfigError, match="no vectorised form"):
+        make_vec("Pendulum-v1", vectorization="native")
+    with pytest.raises(ConfigError, match="gravitation"):
+        make_vec("Pendulum-v1", env_kwargs={"gravitation": 3.0})
+    with pytest.raises(ConfigError, match="timeout_s=0"):
+        make_vec("Pendulum-v1", vectorization="async", timeout_s=0)
+    with pytest.raises(SpaceError):
+        make_vec(lambda: gymnasium.make("Blackjack-v1"), wrappers=[MaskVelocity])
+
+
+def test_check_false_lets_nan_through() -> None:
+    with make_vec(
+        lambda: FaultyEnv(CountingEnv([9]), "nan_reward", at_step=1), check=False
+    ) as envs:
+        envs.reset()
+        assert np.isnan(np.asarray(envs.step(np.zeros(1, np.int64)).reward)).all()
+
+
+def test_an_identity_task_pays_its_known_optimum() -> None:
+    env = IdentityEnv(gymnasium.spaces.Discrete(3), episode_length=4)
+    with make_vec(lambda: env) as envs:
+        observation = envs.reset(seed=0)
+        earned = 0.0
+        for _ in range(4):
+            step = envs.step(cast("Array", observation))
+            observation = step.observation
+            earned += float(np.asarray(step.reward)[0])
+    assert earned == env.optimal_return
+    assert np.asarray(step.terminated).all()
+
+
+def test_a_missing_simulator_is_answered_with_the_pip_line() -> None:
+    def build() -> gymnasium.Env:
+        raise ModuleNotFoundError("No module named 'roombasim'", name="roombasim")
+
+    with pytest.raises(MissingExtraError, match="pip install roombasim"):
+        make_vec(build)
+
+
+def test_make_vec_is_registered_as_a_plug_in() -> None:
+    found = {entry.name: entry.value for entry in entry_points(group="rl_core.envs")}
+    if not found:
+        pytest.skip("installed before the entry point was there")
+    assert found["gymnasium"] == "rl_envs:make_vec"
