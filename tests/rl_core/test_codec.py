@@ -133,16 +133,22 @@ def test_unknown_field_names_its_path_and_the_nearest() -> None:
 
 
 def test_missing_required_field_is_named() -> None:
-    refused(Options, {}, "algorithm.learning_rate: missing", "float or a schedule", path="algorithm")
+    refused(
+        Options, {}, "algorithm.learning_rate: missing", "float or a schedule", path="algorithm"
+    )
 
 
 def test_wrong_types_name_path_got_and_expected() -> None:
-    refused(Options, {"learning_rate": 1, "hidden_sizes": [64, "x"]}, "hidden_sizes[1]", "'x' (str)")
+    refused(
+        Options, {"learning_rate": 1, "hidden_sizes": [64, "x"]}, "hidden_sizes[1]", "'x' (str)"
+    )
     refused(Options, {"learning_rate": 1, "hidden_sizes": 64}, "hidden_sizes", "a list of int")
     refused(Options, {"learning_rate": 1, "betas": [0.9]}, "betas", "exactly [float, float]")
     refused(Options, {"learning_rate": 1, "weights": {"a": "b"}}, "weights.a", "expected float")
     refused(Options, {"learning_rate": 1, "weights": {1: 0.5}}, "weights", "key 1")
-    refused(Options, {"learning_rate": 1, "inner": []}, "inner", "a table of the options size, rate")
+    refused(
+        Options, {"learning_rate": 1, "inner": []}, "inner", "a table of the options size, rate"
+    )
     refused(Options, [], "expected a table")
 
 
@@ -220,22 +226,27 @@ def test_fields_that_data_cannot_express_are_left_out_while_default() -> None:
 
 class Configured:
     def __init__(
-        self, actor: str, config: Options | None = None, *, device: str = "cpu", hook: Network = ...  # type: ignore[assignment]
+        self,
+        actor: str,
+        config: Options | None = None,
+        *,
+        device: str = "cpu",
+        hook: Network = ...,  # type: ignore[assignment]  # any default will do
     ) -> None:
         self.actor, self.config, self.device, self.hook = actor, config, device, hook
 
 
 class Plain:
-    def __init__(
+    def __init__(  # type: ignore[no-untyped-def]  # one is left bare on purpose
         self,
         observation_space: Network,
         hidden_sizes: tuple[int, ...],
         *,
-        sizes: list[int] = [1],  # noqa: B006  # what a plug-in author may write
-        extra: Mapping[str, Json] = {},  # noqa: B006
+        sizes: list[int] = [1],  # noqa: B006  # as some plug-in authors write
+        extra: Mapping[str, Json] = {},
         network: Network | None = None,
         optimizer: str | Callable[[], Network] = "adam",
-        unannotated=5,  # type: ignore[no-untyped-def]
+        unannotated=5,
         device: str = "cpu",
         **rest: object,
     ) -> None:
@@ -290,7 +301,7 @@ def test_a_function_and_a_bare_class_have_options_too() -> None:
 def test_a_parameter_that_cannot_be_given_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="Needy needs 'network', of type Network"):
         options_of(Needy)
-    with pytest.raises(ConfigError, match="Unresolved cannot be resolved.*Missing"):
+    with pytest.raises(ConfigError, match=r"Unresolved cannot be resolved.*Missing"):
         options_of(Unresolved)
 
 

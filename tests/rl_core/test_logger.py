@@ -82,7 +82,9 @@ def test_resuming_equals_never_having_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("step", "kept"), [(0, []), (19, [10]), (20, [10, 20]), (99, [10, 20])])
-def test_truncation_keeps_the_lines_up_to_a_step(tmp_path: Path, step: int, kept: list[int]) -> None:
+def test_truncation_keeps_the_lines_up_to_a_step(
+    tmp_path: Path, step: int, kept: list[int]
+) -> None:
     path = tmp_path / "metrics.jsonl"
     write_steps(path, 10, 20)
     logger = JsonlLogger(path, append=True)

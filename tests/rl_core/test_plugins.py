@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,9 @@ def good(site: Site) -> Site:
         "rl-good",
         "planted_good",
         GOOD,
-        loggers="fine = planted_good:Fine\nwrong = planted_good:Wrong\nnumber = planted_good:a_number",
+        loggers="fine = planted_good:Fine\nwrong = planted_good:Wrong\nnum = planted_good:a_number",
         envs="made = planted_good:make_env\nwrong = planted_good:Wrong",
-        executors="any = planted_good:Wrong\nnumber = planted_good:a_number",
+        executors="any = planted_good:Wrong\nnum = planted_good:a_number",
     )
     return site
 
@@ -121,9 +122,9 @@ def test_errors_of_an_import_are_wrapped(site: Site) -> None:
 
 def test_what_was_loaded_must_be_of_the_kind(good: Site) -> None:
     refused("loggers", "wrong", "rl-good", "planted_good:Wrong", "rl_core.logger.Logger")
-    refused("loggers", "number", "is 3; expected a subclass")
+    refused("loggers", "num", "is 3; expected a subclass")
     refused("envs", "wrong", "gymnasium.Env or rl_core.env.VecEnv, or a function")
-    refused("executors", "number", "is 3")
+    refused("executors", "num", "is 3")
     assert plugins.load("envs", "made")(x=1) == {"x": 1}
     assert plugins.load("executors", "any").__name__ == "Wrong"
 
@@ -171,7 +172,7 @@ def test_the_variable_refuses_what_it_does_not_list(
 def test_the_variable_permits_what_it_lists(good: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugins.ALLOW_VARIABLE, "other, RL_Good")
     assert plugins.available("loggers")["fine"].allowed is True
-    assert plugins.load("loggers", "fine")
+    assert plugins.load("loggers", "fine").__name__ == "Fine"
 
 
 def test_set_allowed_replaces_the_variable(good: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +180,7 @@ def test_set_allowed_replaces_the_variable(good: Site, monkeypatch: pytest.Monke
     plugins.set_allowed([])
     refused("loggers", "fine", "not allowed")
     plugins.set_allowed(None)
-    assert plugins.load("loggers", "fine")
+    assert plugins.load("loggers", "fine").__name__ == "Fine"
 
 
 def test_unknown_kinds_are_named(site: Site) -> None:
@@ -192,10 +193,10 @@ def test_a_first_party_name_is_answered_with_the_install_line(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nowhere(name: str) -> str:
-        raise plugins.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: [])
-    monkeypatch.setattr(plugins.metadata, "version", nowhere)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [])
+    monkeypatch.setattr(metadata, "version", nowhere)
     for kind, name, home in [
         ("algorithms", "sac", "rl-algos-offpolicy"),
         ("algorithms", "rnd-ppo", "rl-algos-onpolicy"),
@@ -212,6 +213,6 @@ def test_a_first_party_name_is_answered_with_the_install_line(
 def test_an_old_first_party_package_is_to_be_upgraded(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: [])
-    monkeypatch.setattr(plugins.metadata, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [])
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
     refused("algorithms", "sac", "version 0.0.1 lacks it", "--upgrade rl-algos-offpolicy")

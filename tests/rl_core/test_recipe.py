@@ -264,7 +264,9 @@ def test_hostile_files_are_refused_quickly(text: str) -> None:
 
 def test_dots_in_texts_and_numbers_are_no_keys() -> None:
     text = make_recipe().to_toml().replace('"off"', '"a.b.c.d.e.f.g.h.i.j.k" # ... ... ...')
-    text += "x = '''\na.b.c.d.e.f.g.h.i.j.k = 1'''\ny = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]\n"
+    text += (
+        "x = '''\na.b.c.d.e.f.g.h.i.j.k = 1'''\ny = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]\n"
+    )
     assert Recipe.from_toml(text).resolved["x"] == "a.b.c.d.e.f.g.h.i.j.k = 1"
 
 

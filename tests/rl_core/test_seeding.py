@@ -15,6 +15,7 @@ from rl_core.seeding import (
     spawn_generators,
     spawn_seed,
 )
+from rl_core.types import StateValue
 
 BIT_GENERATORS: list[Callable[[int], np.random.BitGenerator]] = [
     np.random.PCG64,
@@ -58,7 +59,11 @@ def test_names_and_seeds_and_indices_differ() -> None:
 def test_seeds_fit_every_simulator_and_never_change() -> None:
     assert all(0 <= spawn_seed(0, "env", i) < 2**31 for i in range(1000))
     # Written down: a change would give every recipe other numbers.
-    assert [spawn_seed(0, "env"), spawn_seed(0, "env", 1), spawn_seed(7, "actor")] == [553957543, 99657187, 1734906203]
+    assert [spawn_seed(0, "env"), spawn_seed(0, "env", 1), spawn_seed(7, "actor")] == [
+        553957543,
+        99657187,
+        1734906203,
+    ]
 
 
 def test_wrong_seeds_and_names_are_refused() -> None:
@@ -136,11 +141,10 @@ def test_a_wrong_numpy_state_is_refused() -> None:
         set_numpy_generator_state(generator, {**state, "state": {"state": "1"}})
     with pytest.raises(CheckpointError, match="kind None"):
         set_numpy_generator_state(generator, {})
+    short: dict[str, StateValue] = {"key": torch.zeros(3, dtype=torch.int64), "pos": "1"}
+    good = numpy_generator_state(mersenne)
     with pytest.raises(CheckpointError, match=r"state\.state\.key is a int64 tensor"):
-        good = numpy_generator_state(mersenne)
-        set_numpy_generator_state(
-            mersenne, {**good, "state": {"key": torch.zeros(3, dtype=torch.int64), "pos": "1"}}
-        )
+        set_numpy_generator_state(mersenne, {**good, "state": short})
     assert np.array_equal(generator.random(3), expected)
 
 

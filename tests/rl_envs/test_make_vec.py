@@ -69,14 +69,14 @@ def _trio(fault: FaultName, **kwargs: float) -> EnvFunctions:
 
 
 def _run_until_fault(envs: VecEnv) -> str:
-    with pytest.raises(EnvironmentFaultError) as caught:
-        try:
+    def run() -> None:
+        with envs:
             envs.reset()
             for _ in range(5):
                 envs.step(np.zeros(envs.num_envs, np.int64))
-        finally:
-            envs.close()
-    envs.close()
+
+    with pytest.raises(EnvironmentFaultError) as caught:
+        run()
     return str(caught.value)
 
 

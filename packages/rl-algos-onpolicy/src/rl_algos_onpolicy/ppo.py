@@ -96,14 +96,14 @@ class PPOConfig:
 
 
 def clipped_surrogate_loss(
-    log_ratio: Tensor, advantage: Tensor, clip_range: Tensor | float, mask: Tensor
+    log_ratio: Tensor, advantage: Tensor, clip_range: Tensor, mask: Tensor
 ) -> Tensor:
     """Eq. (1): the pessimistic of the plain and the clipped surrogate.
 
     Args:
         log_ratio: shape `(N,)`, log π_θ - log π_old of the actions.
         advantage: shape `(N,)`.
-        clip_range: ε.
+        clip_range: ε, 0-dim.
         mask: shape `(N,)`, which samples count.
     """
     ratio = log_ratio.exp()
@@ -126,7 +126,7 @@ def clipped_value_loss(
     value: Tensor,
     old_value: Tensor,
     value_target: Tensor,
-    clip_range: Tensor | float,
+    clip_range: Tensor,
     mask: Tensor,
 ) -> Tensor:
     """Eq. (3): the larger of the plain error and that of a value kept near the old one.
@@ -135,7 +135,7 @@ def clipped_value_loss(
         value: shape `(N,)`.
         old_value: shape `(N,)`, of the behaviour's value function.
         value_target: shape `(N,)`.
-        clip_range: ε.
+        clip_range: ε, 0-dim.
         mask: shape `(N,)`, which samples count.
     """
     near = old_value + (value - old_value).clamp(-clip_range, clip_range)

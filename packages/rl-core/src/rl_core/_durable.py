@@ -4,6 +4,7 @@ All writes of checkpoints and recipes pass through these few functions: a file i
 disk before its name is relied on, and a name is relied on only after its directory was flushed.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -48,7 +49,8 @@ def make_directory(directory: Path) -> None:
     for created in reversed(missing):
         created.mkdir(exist_ok=True)
         sync_directory(created.parent)
-    directory.mkdir(exist_ok=True)
+    if not directory.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
 
 
 def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:

@@ -81,12 +81,11 @@ def read_manifest(path: Path) -> Manifest:
             f"{path / MANIFEST} has format {version}, and this rl-core reads up to {FORMAT};"
             " upgrade it: pip install --upgrade rl-core"
         )
-    # The bytes are compared, not the parsed values, so that a flip of any bit is noticed.
+    if version != FORMAT or not _is_sealed(facts, raw):
+        damaged(path, MANIFEST, "does not match its own digest")
     try:
-        if version != FORMAT or manifest_bytes(facts) != raw:
-            damaged(path, MANIFEST, "does not match its own digest")
         manifest = _manifest_from(facts)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, CheckpointError) as error:
         damaged(path, MANIFEST, f"lacks or garbles a field ({error})")
     match = STEP_NAME.fullmatch(path.name)
     if match and int(match[1]) != manifest.step:
@@ -173,6 +172,14 @@ def damaged(path: Path, name: str, what: str) -> NoReturn:
     raise CheckpointError(
         f"{path / name} {what}; resume from an earlier checkpoint, or restore this one from a copy"
     )
+
+
+def _is_sealed(facts: Mapping[str, Json], raw: bytes) -> bool:
+    # The bytes are compared, not the parsed values, so that a flip of any bit is noticed.
+    try:
+        return manifest_bytes(facts) == raw
+    except (CheckpointError, RecursionError):
+        return False
 
 
 def _manifest_from(facts: dict[str, Json]) -> Manifest:

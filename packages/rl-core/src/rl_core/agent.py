@@ -12,7 +12,6 @@ from rl_core.actor import Actor
 from rl_core.build import Parts, Sections, build, build_test_envs, build_trainer, compose
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
-from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.logger import Logger
@@ -35,7 +34,7 @@ class Agent:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._trainer: Trainer[object, object] | None = None
+        self._trainer: Trainer | None = None
         self._checkpoint: Checkpoint | None = None
         self._generator = spawn_generators(
             parts.recipe.seed, ["predict"], device=parts.algorithm.device
@@ -123,9 +122,7 @@ class Agent:
         """Run the policy in fresh environments; see `evaluate_policy`."""
         envs = build_test_envs(self.recipe)
         try:
-            return evaluate_policy(
-                self, envs, num_episodes, seed=seed, deterministic=deterministic
-            )
+            return evaluate_policy(self, envs, num_episodes, seed=seed, deterministic=deterministic)
         finally:
             envs.close()
 
@@ -176,7 +173,9 @@ class Agent:
             is_batch = all(batched.values())
             tensors = to_tensors(arrays, self.actor.device)
             assert not isinstance(tensors, Tensor)
-            return tensors if is_batch else {k: t.unsqueeze(0) for k, t in tensors.items()}, is_batch
+            return tensors if is_batch else {
+                k: t.unsqueeze(0) for k, t in tensors.items()
+            }, is_batch
         assert not isinstance(leaves, Mapping)
         is_batch = _is_batch("observation", arrays, event_shape(leaves))
         tensor = to_tensors(arrays, self.actor.device)

@@ -4,7 +4,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import gymnasium
 import torch
@@ -30,7 +30,7 @@ from rl_core.nn.distributions import Distribution
 from rl_core.recipe import ComponentSpec
 from rl_core.schedules import Schedule, as_schedule, parse_schedule
 from rl_core.seeding import generator_state, set_generator_state
-from rl_core.storage import Storage, TensorSpec
+from rl_core.storage import AnyStorage, Storage, TensorSpec
 from rl_core.types import Json, Observation, State, StateDict
 
 BatchT = TypeVar("BatchT")
@@ -431,7 +431,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Take over what `more_state` returned."""
 
 
-def run_update(algorithm: Algorithm[ConfigT, BatchT], storage: Storage[BatchT]) -> dict[str, float]:
+AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
+"""An algorithm of whatever config and batches; collector and trainer treat all alike."""
+
+
+def run_update(algorithm: AnyAlgorithm, storage: AnyStorage) -> dict[str, float]:
     """Update an algorithm from a storage: the order of steps that almost all algorithms share.
 
     Args:

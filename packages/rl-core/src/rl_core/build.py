@@ -5,18 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
-import gymnasium
 import torch
 
 from rl_core import plugins
 from rl_core.actor import Actor
-from rl_core.algorithm import Algorithm, EnvSpec
+from rl_core.algorithm import AnyAlgorithm, EnvSpec
 from rl_core.codec import construct, decode, encode, options_of
 from rl_core.env import VecEnv, make_gym_vec
 from rl_core.errors import ConfigError, DeviceError, nearest
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.seeding import spawn_seed
-from rl_core.storage import Storage
+from rl_core.storage import AnyStorage
 from rl_core.trainer import Trainer, TrainerConfig
 from rl_core.types import Json
 
@@ -41,8 +40,8 @@ class Parts:
 
     recipe: Recipe
     envs: VecEnv
-    algorithm: Algorithm[object, object]
-    storage: Storage[object]
+    algorithm: AnyAlgorithm
+    storage: AnyStorage
     trainer_config: TrainerConfig
 
 
@@ -116,9 +115,7 @@ def build(recipe: Recipe) -> Parts:
     envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
     try:
         algorithm = build_algorithm(recipe, envs, device)
-        storage = cast(
-            "Storage[object]", _construct("storage", recipe.storage, {"device": device})
-        )
+        storage = cast("AnyStorage", _construct("storage", recipe.storage, {"device": device}))
         config = decode(TrainerConfig, recipe.trainer, "trainer")
     except BaseException:
         envs.close()
@@ -127,9 +124,7 @@ def build(recipe: Recipe) -> Parts:
     return Parts(recipe.replace(resolved=resolved), envs, algorithm, storage, config)
 
 
-def build_algorithm(
-    recipe: Recipe, envs: VecEnv, device: torch.device
-) -> Algorithm[object, object]:
+def build_algorithm(recipe: Recipe, envs: VecEnv, device: torch.device) -> AnyAlgorithm:
     """Build a recipe's actor and algorithm for given environments."""
     with _seeded(spawn_seed(recipe.seed, "weights")):
         actor = cast(
@@ -145,12 +140,10 @@ def build_algorithm(
             ),
         )
         actor.to(device)
-        return cast(
-            "Algorithm[object, object]", _construct("algorithm", recipe.algorithm, {"actor": actor})
-        )
+        return cast("AnyAlgorithm", _construct("algorithm", recipe.algorithm, {"actor": actor}))
 
 
-def build_trainer(parts: Parts, **options: object) -> Trainer[object, object]:
+def build_trainer(parts: Parts, **options: object) -> Trainer:
     """Put built parts into a `Trainer`; test environments are made on first use."""
     recipe = parts.recipe
     return Trainer(
@@ -178,7 +171,7 @@ def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
     kwargs = dict(spec.kwargs)
     maker = _maker(spec.name)
     if isinstance(maker, type) and issubclass(maker, VecEnv):
-        return cast("VecEnv", construct(maker, {"seed": seed}, decode(options_of(maker), kwargs, "env")))
+        return construct(maker, {"seed": seed}, decode(options_of(maker), kwargs, "env"))
     vectorizer = cast("Callable[..., VecEnv]", _vectorizer())
     return vectorizer(spec.name if maker is None else maker, seed=seed, **kwargs)
 
@@ -197,9 +190,9 @@ def inspect_env(spec: ComponentSpec) -> EnvSpec:
         envs.close()
 
 
-def load_algorithm(name: str) -> type[Algorithm[object, object]]:
+def load_algorithm(name: str) -> type[AnyAlgorithm]:
     """Import an algorithm's class by its registered name."""
-    return cast("type[Algorithm[object, object]]", plugins.load("algorithm", name))
+    return cast("type[AnyAlgorithm]", plugins.load("algorithm", name))
 
 
 def resolve_device(name: str) -> torch.device:

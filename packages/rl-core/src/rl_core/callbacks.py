@@ -15,19 +15,17 @@ class Callback:
     from the trainer: ``total_steps``, ``updates``, ``algorithm``, ``collector``, ``storage``.
     """
 
-    def on_training_start(self, trainer: "Trainer[object, object]", target: int, unit: str) -> None:
+    def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> None:
         """Before the first collection; the run ends at ``target`` of ``unit``."""
 
-    def on_update_end(self, trainer: "Trainer[object, object]") -> bool | None:
+    def on_update_end(self, trainer: "Trainer") -> bool | None:
         """After each update."""
 
-    def on_log(self, trainer: "Trainer[object, object]", metrics: Mapping[str, float]) -> None:
+    def on_log(self, trainer: "Trainer", metrics: Mapping[str, float]) -> None:
         """After each log line."""
 
-    def on_evaluation(
-        self, trainer: "Trainer[object, object]", result: "EvaluationResult"
-    ) -> bool | None:
+    def on_evaluation(self, trainer: "Trainer", result: "EvaluationResult") -> bool | None:
         """After each evaluation on the test environments."""
 
-    def on_training_end(self, trainer: "Trainer[object, object]") -> None:
+    def on_training_end(self, trainer: "Trainer") -> None:
         """After the last update, also when the run failed."""

@@ -2,25 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from rl_core.algorithm import Algorithm
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv
-from rl_core.episodes import Episode, EpisodeTracker, to_array
+from rl_core.episodes import Episode, EpisodeTracker, to_flags, to_numbers
 from rl_core.errors import ConfigError
 from rl_core.observations import to_tensors
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
-from rl_core.storage import Storage, StorageSpec, TensorSpec
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
-
-BatchT = TypeVar("BatchT")
-ConfigT = TypeVar("ConfigT")
 
 _NOISE_STEPS = 128
 """Steps for which noise is drawn ahead; a draw costs the same for one step as for many."""
@@ -56,7 +52,7 @@ class Collector:
     def __init__(
         self,
         envs: VecEnv,
-        algorithm: Algorithm[ConfigT, BatchT],
+        algorithm: AnyAlgorithm,
         *,
         generator: torch.Generator,
         reward_scaler: RewardScaler | None = None,
@@ -96,7 +92,7 @@ class Collector:
         )
 
     @torch.no_grad()
-    def collect(self, n: int, into: Storage[BatchT]) -> Collection:
+    def collect(self, n: int, into: AnyStorage) -> Collection:
         """Collect and store at least ``n`` rows, in whole steps of all environments.
 
         Args:
@@ -202,8 +198,8 @@ class Collector:
     def _learning_reward(self, outcome: EnvStep) -> ArrayLike:
         if self.reward_scaler is None:
             return outcome.reward
-        ended = to_array(outcome.terminated) | to_array(outcome.truncated)
-        return self.reward_scaler(to_array(outcome.reward), ended, to_array(outcome.valid))
+        ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
+        return self.reward_scaler(to_numbers(outcome.reward), ended, to_flags(outcome.valid))
 
     def _flag(self, value: Array) -> Tensor:
         return torch.from_numpy(value).to(self._device)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +44,9 @@ class EpisodeTracker:
 
     def track(self, outcome: EnvStep) -> list[Episode]:
         """Take in one step and return the episodes that it ended."""
-        valid = to_array(outcome.valid)
-        ended = to_array(outcome.terminated) | to_array(outcome.truncated)
-        self._return += to_array(outcome.reward)
+        valid = to_flags(outcome.valid)
+        ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
+        self._return += to_numbers(outcome.reward)
         self._length += valid
         if outcome.final_observation is None:
             self.episode_start = ~valid
@@ -73,9 +74,16 @@ class EpisodeTracker:
         self.episode_start = np.ones_like(self.episode_start)
 
 
-def to_array(value: ArrayLike) -> npt.NDArray[np.generic]:
-    """Bring an environment's array to NumPy."""
-    return value.cpu().numpy() if isinstance(value, Tensor) else value
+def to_numbers(value: ArrayLike) -> npt.NDArray[np.float32]:
+    """Bring an environment's rewards to NumPy."""
+    array = value.cpu().numpy() if isinstance(value, Tensor) else value
+    return cast("npt.NDArray[np.float32]", array)
+
+
+def to_flags(value: ArrayLike) -> npt.NDArray[np.bool_]:
+    """Bring an environment's flags to NumPy."""
+    array = value.cpu().numpy() if isinstance(value, Tensor) else value
+    return cast("npt.NDArray[np.bool_]", array)
 
 
 def _success(outcome: EnvStep, env: int) -> bool | None:

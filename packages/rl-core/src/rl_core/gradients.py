@@ -122,7 +122,7 @@ class HyperParameters(nn.Module):
         return buffer
 
 
-class LossModule(nn.Module):
+class LossModule(nn.Module, Generic[BatchT]):
     """A module whose forward is an algorithm's loss.
 
     It holds every module the loss uses, so that `torch.func.functional_call` can run the loss at
@@ -141,7 +141,7 @@ class LossModule(nn.Module):
             self.add_module(name, module)
         self.add_module("hyper", hyper)
 
-    def forward(self, batch: BatchT, noise: Noise) -> LossOutput:  # type: ignore[misc]  # generic per call
+    def forward(self, batch: BatchT, noise: Noise) -> LossOutput:
         """Compute the loss."""
         return self._loss(batch, noise)
 
@@ -161,7 +161,7 @@ class GradientStep(Generic[BatchT]):
 
     def __init__(
         self,
-        loss: LossModule,
+        loss: LossModule[BatchT],
         hyper: HyperParameters,
         groups: Sequence[ParameterGroup],
         targets: Sequence[TargetNetwork] = (),
@@ -207,10 +207,12 @@ class GradientStep(Generic[BatchT]):
         self._compiled = None
         if mode == "off":
             return False
-        options: dict[str, object] = {"cpp_wrapper": True} if self._device.type == "cpu" else {}
-        compile_mode = None if options else "reduce-overhead"
+        on_cpu = self._device.type == "cpu"
         compiled = torch.compile(
-            self._functional_step, fullgraph=True, options=options or None, mode=compile_mode
+            self._functional_step,
+            fullgraph=True,
+            options={"cpp_wrapper": True} if on_cpu else None,
+            mode=None if on_cpu else "reduce-overhead",
         )
         self._prepare_metrics(batch, noise)
         if self._device.type == "cuda":
@@ -374,7 +376,8 @@ class GradientStep(Generic[BatchT]):
 
         gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)
         self._finish(due, values, states, gradients, torch.isfinite(value), output, fused=False)
-        return output.samples
+        samples: Mapping[str, Tensor] = output.samples
+        return samples
 
     def _autograd(self, batch: BatchT, noise: Noise) -> tuple[Tensor, LossOutput]:
         if not self._metric_names:
@@ -435,7 +438,8 @@ class GradientStep(Generic[BatchT]):
         ]
         if len(sharing) == 1:
             return sharing[0]
-        return torch.linalg.vector_norm(torch.stack(sharing))
+        joint: Tensor = torch.linalg.vector_norm(torch.stack(sharing))
+        return joint
 
     def _note_metrics(
         self, output: LossOutput, norms: Mapping[str, Tensor], counts: Tensor
@@ -457,7 +461,7 @@ class GradientStep(Generic[BatchT]):
 
 
 def _parameter_vectors(
-    loss: LossModule, groups: Sequence[ParameterGroup], targets: Sequence[TargetNetwork]
+    loss: nn.Module, groups: Sequence[ParameterGroup], targets: Sequence[TargetNetwork]
 ) -> dict[str, ParameterVector]:
     left = dict(loss.named_parameters())
     vectors = {}

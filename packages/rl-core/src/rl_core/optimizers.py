@@ -117,7 +117,7 @@ def optimizer_step(
             differentiable=False,
             capturable=torch.compiler.is_compiling(),
             has_complex=False,
-            lr=learning_rate,
+            lr=learning_rate,  # type: ignore[arg-type]  # a tensor works; only the annotation is narrow
             alpha=config.alpha,
             eps=config.eps,
             weight_decay=config.weight_decay,

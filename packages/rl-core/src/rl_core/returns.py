@@ -39,7 +39,7 @@ def td_targets(
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (6.2).
     """
-    _check_shapes(reward, next_value=next_value, terminated=terminated)
+    _check(reward, next_value=next_value, terminated=terminated)
     return reward + gamma * next_value.masked_fill(terminated, 0.0)
 
 
@@ -68,7 +68,7 @@ def td_advantages(
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (6.5).
     """
-    _check_shapes(reward, value=value)
+    _check(reward, value=value)
     return td_targets(reward, next_value, terminated, gamma) - value
 
 
@@ -101,11 +101,11 @@ def discounted_returns(
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (3.9).
     """
-    _check_shapes(reward, next_value=next_value, terminated=terminated, truncated=truncated)
-    ended = terminated | truncated
-    keeps_next_row = torch.cat([ended[:-1], torch.ones_like(ended[-1:])]).logical_not()
-    bootstrap = next_value.masked_fill(terminated | keeps_next_row, 0.0)
-    return _solve_backwards(reward + gamma * bootstrap, gamma * keeps_next_row.to(reward.dtype))
+    _check(reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    going_on = (terminated | truncated).logical_not()
+    going_on = torch.cat([going_on[:-1], torch.zeros_like(going_on[-1:])])
+    bootstrap = next_value.masked_fill(terminated | going_on, 0.0)
+    return _solve_backwards(reward + gamma * bootstrap, gamma * going_on.to(reward.dtype))
 
 
 def baseline_advantages(
@@ -135,7 +135,7 @@ def baseline_advantages(
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (13.11).
     """
-    _check_shapes(reward, value=value)
+    _check(reward, value=value)
     return discounted_returns(reward, next_value, terminated, truncated, gamma) - value
 
 
@@ -171,7 +171,7 @@ def gae(
     Source:
         Schulman et al. 2016, https://arxiv.org/abs/1506.02438, Eq. (16).
     """
-    _check_shapes(reward, truncated=truncated)
+    _check(reward, truncated=truncated)
     delta = td_advantages(reward, value, next_value, terminated, gamma)
     going_on = (terminated | truncated).logical_not().to(delta.dtype)
     return _solve_backwards(delta, (gamma * gae_lambda) * going_on)
@@ -220,7 +220,7 @@ def vtrace(
         Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, Eq. (1), Remarks 1 and 2, and
         section 4.2.
     """
-    _check_shapes(reward, log_rho=log_rho, truncated=truncated)
+    _check(reward, log_rho=log_rho, truncated=truncated)
     rho = log_rho.exp()
     going_on = (terminated | truncated).logical_not().to(reward.dtype)
     delta = rho.clamp(max=rho_clip) * td_advantages(reward, value, next_value, terminated, gamma)
@@ -251,7 +251,7 @@ def normalize(x: Tensor, mask: Tensor | None = None, eps: float = 1e-8) -> Tenso
     if mask is None:
         std, mean = torch.std_mean(x, correction=0)
         return (x - mean) / (std + eps)
-    _check_shapes(x, mask=mask)
+    _check(x, mask=mask)
     weight = mask.to(x.dtype)
     count = weight.sum().clamp(min=1.0)
     centred = (x - (x * weight).sum() / count) * weight
@@ -275,9 +275,9 @@ def explained_variance(prediction: Tensor, target: Tensor, mask: Tensor | None =
     Raises:
         DataError: when the shapes differ.
     """
-    _check_shapes(prediction, target=target)
+    _check(prediction, target=target)
     weight = torch.ones_like(target) if mask is None else mask.to(target.dtype)
-    _check_shapes(prediction, mask=weight)
+    _check(prediction, mask=weight)
     count = weight.sum().clamp(min=1.0)
 
     def variance(x: Tensor) -> Tensor:
@@ -307,10 +307,12 @@ def _solve_backwards(inputs: Tensor, coefficients: Tensor) -> Tensor:
     return total
 
 
-def _check_shapes(reference: Tensor, **others: Tensor) -> None:
+def _check(reference: Tensor, **others: Tensor) -> None:
     for name, tensor in others.items():
         if tensor.shape != reference.shape:
             raise DataError(
                 f"{name} has shape {tuple(tensor.shape)}; expected that of the other arguments, "
                 f"{tuple(reference.shape)}: shapes are not broadcast"
             )
+        if name in ("terminated", "truncated") and tensor.dtype != torch.bool:
+            raise DataError(f"{name} has dtype {tensor.dtype}; expected torch.bool: use .bool()")

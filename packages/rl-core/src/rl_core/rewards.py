@@ -55,7 +55,7 @@ class RewardScaler:
             self._include(sums)
         self._sum[ended | ~valid] = 0.0
         scaled = np.clip(reward / np.sqrt(self._var + self.epsilon), -self.clip, self.clip)
-        return scaled.astype(np.float32)
+        return np.asarray(scaled, dtype=np.float32)
 
     def _include(self, sums: FloatArray) -> None:
         count = float(len(sums))

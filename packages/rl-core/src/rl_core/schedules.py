@@ -6,6 +6,7 @@ configuration files, on the command line and in checkpoints.
 """
 
 import bisect
+import itertools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -168,7 +169,7 @@ class Piecewise(Schedule):
         for point in self.points:
             _check_finite("piecewise", *point)
         fractions = [fraction for fraction, _ in self.points]
-        increasing = all(a < b for a, b in zip(fractions, fractions[1:], strict=False))
+        increasing = all(a < b for a, b in itertools.pairwise(fractions))
         if not increasing or fractions[0] < 0.0 or fractions[-1] > 1.0:
             raise ConfigError(
                 f"piecewise: got points at {fractions}; expected fractions of the run that "
@@ -193,7 +194,9 @@ class Piecewise(Schedule):
         return all(number == self.points[0][1] for _, number in self.points)
 
     def __str__(self) -> str:
-        pairs = (f"{fraction:g}" if fraction in (0, 1) else repr(fraction) for fraction, _ in self.points)
+        pairs = (
+            f"{fraction:g}" if fraction in (0, 1) else repr(fraction) for fraction, _ in self.points
+        )
         numbers = (repr(float(number)) for _, number in self.points)
         return f"piecewise({', '.join(map(': '.join, zip(pairs, numbers, strict=True)))})"
 

@@ -94,7 +94,10 @@ def stratified_bootstrap_interval(
     for first in range(0, num_resamples, per_block):
         rows = min(per_block, num_resamples - first)
         resamples = np.concatenate(
-            [values[generator.integers(len(values), size=(rows, len(values)))] for values in strata],
+            [
+                values[generator.integers(len(values), size=(rows, len(values)))]
+                for values in strata
+            ],
             axis=1,
         )
         estimate = np.asarray(statistic(resamples))

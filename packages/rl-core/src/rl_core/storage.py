@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -208,6 +208,9 @@ class Storage(ABC, Generic[BatchT]):
         """Set one of `live_parameters`; the name is known to be right."""
         raise ConfigError(f"{type(self).__name__} has no live parameter '{name}'")
 
+
+AnyStorage: TypeAlias = Storage[Any]
+"""A storage of whatever batches; collector and trainer treat all alike."""
 
 OBSERVATION_COLUMN = "observation"
 """The column of a plain observation, and the prefix ``observation/`` of a dict's."""

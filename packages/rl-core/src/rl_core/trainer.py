@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
 
-from rl_core.algorithm import Algorithm
+from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import (
@@ -28,7 +28,7 @@ from rl_core.logger import JsonlLogger, Logger
 from rl_core.recipe import Recipe
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import spawn_generators, spawn_seed
-from rl_core.storage import Storage
+from rl_core.storage import AnyStorage, Storage
 from rl_core.threads import num_threads_for, thread_count
 from rl_core.types import Json, StateDict
 
@@ -105,7 +105,7 @@ class TrainingResult:
         }
 
 
-class Trainer(Generic[ConfigT, BatchT]):
+class Trainer:
     """Collect, update, evaluate, log and checkpoint, until the run is over.
 
     Args:
@@ -139,8 +139,8 @@ class Trainer(Generic[ConfigT, BatchT]):
         recipe: Recipe | None = None,
     ) -> None:
         self.config = config or TrainerConfig()
-        self.algorithm = algorithm
-        self.storage = storage
+        self.algorithm: AnyAlgorithm = algorithm
+        self.storage: AnyStorage = storage
         self.envs = envs
         self.seed = int(torch.seed() % 2**31) if seed is None else seed
         self.run_dir = None if run_dir is None else Path(run_dir)
@@ -254,7 +254,8 @@ class Trainer(Generic[ConfigT, BatchT]):
                 self.total_steps,
                 self.state_dict(),
                 recipe=self.recipe,
-                metadata={"resume_grade": self.envs.resume_grade},
+                metadata={},
+                resume_grade=self.envs.resume_grade,
             )
         self._last_checkpoint = path
         protect = [path] if self._resumed_from is None else [path, self._resumed_from]
@@ -332,7 +333,8 @@ class Trainer(Generic[ConfigT, BatchT]):
                 self.algorithm.set_progress(min(1.0, self._reached(goal) / goal.target))
                 self._prepared = self.algorithm.update(self.storage)
                 self.updates += 1
-                stop = any([callback.on_update_end(self) for callback in self.callbacks])
+                ends = [callback.on_update_end(self) for callback in self.callbacks]
+                stop = any(ends)
                 if schedule.test_every and self.updates % schedule.test_every == 0:
                     result = self.evaluate()
                     self._log(evaluation_metrics(result))
@@ -417,11 +419,11 @@ class Trainer(Generic[ConfigT, BatchT]):
             return
         checkpoints = self.run_dir / "checkpoints"
         metrics = self.run_dir / "metrics.jsonl"
-        if self._resumed_from is None and self._last_checkpoint is None:
-            if self.run_dir.exists() and any(self.run_dir.iterdir()):
-                raise ConfigError(
-                    f"run directory {self.run_dir} is not empty; choose another, or resume the run"
-                )
+        is_new = self._resumed_from is None and self._last_checkpoint is None
+        if is_new and self.run_dir.exists() and any(self.run_dir.iterdir()):
+            raise ConfigError(
+                f"run directory {self.run_dir} is not empty; choose another, or resume the run"
+            )
         try:
             checkpoints.mkdir(parents=True, exist_ok=True)
             clean_temporary(checkpoints)
@@ -457,13 +459,13 @@ class _Goal:
         return cls(unit, target)
 
 
-def _rollout_rows(storage: Storage[BatchT], num_envs: int) -> int:
+def _rollout_rows(storage: AnyStorage, num_envs: int) -> int:
     if storage.batch_type is not RolloutBatch or storage.rollout_steps is None:
         raise ConfigError("the algorithm's schedule names no update_every")
     return storage.rollout_steps * num_envs
 
 
-def _gamma(algorithm: Algorithm[ConfigT, BatchT]) -> float:
+def _gamma(algorithm: AnyAlgorithm) -> float:
     return algorithm.schedules["gamma"].value(0.0) if "gamma" in algorithm.schedules else 0.99
 
 

@@ -286,9 +286,8 @@ class RolloutStorage(Storage[RolloutBatch]):
         for name, last in self._next_observation.items():
             following = self._columns[name][end] if end < self._step else last
             data[f"next/{name}"] = following.clone()
-        index = [piece for piece in self._final_index]
-        if index:
-            rows = torch.cat(index)
+        if self._final_index:
+            rows = torch.cat(self._final_index)
             inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
             data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
             for name, pieces in self._final_observation.items():

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_core.errors import SpaceError
+from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.cnn import NatureCNN
 from rl_core.nn.normalization import RunningNorm
 from rl_core.spaces import event_shape, is_image, leaf_spaces
@@ -51,7 +51,7 @@ class ObservationEncoder(nn.Module):
         )
         self._keys = tuple((key, _module_name(key)) for key in named)
         self._only = None if self.is_dict else self.encoders[_module_name("")]
-        self.out_features = sum(int(part.out_features) for part in self.encoders.values())  # type: ignore[arg-type]  # every part below defines it
+        self.out_features = sum(feature_size(part) for part in self.encoders.values())
 
     def forward(self, observation: Observation) -> Tensor:
         """Map an observation with any batch axes to features `(*batch, F)`."""
@@ -81,6 +81,21 @@ class ObservationEncoder(nn.Module):
             isinstance(part, _VectorEncoder) and part.norm is not None
             for part in self.encoders.values()
         )
+
+
+def feature_size(extractor: nn.Module) -> int:
+    """Read how many features an extractor gives.
+
+    Raises:
+        ConfigError: when it has no integer attribute ``out_features``.
+    """
+    size = getattr(extractor, "out_features", None)
+    if not isinstance(size, int):
+        raise ConfigError(
+            f"feature extractor {type(extractor).__name__} needs an integer attribute "
+            "'out_features', the size of its output's last axis"
+        )
+    return size
 
 
 class _VectorEncoder(nn.Module):

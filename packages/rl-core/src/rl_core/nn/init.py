@@ -23,8 +23,8 @@ def orthogonal_(layer: LayerT, gain: float, generator: torch.Generator | None = 
         The same layer.
 
     Source:
-        Saxe et al. 2014, https://arxiv.org/abs/1312.6120; the gains are those of Andrychowicz et
-        al. 2021, https://arxiv.org/abs/2006.05990, section 3.2.
+        Saxe et al. 2014, https://arxiv.org/abs/1312.6120; the small gain of a policy's output:
+        Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, section 3.2.
     """
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     if layer.bias is not None:

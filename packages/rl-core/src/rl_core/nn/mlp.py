@@ -1,7 +1,8 @@
 """Multi-layer perceptrons."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -14,7 +15,7 @@ from rl_core.nn.init import orthogonal_
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
 """The names of the activations that a network can be given."""
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": F.relu,
     "elu": F.elu,
@@ -60,8 +61,7 @@ class MLP(nn.Module):
         self.activation = activation
         self._activate = _FUNCTIONS[activation]
         self.hidden = nn.ModuleList(
-            orthogonal_(nn.Linear(a, b), math.sqrt(2.0))
-            for a, b in zip(widths[:-1], widths[1:], strict=True)
+            orthogonal_(nn.Linear(a, b), math.sqrt(2.0)) for a, b in itertools.pairwise(widths)
         )
         self.out = (
             None
@@ -74,7 +74,8 @@ class MLP(nn.Module):
         """Map `(*, in_features)` to `(*, out_features)`."""
         activate = self._activate
         for layer in self.hidden:
-            features = activate(F.linear(features, layer.weight, layer.bias))  # type: ignore[arg-type]  # ModuleList forgets its element type
+            assert isinstance(layer, nn.Linear)
+            features = activate(F.linear(features, layer.weight, layer.bias))
         if self.out is not None:
             features = F.linear(features, self.out.weight, self.out.bias)
         return features

@@ -5,8 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from rl_core.errors import ConfigError
-from rl_core.nn.encoder import ObservationEncoder
+from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.types import Observation
@@ -79,18 +78,3 @@ class Trunk(nn.Module):
         """Take observations into the encoder's running statistics, where it has any."""
         if isinstance(self.encoder, ObservationEncoder):
             self.encoder.update_normalization(observation, mask)
-
-
-def feature_size(extractor: nn.Module) -> int:
-    """Read how many features an extractor gives.
-
-    Raises:
-        ConfigError: when it has no integer attribute ``out_features``.
-    """
-    size = getattr(extractor, "out_features", None)
-    if not isinstance(size, int):
-        raise ConfigError(
-            f"feature extractor {type(extractor).__name__} needs an integer attribute "
-            "'out_features', the size of its output's last axis"
-        )
-    return size

@@ -1,0 +1,1 @@
+"""Networks: extractors, recurrent cells, action heads and distributions."""

@@ -1,0 +1,134 @@
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rl_core.errors import DataError, SpaceError
+from rl_core.spaces import (
+    Space,
+    check_same_space,
+    event_shape,
+    flatten_observation,
+    is_image,
+    leaf_spaces,
+    tensor_dtype,
+)
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float64)
+NESTED = spaces.Dict(
+    [
+        ("zeta", VECTOR),
+        ("camera", spaces.Dict({"left": spaces.Box(0, 255, (8, 8, 3), np.uint8)})),
+        ("pair", spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(2)])),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [VECTOR, spaces.Discrete(3), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(4)],
+)
+def test_a_leaf_is_its_own_only_leaf(space: Space) -> None:
+    assert leaf_spaces(space) is space
+
+
+def test_nested_spaces_become_paths_in_declared_order() -> None:
+    leaves = leaf_spaces(NESTED)
+    assert isinstance(leaves, dict)
+    assert list(leaves) == ["zeta", "camera/left", "pair/0", "pair/1"]
+    assert leaves["pair/0"] == spaces.Discrete(4)
+
+
+def test_unsupported_spaces_are_refused_by_place() -> None:
+    with pytest.raises(SpaceError, match=r"Text space is not supported.*expected Box"):
+        leaf_spaces(spaces.Text(4))
+    with pytest.raises(SpaceError, match="Sequence space at 'a/0'"):
+        leaf_spaces(spaces.Dict({"a": spaces.Tuple([spaces.Sequence(VECTOR)])}))
+    with pytest.raises(SpaceError, match="no entries"):
+        leaf_spaces(spaces.Dict({}))
+    with pytest.raises(SpaceError, match="path 'a/b'"):
+        leaf_spaces(spaces.Dict({"a": spaces.Dict({"b": VECTOR}), "a/b": VECTOR}))
+
+
+def test_observations_flatten_like_their_space() -> None:
+    value = {
+        "pair": (np.array([1, 2]), np.zeros((2, 2), np.int8)),
+        "camera": {"left": np.zeros((2, 8, 8, 3), np.uint8)},
+        "zeta": np.ones((2, 3)),
+    }
+    flat = flatten_observation(NESTED, value)
+    assert isinstance(flat, dict)
+    assert list(flat) == ["zeta", "camera/left", "pair/0", "pair/1"]
+    assert flat["pair/0"] is value["pair"][0]  # type: ignore[index]  # a tuple
+
+
+def test_the_observation_of_a_leaf_is_passed_on_untouched() -> None:
+    value = np.ones((2, 3))
+    assert flatten_observation(VECTOR, value) is value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"zeta": 0, "camera": {"left": 0}}, "keys"),
+        ({"zeta": 0, "camera": {"left": 0}, "pair": (1, 2, 3)}, "at 'pair' is tuple"),
+        ({"zeta": 0, "camera": np.zeros(3), "pair": (1, 2)}, "at 'camera' is ndarray"),
+    ],
+)
+def test_observations_of_another_nesting_are_refused(value: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        flatten_observation(NESTED, value)
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype", "shape"),
+    [
+        (VECTOR, torch.float32, (3,)),
+        (spaces.Box(0, 1, (2, 2), np.float16), torch.float32, (2, 2)),
+        (spaces.Box(0, 255, (4, 4), np.uint8), torch.uint8, (4, 4)),
+        (spaces.Box(0, 9, (1,), np.uint16), torch.int32, (1,)),
+        (spaces.Box(0, 1, (1,), np.int16), torch.int16, (1,)),
+        (spaces.Discrete(3), torch.int64, ()),
+        (spaces.MultiDiscrete([2, 3], dtype=np.int32), torch.int64, (2,)),
+        (spaces.MultiBinary([2, 3]), torch.int8, (2, 3)),
+    ],
+)
+def test_dtype_and_shape_of_leaves(
+    space: Space, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    assert tensor_dtype(space) == dtype
+    assert event_shape(space) == shape
+
+
+def test_only_leaves_have_a_dtype_and_a_shape() -> None:
+    for question in (tensor_dtype, event_shape, is_image):
+        with pytest.raises(SpaceError, match="leaf_spaces first"):
+            question(cast("Space", NESTED))
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(0, 255, (84, 84, 3), np.uint8), True),
+        (spaces.Box(0, 255, (4, 84, 84), np.uint8), True),
+        (spaces.Box(0, 255, (7, 7, 7), np.uint8), True),
+        (spaces.Box(0, 1, (3, 64, 64), np.float32), True),
+        (spaces.Box(0, 255, (64, 64, 1), np.float32), True),
+        (spaces.Box(-1, 1, (3, 64, 64), np.float32), False),
+        (spaces.Box(0, 1, (64, 3, 64), np.float32), False),
+        (spaces.Box(0, 255, (84, 84), np.uint8), False),
+        (spaces.Box(0, 255, (3, 64, 64), np.int32), False),
+        (spaces.MultiBinary([3, 64, 64]), False),
+    ],
+)
+def test_images_are_told_from_other_arrays(space: Space, expected: bool) -> None:
+    assert is_image(space) is expected
+
+
+def test_another_space_than_the_expected_one_is_refused() -> None:
+    check_same_space(VECTOR, spaces.Box(-1.0, 1.0, (3,), np.float64), "observation space")
+    for other in (spaces.Box(-2.0, 1.0, (3,), np.float64), spaces.Discrete(3)):
+        with pytest.raises(SpaceError, match="the observation space is"):
+            check_same_space(VECTOR, other, "observation space")

@@ -1,0 +1,91 @@
+from typing import cast
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rl_core.errors import ConfigError, SpaceError
+from rl_core.types import Array
+from rl_envs import make_vec
+from rl_envs.wrappers import VELOCITY_INDICES, MaskVelocity
+
+MUJOCO_NAMES = (
+    "InvertedPendulum",
+    "InvertedDoublePendulum",
+    "Hopper",
+    "Walker2d",
+    "HalfCheetah",
+    "Swimmer",
+)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kept"),
+    [
+        ("CartPole-v1", [0, 2]),
+        ("Pendulum-v1", [0, 1]),
+        ("MountainCar-v0", [0]),
+        ("MountainCarContinuous-v0", [0]),
+        ("Acrobot-v1", [0, 1, 2, 3]),
+        ("LunarLander-v3", [0, 1, 4, 6, 7]),
+        ("BipedalWalker-v3", [0, 4, 6, 8, 9, 11, *range(13, 24)]),
+    ],
+)
+def test_the_entries_that_are_left_are_the_positions(env_id: str, kept: list[int]) -> None:
+    if env_id.startswith(("Lunar", "Bipedal")):
+        pytest.importorskip("Box2D")
+    plain, masked = gymnasium.make(env_id), MaskVelocity(gymnasium.make(env_id))
+    assert masked.observation_space.shape == (len(kept),)
+    before, _ = plain.reset(seed=1)
+    after, _ = masked.reset(seed=1)
+    np.testing.assert_array_equal(after, before[kept])
+    action = plain.action_space.sample()
+    np.testing.assert_array_equal(masked.step(action)[0], plain.step(action)[0][kept])
+    assert masked.observation_space.contains(after)
+
+
+@pytest.mark.parametrize("name", MUJOCO_NAMES)
+def test_the_hidden_entries_are_what_the_simulator_calls_velocities(name: str) -> None:
+    pytest.importorskip("mujoco")
+    env = gymnasium.make(f"{name}-v5")
+    env.reset(seed=1)
+    for _ in range(3):
+        observation, *_ = env.step(env.action_space.sample())
+    velocity = cast("Array", env.unwrapped.data.qvel)  # type: ignore[attr-defined]  # MuJoCo's
+    hidden = observation[list(VELOCITY_INDICES[name])]
+    np.testing.assert_allclose(hidden, np.clip(velocity, -10.0, 10.0))
+    env.close()
+
+
+def test_entries_of_other_environments_can_be_given() -> None:
+    masked = MaskVelocity(gymnasium.make("CartPole-v1"), velocity_indices=[0])
+    assert masked.observation_space.shape == (3,)
+
+
+def test_what_cannot_be_masked_is_refused() -> None:
+    class CartPoles(gymnasium.Env):
+        observation_space = spaces.Box(-1.0, 1.0, (4,))
+        action_space = spaces.Discrete(2)
+
+    with pytest.raises(ConfigError, match="did you mean 'CartPole'"):
+        MaskVelocity(CartPoles())
+    with pytest.raises(ConfigError, match="expected entries from 0 to 3"):
+        MaskVelocity(CartPoles(), velocity_indices=[4])
+    with pytest.raises(SpaceError, match="leaves nothing"):
+        MaskVelocity(CartPoles(), velocity_indices=range(4))
+    with pytest.raises(SpaceError, match="rank 1"):
+        MaskVelocity(gymnasium.make("FrozenLake-v1"), velocity_indices=[0])
+
+
+def test_it_wraps_each_row_of_a_vector() -> None:
+    with make_vec("CartPole-v1", 3, wrappers=[MaskVelocity]) as envs:
+        assert cast("Array", envs.reset(seed=0)).shape == (3, 2)
+        assert envs.max_episode_steps == 500
+
+
+def test_an_environment_can_be_built_again_from_its_spec() -> None:
+    masked = MaskVelocity(gymnasium.make("CartPole-v1"), velocity_indices=(0, 1))
+    assert masked.spec is not None
+    again = gymnasium.make(masked.spec)
+    assert again.observation_space == masked.observation_space

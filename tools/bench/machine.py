@@ -1,0 +1,74 @@
+"""What a measurement was made on."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+_LIBRARIES = ("torch", "stable-baselines3", "sbx-rl", "jax", "gymnasium", "mujoco", "numpy")
+
+
+def machine_line(threads: int) -> str:
+    """Describe processor, interpreter, libraries and thread setting in one line.
+
+    Args:
+        threads: what every system was given.
+    """
+    parts = [f"{_cpu_model()}, {_num_cores()} cores", f"Python {platform.python_version()}"]
+    parts += [f"{name} {version}" for name in _LIBRARIES if (version := _version(name))]
+    parts.append(f"threads {threads}")
+    return "; ".join(parts)
+
+
+def source_version() -> str:
+    """Return the abbreviated commit, with ``+`` where files differ from it, or the empty text."""
+    root = Path(__file__).parents[2]
+    try:
+        commit = _git(root, "rev-parse", "--short=10", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", "packages")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{commit}+" if changed else commit
+
+
+def peak_memory_mb() -> float:
+    """Return the most memory this process has held so far, in 10^6 bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # getrusage would also count the process that started this one.
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    import resource
+
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    return platform.processor() or platform.machine()
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    return answer.stdout.strip()

@@ -1,0 +1,90 @@
+"""The workloads of the speed benchmark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+SYSTEMS: Mapping[str, str] = {
+    "ours": "ours, compiled",
+    "ours-eager": "ours, uncompiled",
+    "sb3": "Stable-Baselines3",
+    "sbx": "SBX (JAX)",
+}
+"""What is measured, in the order of a round; a title for each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PPOSettings:
+    """Hyper-parameters of PPO, the same for every system.
+
+    Attributes:
+        num_envs: environments stepping together.
+        num_steps: rows per rollout.
+        mini_batch_size: samples per minibatch.
+        num_epochs: passes over each rollout.
+        hidden_sizes: widths of the tanh layers of policy and value function, one network each.
+        learning_rate: of Adam.
+        gamma: discount.
+        gae_lambda: of the advantages.
+        clip_range: of the ratio.
+        value_coef: factor of the value function's mean squared error.
+        entropy_coef: factor of the entropy.
+        max_grad_norm: bound of the gradient's norm.
+    """
+
+    num_envs: int
+    num_steps: int
+    mini_batch_size: int
+    num_epochs: int
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_range: float = 0.2
+    value_coef: float = 0.5
+    entropy_coef: float = 0.0
+    max_grad_norm: float = 0.5
+
+
+Settings: TypeAlias = PPOSettings
+"""Any algorithm's hyper-parameters; a union once there are more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """Something whose speed is compared.
+
+    Attributes:
+        env: Gymnasium id.
+        settings: hyper-parameters, whose type names the algorithm.
+        title: for the table.
+        systems: which of `SYSTEMS` can do it.
+        unit: of the rate.
+        threads: what every system is given unless the command line says otherwise; small networks
+            are fastest with one, on every side.
+        warm_up_marks: updates before the measured span.
+    """
+
+    env: str
+    settings: Settings
+    title: str
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    unit: str = "steps/s"
+    threads: int = 1
+    warm_up_marks: int = 3
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "ppo-cartpole": Workload(
+        env="CartPole-v1",
+        settings=PPOSettings(num_envs=8, num_steps=128, mini_batch_size=256, num_epochs=4),
+        title="PPO `CartPole-v1`, 8 envs, 128 steps, batch 256, 4 epochs, 64x64 tanh",
+        warm_up_marks=8,
+    ),
+    "ppo-halfcheetah": Workload(
+        env="HalfCheetah-v5",
+        settings=PPOSettings(num_envs=1, num_steps=2048, mini_batch_size=64, num_epochs=10),
+        title="PPO `HalfCheetah-v5`, 1 env, 2048 steps, batch 64, 10 epochs, 64x64 tanh",
+    ),
+}
+"""By the name that the command line takes."""
