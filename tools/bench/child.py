@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias, cast
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _WORKER = Path(__file__).with_name("worker.py")
 _GRACE_SECONDS = 10.0

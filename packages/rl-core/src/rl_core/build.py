@@ -1,5 +1,6 @@
 """From recipes to parts, and from names and options to whole recipes."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -190,6 +191,23 @@ def inspect_env(spec: ComponentSpec) -> EnvSpec:
         envs.close()
 
 
+def components_of(recipe: Recipe) -> dict[str, Callable[..., object]]:
+    """Return, by section, the class or function whose options the section holds.
+
+    Raises:
+        PluginError: for an unknown component.
+    """
+    maker = _maker(recipe.env.name)
+    makes_vectors = isinstance(maker, type) and issubclass(maker, VecEnv)
+    return {
+        "env": maker if maker is not None and makes_vectors else _vectorizer(),
+        "actor": plugins.load("actor", recipe.actor.name),
+        "algorithm": plugins.load("algorithm", recipe.algorithm.name),
+        "storage": plugins.load("storage", recipe.storage.name),
+        "trainer": Trainer,
+    }
+
+
 def load_algorithm(name: str) -> type[AnyAlgorithm]:
     """Import an algorithm's class by its registered name."""
     return cast("type[AnyAlgorithm]", plugins.load("algorithm", name))
@@ -247,8 +265,23 @@ def _filled_env(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
 
 def _filled(kind: str, name: str, kwargs: Mapping[str, Json]) -> ComponentSpec:
     """Check a component's options and add its defaults."""
-    options = decode(options_of(plugins.load(kind, name)), kwargs, kind)
+    cls = options_of(plugins.load(kind, name))
+    options = decode(cls, _with_nested_defaults(cls, kwargs), kind)
     return ComponentSpec(kind, name, _as_table(options))
+
+
+def _with_nested_defaults(cls: type[object], given: Mapping[str, Json]) -> dict[str, Json]:
+    """Complete the tables of options that are given in part, from the defaults of their owner."""
+    completed = dict(given)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # options are a dataclass
+        has_factory = field.default_factory is not dataclasses.MISSING
+        default: object = field.default_factory() if has_factory else field.default
+        table, defaults = given.get(field.name), None
+        if isinstance(table, dict) and dataclasses.is_dataclass(default):
+            defaults = encode(default)
+        if isinstance(table, dict) and isinstance(defaults, dict):
+            completed[field.name] = {**defaults, **_with_nested_defaults(type(default), table)}
+    return completed
 
 
 def _construct(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:

@@ -1,6 +1,8 @@
 """A vector of environments in processes of their own, whose failures are told and ended."""
 
 import queue
+import select
+import sys
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import Process, Queue
@@ -105,6 +107,7 @@ class _WatchedPipe:
         self.errors = errors
         self.timeout_s = timeout_s
         self.deadline = 0.0
+        self._has_answer = _waiter(pipe)
 
     @property
     def closed(self) -> bool:
@@ -125,7 +128,7 @@ class _WatchedPipe:
             return
 
     def recv(self) -> tuple[Any, bool]:
-        if self.timeout_s is not None and not self.pipe.poll(
+        if self.timeout_s is not None and not self._has_answer(
             max(self.deadline - time.monotonic(), 0.0)
         ):
             raise EnvironmentFaultError(
@@ -141,7 +144,7 @@ class _WatchedPipe:
         return answer, is_success
 
     def poll(self, timeout: float = 0.0) -> bool:
-        return self.pipe.poll(timeout)
+        return self._has_answer(timeout)
 
     def close(self) -> None:
         self.pipe.close()
@@ -165,3 +168,12 @@ class _WatchedPipe:
             )
         fault.add_note(f"In its process:\n{trace}")
         return fault
+
+
+def _waiter(pipe: Connection) -> Callable[[float], bool]:
+    if sys.platform == "win32":
+        return pipe.poll
+    # A Connection's own poll builds a selector in every call, which costs more than the step.
+    poller = select.poll()
+    poller.register(pipe.fileno(), select.POLLIN)
+    return lambda seconds: bool(poller.poll(1000.0 * seconds))

@@ -226,7 +226,7 @@ class GymVecEnv(VecEnv):
             if not mask.any():
                 return observation, None, info
             raw, reset_info = self._reset(None, {"reset_mask": mask})
-            begun = layout.take(raw)*1; observation = begun
+            begun = layout.select(ended, layout.take(raw), observation)
             return begun, observation, {**info, "reset_info": reset_info}
         given = info.get("final_obs")
         if isinstance(given, list) or (isinstance(given, np.ndarray) and given.dtype == object):

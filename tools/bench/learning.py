@@ -1,0 +1,121 @@
+"""How well the toolbox learns, beside Stable-Baselines3: runs plans and tabulates the results.
+
+Every run is recorded when it ends, and a run that is recorded is not made again, so that hours of
+runs survive any interruption: start the same command again.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+if __name__ == "__main__":  # run by path: make the package importable instead of its modules
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bench.child import ChildError, Json, run_child, termination_interrupts
+from bench.machine import machine_line, source_version
+from bench.markdown import write_block
+from bench.plan import SYSTEMS, PlanError, PlanRow, Run, load_plan, select_runs
+from bench.results import append_record, read_records
+
+_HERE = Path(__file__).resolve().parent
+_PLANS = _HERE / "plans"
+_RESULTS = _HERE / "results" / "learning.jsonl"
+_PAGE = _HERE.parents[1] / "docs" / "pages" / "benchmarks.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        rows = [row for plan in options.plan or _all_plans() for row in load_plan(plan)]
+    except PlanError as error:
+        print(error, file=sys.stderr)
+        return 2
+    status = 0
+    if not options.table:
+        systems = SYSTEMS if options.system == "all" else (options.system,)
+        runs = select_runs(rows, systems, options.only)
+        status = _run_all(runs, options.results, options.threads, options.again)
+    _write_table(options.page, options.results, options.plan or [])
+    return status
+
+
+def _run_all(runs: Sequence[Run], results: Path, threads: int, again: bool) -> int:
+    """Make the runs that are not recorded yet, one at a time, and return an exit status."""
+    finished = set() if again else set(read_records(results))
+    left = [run for run in runs if run.key not in finished]
+    print(f"{len(runs)} runs, {len(runs) - len(left)} of them finished before", flush=True)
+    status = 0
+    try:
+        with termination_interrupts():
+            for number, run in enumerate(left, start=1):
+                print(f"[{number}/{len(left)}] {_describe(run)}", flush=True)
+                if not _run_one(run, results, threads):
+                    status = 1
+    except KeyboardInterrupt:
+        print("stopped; what was finished is recorded, the same command goes on", flush=True)
+        return 130
+    return status
+
+
+def _run_one(run: Run, results: Path, threads: int) -> bool:
+    start = time.perf_counter()
+    try:
+        result = run_child("learn", run.as_dict(), threads)
+    except ChildError as error:
+        print(f"    failed: {error}", flush=True)
+        return False
+    result |= {
+        "wall_seconds": round(time.perf_counter() - start, 1),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine_line(threads),
+        "source": source_version(),
+    }
+    append_record(results, run, result)
+    print(f"    {_summary(result)}", flush=True)
+    return True
+
+
+def _write_table(page: Path, results: Path, more_plans: Sequence[Path]) -> None:
+    from bench.learning_table import learning_table
+
+    plans = dict.fromkeys([*_all_plans(), *(plan.resolve() for plan in more_plans)])
+    rows: list[PlanRow] = [row for plan in plans for row in load_plan(plan)]
+    write_block(page, "learning", learning_table(rows, read_records(results)))
+    print(f"wrote the table into {page.name}")
+
+
+def _all_plans() -> list[Path]:
+    return sorted(_PLANS.glob("*.toml"))
+
+
+def _describe(run: Run) -> str:
+    return f"{run.system} {run.algorithm} {run.env}, {run.steps:,} steps, seed {run.seed}"
+
+
+def _summary(result: dict[str, Json]) -> str:
+    returns = cast("list[float]", result["returns"])
+    return (
+        f"mean return {sum(returns) / len(returns):.1f} over {len(returns)} episodes, "
+        f"{result['steps_per_second']:,.0f} steps/s, {result['wall_seconds']:.0f} s in all"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="learning", description=__doc__)
+    parser.add_argument("--plan", type=Path, action="append", help="a plan; all of plans/ if none")
+    parser.add_argument("--only", metavar="PATTERN", help="rows like ppo/CartPole* or pendulum")
+    parser.add_argument("--system", choices=(*SYSTEMS, "all"), default="all")
+    parser.add_argument("--again", action="store_true", help="make finished runs again")
+    parser.add_argument("--table", action="store_true", help="run nothing, rewrite the table")
+    parser.add_argument("--threads", type=int, default=1, help="of every system")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="where runs are recorded")
+    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""The peers' side of the benchmarks: Stable-Baselines3, and SBX, which shares its interface.
+
+They are imported by name when they are used, because only the benchmark environment has them.
+"""
+
+import importlib
+import re
+import time
+from collections.abc import Callable
+
+from bench.plan import NUM_EPISODES, Outcome, Run
+from bench.progress import Progress
+from bench.span import Span
+from bench.workloads import Workload
+
+_ENDLESS = 10**9
+_MODULES = {"sb3": "stable_baselines3", "sbx": "sbx"}
+_SCHEDULE = re.compile(r"linear\(([^,]+),([^,]+)\)")
+
+
+def measure(workload: Workload, span: Span, *, system: str) -> None:
+    """Train until a span is over.
+
+    Args:
+        workload: what to train.
+        span: marked in the first environment step after every update.
+        system: ``sb3`` or ``sbx``.
+    """
+    vec_env = importlib.import_module("stable_baselines3.common.env_util")
+    settings = workload.settings
+    model = importlib.import_module(_MODULES[system]).PPO(
+        "MlpPolicy",
+        vec_env.make_vec_env(workload.env, n_envs=settings.num_envs, seed=0),
+        learning_rate=settings.learning_rate,
+        n_steps=settings.num_steps,
+        batch_size=settings.mini_batch_size,
+        n_epochs=settings.num_epochs,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        clip_range=settings.clip_range,
+        ent_coef=settings.entropy_coef,
+        vf_coef=settings.value_coef,
+        max_grad_norm=settings.max_grad_norm,
+        policy_kwargs={"net_arch": list(settings.hidden_sizes)},  # both default to tanh
+        seed=0,
+        device="cpu",
+    )
+    updates = 0
+
+    def after_step(_locals: object, _globals: object) -> bool:
+        nonlocal updates
+        if model._n_updates == updates:
+            return True
+        updates = model._n_updates
+        return not span.mark(model.num_timesteps)
+
+    try:
+        model.learn(_ENDLESS, callback=after_step)
+    finally:
+        model.get_env().close()
+
+
+def learn(run: Run) -> Outcome:
+    """Train with Stable-Baselines3's own interface, and evaluate what was learned.
+
+    Beside the algorithm's own arguments the options may hold ``n_envs``, ``policy``, and
+    ``normalize`` for running statistics of observations and rewards. A text such as
+    ``linear(0.001, 0.0)`` is a schedule.
+    """
+    options: dict[str, object] = dict(run.options)
+    num_envs = options.pop("n_envs", 1)
+    policy = options.pop("policy", "MlpPolicy")
+    is_normalized = options.pop("normalize", False)
+    gamma = options.get("gamma", 0.99)
+    options = {name: _argument(value) for name, value in options.items()}
+    if isinstance(kwargs := options.get("policy_kwargs"), dict) and "activation_fn" in kwargs:
+        activations = {"tanh": "Tanh", "relu": "ReLU", "elu": "ELU"}
+        name = activations[kwargs["activation_fn"]]
+        kwargs["activation_fn"] = getattr(importlib.import_module("torch.nn"), name)
+
+    library = importlib.import_module("stable_baselines3")
+    make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
+    normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
+    envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed)
+    test_envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed + 10_000)
+    if is_normalized:
+        envs = normalize(envs, gamma=gamma)
+        test_envs = normalize(test_envs, training=False, norm_reward=False)
+        test_envs.obs_rms = envs.obs_rms
+    algorithm = getattr(library, run.algorithm.upper())
+    model = algorithm(policy, envs, seed=run.seed, device="cpu", **options)
+    progress = Progress(run.steps)
+
+    def after_step(_locals: object, _globals: object) -> bool:
+        progress.report(model.num_timesteps)
+        return True
+
+    start = time.perf_counter()
+    model.learn(run.steps, callback=after_step)
+    seconds = time.perf_counter() - start
+    evaluate = importlib.import_module("stable_baselines3.common.evaluation").evaluate_policy
+    returns, _ = evaluate(
+        model, test_envs, NUM_EPISODES, deterministic=True, return_episode_rewards=True
+    )
+    envs.close()
+    test_envs.close()
+    return Outcome(
+        returns=tuple(float(value) for value in returns),
+        total_steps=model.num_timesteps,
+        steps_per_second=model.num_timesteps / seconds,
+    )
+
+
+def linear_schedule(text: str) -> Callable[[float], float] | None:
+    """Read a linear schedule as a function of how much of the run is left, from 1 to 0.
+
+    Args:
+        text: such as ``linear(0.001, 0.0)``; any other text is no schedule.
+    """
+    match = _SCHEDULE.fullmatch(text)
+    if match is None:
+        return None
+    start, end = float(match[1]), float(match[2])
+    return lambda left: end + (start - end) * left
+
+
+def _argument(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _argument(item) for name, item in value.items()}
+    if isinstance(value, str):
+        return linear_schedule(value) or value
+    return value

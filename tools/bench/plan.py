@@ -1,0 +1,222 @@
+"""Plans: which runs the learning benchmark makes, as TOML.
+
+A plan is a list of ``[[row]]`` tables. A row is an algorithm on an environment for some steps and
+seeds, with a target, and under ``row.ours`` and ``row.sb3`` the options of each system.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import cast
+
+from bench.child import Json
+
+SYSTEMS = ("ours", "sb3")
+"""In the order in which they run."""
+
+NUM_EPISODES = 100
+"""Of the evaluation that ends every run."""
+
+_KEYS = {"algorithm": str, "env": str, "steps": int, "seeds": list, "target": int | float}
+
+Key = tuple[str, str, str, int, int, str]
+"""System, algorithm, environment, steps, seed and the digest of the options."""
+
+
+class PlanError(Exception):
+    """A plan says something that it cannot mean."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One training run.
+
+    Attributes:
+        system: one of `SYSTEMS`.
+        algorithm: registered name.
+        env: Gymnasium id.
+        steps: environment transitions.
+        seed: of everything random in it.
+        options: of the system, in its own words.
+    """
+
+    system: str
+    algorithm: str
+    env: str
+    steps: int
+    seed: int
+    options: Mapping[str, Json]
+
+    @property
+    def key(self) -> Key:
+        """What makes it the same run as another."""
+        return (
+            self.system,
+            self.algorithm,
+            self.env,
+            self.steps,
+            self.seed,
+            options_digest(self.options),
+        )
+
+    def sections(self) -> Mapping[str, Mapping[str, Json]]:
+        """Return the options by section, as `rl_core.build.compose` takes them."""
+        return cast("Mapping[str, Mapping[str, Json]]", self.options)
+
+    def as_dict(self) -> dict[str, Json]:
+        """Return plain data from which `from_dict` makes an equal run."""
+        return {
+            "system": self.system,
+            "algorithm": self.algorithm,
+            "env": self.env,
+            "steps": self.steps,
+            "seed": self.seed,
+            "options": dict(self.options),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Json]) -> "Run":
+        """Read what `as_dict` returned; further entries are ignored."""
+        return cls(
+            system=cast("str", values["system"]),
+            algorithm=cast("str", values["algorithm"]),
+            env=cast("str", values["env"]),
+            steps=cast("int", values["steps"]),
+            seed=cast("int", values["seed"]),
+            options=cast("dict[str, Json]", values["options"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        returns: of each episode of the deterministic evaluation of the final policy.
+        total_steps: transitions that it took.
+        steps_per_second: of the whole training, compilation included, evaluation not.
+    """
+
+    returns: Sequence[float]
+    total_steps: int
+    steps_per_second: float
+
+    def as_dict(self) -> dict[str, Json]:
+        """Return plain data, with as many digits as figures need."""
+        return {
+            "returns": [round(value, 4) for value in self.returns],
+            "total_steps": self.total_steps,
+            "steps_per_second": round(self.steps_per_second, 2),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanRow:
+    """One row of the learning table.
+
+    Attributes:
+        algorithm: registered name.
+        env: Gymnasium id.
+        steps: environment transitions of each run.
+        seeds: one run each.
+        target: to be reached by the mean, over seeds, of the mean return.
+        options: by system.
+    """
+
+    algorithm: str
+    env: str
+    steps: int
+    seeds: tuple[int, ...]
+    target: float
+    options: Mapping[str, Mapping[str, Json]]
+
+    @property
+    def label(self) -> str:
+        """What `matches` compares a pattern with."""
+        return f"{self.algorithm}/{self.env}"
+
+    def matches(self, pattern: str | None) -> bool:
+        """Tell whether a pattern, such as ``ppo/Cart*``, occurs in the label."""
+        return pattern is None or fnmatchcase(self.label.lower(), f"*{pattern.lower()}*")
+
+    def run(self, system: str, seed: int) -> Run:
+        """Return one of the row's runs."""
+        return Run(
+            system=system,
+            algorithm=self.algorithm,
+            env=self.env,
+            steps=self.steps,
+            seed=seed,
+            options=self.options[system],
+        )
+
+
+def load_plan(path: Path) -> list[PlanRow]:
+    """Read a plan.
+
+    Raises:
+        PlanError: when the file is no plan; the message names it.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        if set(content) != {"row"}:
+            raise PlanError(f"got the keys {sorted(content)}; expected [[row]] tables only")
+        return [_row(values, number) for number, values in enumerate(content["row"], start=1)]
+    except (OSError, tomllib.TOMLDecodeError, PlanError) as error:
+        raise PlanError(f"{path.name}: {error}") from error
+
+
+def select_runs(
+    rows: Iterable[PlanRow], systems: Iterable[str], pattern: str | None = None
+) -> list[Run]:
+    """List the runs to make: a row at a time, each seed with all systems in turn.
+
+    Args:
+        rows: of a plan.
+        systems: which to run.
+        pattern: only rows that match it.
+    """
+    return [
+        row.run(system, seed)
+        for row in rows
+        if row.matches(pattern)
+        for seed in row.seeds
+        for system in systems
+        if system in row.options
+    ]
+
+
+def options_digest(options: Mapping[str, Json]) -> str:
+    """Return twelve digits that change with any option, but not with their order."""
+    text = json.dumps(options, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _row(values: Mapping[str, object], number: int) -> PlanRow:
+    allowed = {*_KEYS, *SYSTEMS}
+    if unknown := sorted(set(values) - allowed):
+        raise PlanError(f"row {number} has unknown keys {unknown}; expected {sorted(allowed)}")
+    for name, kind in _KEYS.items():
+        if not isinstance(values.get(name), kind):
+            raise PlanError(f"row {number} has {name}={values.get(name)!r}; expected {kind}")
+    seeds = cast("list[int]", values["seeds"])
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise PlanError(f"row {number} has seeds={seeds}; expected some, each once")
+    if not any(system in values for system in SYSTEMS):
+        raise PlanError(f"row {number} has options of no system; expected some of {SYSTEMS}")
+    return PlanRow(
+        algorithm=cast("str", values["algorithm"]),
+        env=cast("str", values["env"]),
+        steps=cast("int", values["steps"]),
+        seeds=tuple(seeds),
+        target=float(cast("float", values["target"])),
+        options={
+            system: cast("dict[str, Json]", values[system])
+            for system in SYSTEMS
+            if system in values
+        },
+    )

@@ -1,0 +1,78 @@
+"""The record of finished runs: one JSON object per line, written as each run ends."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.child import Json
+from bench.plan import Key, Run, options_digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A finished run.
+
+    Attributes:
+        run: what was run.
+        returns: shape `(episodes,)`, of the final evaluation.
+        steps_per_second: of the training.
+        machine: what it ran on.
+    """
+
+    run: Run
+    returns: npt.NDArray[np.float64]
+    steps_per_second: float
+    machine: str
+
+
+def append_record(path: Path, run: Run, result: Mapping[str, Json]) -> None:
+    """Add a finished run to the file, and wait until the disk has it.
+
+    Args:
+        path: of the file, which need not exist.
+        run: what was run.
+        result: its outcome, and where it was run.
+    """
+    line = {**run.as_dict(), "digest": options_digest(run.options), **result}
+    with path.open("a+b") as file:
+        file.seek(0)
+        content = file.read()
+        # A line torn by a crash is no record.
+        file.truncate(content.rfind(b"\n") + 1)
+        file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> dict[Key, Record]:
+    """Read the file; of two records of the same run the later one counts.
+
+    Args:
+        path: of the file, which need not exist.
+
+    Raises:
+        ValueError: when a line is damaged; a torn last line is left out.
+    """
+    if not path.exists():
+        return {}
+    records: dict[Key, Record] = {}
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    for number, text in enumerate(whole.splitlines(), start=1):
+        try:
+            line = cast("dict[str, Json]", json.loads(text))
+            record = Record(
+                run=Run.from_dict(line),
+                returns=np.asarray(line["returns"], dtype=np.float64),
+                steps_per_second=cast("float", line["steps_per_second"]),
+                machine=cast("str", line["machine"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path.name}, line {number} is no record: {error!r}") from error
+        records[record.run.key] = record
+    return records

@@ -1,0 +1,84 @@
+"""The process that one measurement runs in: ``worker.py TASK PAYLOAD RESULT_FILE``."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+if __name__ == "__main__":  # run by path: make the package importable instead of its modules
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bench.child import Json
+from bench.machine import peak_memory_mb
+from bench.plan import Run
+from bench.span import Span
+from bench.workloads import WORKLOADS
+
+
+def main(task: str, payload: str, answer: str) -> None:
+    result = _TASKS[task](json.loads(payload))
+    Path(answer).write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
+
+
+def measure_speed(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Measure the steady rate of one system on one workload."""
+    workload = WORKLOADS[cast("str", payload["workload"])]
+    system = cast("str", payload["system"])
+    span = Span(workload.warm_up_marks, cast("float", payload["seconds"]))
+    if system.startswith("ours"):
+        from bench import ours
+
+        threads = cast("int", payload["threads"])
+        ours.measure(workload, span, is_compiled=system == "ours", threads=threads)
+    else:
+        from bench import peers
+
+        peers.measure(workload, span, system=system)
+    return {
+        "rate": span.rate,
+        "periods": span.periods,
+        "warm_up_seconds": span.warm_up_seconds,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+
+
+def measure_import(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Measure how long importing torch takes, and then importing `rl_core`."""
+    start = time.perf_counter()
+    import torch
+
+    between = time.perf_counter()
+    import rl_core
+
+    end = time.perf_counter()
+    assert torch.__name__ in sys.modules
+    assert rl_core.__name__ in sys.modules
+    return {"torch": between - start, "rl_core": end - between}
+
+
+def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Carry out one run of a plan."""
+    run = Run.from_dict(payload)
+    if run.system == "ours":
+        from bench import ours
+
+        return ours.learn(run).as_dict()
+    from bench import peers
+
+    return peers.learn(run).as_dict()
+
+
+_TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {
+    "speed": measure_speed,
+    "import": measure_import,
+    "learn": learn,
+}
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)

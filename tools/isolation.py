@@ -1,0 +1,109 @@
+"""Install each package's wheel with only its declared dependencies and run its own tests there.
+
+Every package gets a virtual environment of its own. They share one installation of torch, which is
+large; whatever else a package needs must be declared by it.
+
+    python tools/isolation.py [PACKAGE ...]
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "torch==2.13.0"
+TEST_REQUIREMENTS = ("pytest>=8.3",)
+
+
+def main() -> int:
+    """Check the packages named on the command line, or all."""
+    known = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml"))
+    parser = argparse.ArgumentParser(description="Test each package's wheel on its own.")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of: {', '.join(known)}")
+    chosen = parser.parse_args().packages or known
+    unknown = set(chosen) - set(known)
+    if unknown:
+        parser.error(f"unknown package {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    with tempfile.TemporaryDirectory(prefix="isolation-") as folder:
+        workspace = Path(folder)
+        wheels = workspace / "wheels"
+        tools = create(workspace / "tools")
+        install(tools, "hatchling")
+        for package in known:
+            run(
+                tools,
+                "-m",
+                "pip",
+                "wheel",
+                "-q",
+                "--no-deps",
+                "--no-build-isolation",
+                "-w",
+                wheels,
+                ROOT / "packages" / package,
+            )
+        shared = create(workspace / "torch")
+        install(shared, TORCH)
+        failed = [name for name in chosen if not check(workspace, wheels, shared, name)]
+    if failed:
+        print(f"isolation: failed for {', '.join(failed)}")
+        return 1
+    print(f"isolation: {len(chosen)} packages stand alone: {', '.join(chosen)}")
+    return 0
+
+
+def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
+    """Install one package's wheel beside the shared torch and run the package's tests."""
+    python = create(workspace / package)
+    site = site_packages(python)
+    (site / "shared_torch.pth").write_text(f"{site_packages(shared)}\n", encoding="utf-8")
+    install(python, "--find-links", wheels, package, *TEST_REQUIREMENTS)
+    others = {path.name for path in (ROOT / "packages").iterdir()} - {package, "rl-core"}
+    listed = subprocess.run(
+        [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
+    )
+    intruders = others & {line.partition("==")[0] for line in listed.stdout.splitlines()}
+    if intruders:
+        print(f"isolation: {package} drags in {', '.join(sorted(intruders))}")
+        return False
+    tests = ROOT / "tests" / import_name(package)
+    print(f"isolation: {package}", flush=True)
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def import_name(package: str) -> str:
+    """Read a package's import name from its build configuration."""
+    text = (ROOT / "packages" / package / "pyproject.toml").read_text(encoding="utf-8")
+    targets = tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]
+    return Path(targets["wheel"]["packages"][0]).name
+
+
+def create(folder: Path) -> Path:
+    """Create a virtual environment and return its interpreter."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    return folder / "bin" / "python"
+
+
+def site_packages(python: Path) -> Path:
+    """Return where an environment keeps its packages."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return python.parent.parent / "lib" / version / "site-packages"
+
+
+def install(python: Path, *requirements: str | Path) -> None:
+    """Install requirements with pip."""
+    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements)
+
+
+def run(python: Path, *arguments: str | Path) -> None:
+    """Run an interpreter; its failure is ours."""
+    subprocess.run([python, *arguments], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
