@@ -175,6 +175,12 @@ def test_the_variable_permits_what_it_lists(good: Site, monkeypatch: pytest.Monk
     assert plugins.load("loggers", "fine").__name__ == "Fine"
 
 
+def test_the_core_itself_is_always_allowed(site: Site) -> None:
+    site.install("rl-core", "planted_core", GOOD, loggers="fine = planted_core:Fine")
+    plugins.set_allowed([])
+    assert plugins.load("loggers", "fine").__name__ == "Fine"
+
+
 def test_set_allowed_replaces_the_variable(good: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugins.ALLOW_VARIABLE, "rl-good")
     plugins.set_allowed([])

@@ -197,13 +197,13 @@ def test_on_policy_vtrace_is_the_lambda_return() -> None:
 def test_vmap_over_a_leading_axis() -> None:
     tasks = [random_rollout(6), random_rollout(6)]
     tasks[1]["reward"] = tasks[1]["reward"] * 2.0
-    stacked = [torch.stack([task[name] for task in tasks]) for name in tasks[0]]
+    stacked = {name: torch.stack([task[name] for task in tasks]) for name in tasks[0]}
 
-    def estimate(*arguments: Tensor) -> Tensor:
-        return gae(*arguments, gamma=0.9, gae_lambda=0.8)
+    def estimate(rollout: dict[str, Tensor]) -> Tensor:
+        return gae(**rollout, gamma=0.9, gae_lambda=0.8)
 
     torch.testing.assert_close(
-        torch.func.vmap(estimate)(*stacked),
+        torch.func.vmap(estimate)(stacked),
         torch.stack([gae(**task, gamma=0.9, gae_lambda=0.8) for task in tasks]),
     )
 

@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).resolve().with_name("worker.py")
 _GRACE_SECONDS = 10.0
 
 
@@ -36,7 +36,10 @@ def run_child(task: str, payload: Mapping[str, Json], threads: int) -> dict[str,
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "result.json"
         command = [sys.executable, str(_WORKER), task, json.dumps(payload), str(answer)]
-        process = subprocess.Popen(command, env=thread_environment(os.environ, threads))
+        # Simulators leave log files where they run.
+        process = subprocess.Popen(
+            command, env=thread_environment(os.environ, threads), cwd=directory
+        )
         try:
             code = process.wait()
         except BaseException:

@@ -5,10 +5,8 @@ from bench.progress import Progress
 from bench.span import Span
 from bench.workloads import Workload
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_core import Callback, Trainer, TrainerConfig, evaluate_policy
 from rl_core.build import build, build_test_envs, build_trainer, compose
-from rl_core.callbacks import Callback
-from rl_core.evaluation import evaluate_policy
-from rl_core.trainer import Trainer, TrainerConfig
 from rl_envs import make_vec
 from rl_storages import RolloutStorage
 
@@ -85,7 +83,7 @@ class _Marks(Callback):
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def on_update_end(self, trainer: Trainer[object, object]) -> bool:
+    def on_update_end(self, trainer: Trainer) -> bool:
         return self._span.mark(trainer.total_steps)
 
 
@@ -93,5 +91,5 @@ class _Progress(Callback):
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def on_update_end(self, trainer: Trainer[object, object]) -> None:
+    def on_update_end(self, trainer: Trainer) -> None:
         self._progress.report(trainer.total_steps)

@@ -191,21 +191,23 @@ def inspect_env(spec: ComponentSpec) -> EnvSpec:
         envs.close()
 
 
-def components_of(recipe: Recipe) -> dict[str, Callable[..., object]]:
-    """Return, by section, the class or function whose options the section holds.
+def component_of(section: str, name: str) -> Callable[..., object]:
+    """Return the class or function whose options a section of a recipe holds.
+
+    Args:
+        section: ``env``, ``actor``, ``algorithm``, ``storage`` or ``trainer``.
+        name: the registered name; for ``env`` also a Gymnasium id. The trainer has none.
 
     Raises:
         PluginError: for an unknown component.
     """
-    maker = _maker(recipe.env.name)
-    makes_vectors = isinstance(maker, type) and issubclass(maker, VecEnv)
-    return {
-        "env": maker if maker is not None and makes_vectors else _vectorizer(),
-        "actor": plugins.load("actor", recipe.actor.name),
-        "algorithm": plugins.load("algorithm", recipe.algorithm.name),
-        "storage": plugins.load("storage", recipe.storage.name),
-        "trainer": Trainer,
-    }
+    if section == "trainer":
+        return Trainer
+    if section != "env":
+        return plugins.load(section, name)
+    maker = _maker(name)
+    is_vector = isinstance(maker, type) and issubclass(maker, VecEnv)
+    return maker if maker is not None and is_vector else _vectorizer()
 
 
 def load_algorithm(name: str) -> type[AnyAlgorithm]:

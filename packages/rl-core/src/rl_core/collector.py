@@ -143,8 +143,9 @@ class Collector:
         return Collection(steps, episodes)
 
     def reset(self) -> None:
-        """Reset all environments and start new episodes in all of them."""
-        self._observation = self.envs.reset(self.seed)
+        """Start new episodes in all environments; only the first reset seeds them."""
+        seed, self.seed = self.seed, None
+        self._observation = self.envs.reset(seed)
         self._state = self.algorithm.actor.actor_initial_states(self.envs.num_envs)
         self._tracker.reset()
         if self.reward_scaler is not None:
@@ -162,6 +163,7 @@ class Collector:
             "generator": generator_state(self.generator),
             "noise": self._noise,
             "noise_cursor": self._noise_cursor,
+            "envs": self.envs.state_dict(),
             "reward_scaler": (
                 {} if self.reward_scaler is None else self.reward_scaler.state_dict()
             ),
@@ -172,18 +174,23 @@ class Collector:
         steps, episodes, cursor = (
             state[key] for key in ("total_steps", "total_episodes", "noise_cursor")
         )
-        generator, noise, scaler = (state[key] for key in ("generator", "noise", "reward_scaler"))
+        generator, noise, scaler, envs = (
+            state[key] for key in ("generator", "noise", "reward_scaler", "envs")
+        )
         assert isinstance(steps, int)
         assert isinstance(episodes, int)
         assert isinstance(cursor, int)
         assert isinstance(generator, Tensor)
         assert isinstance(noise, Tensor)
         assert isinstance(scaler, Mapping)
+        assert isinstance(envs, Mapping)
         self.total_steps, self.total_episodes, self._noise_cursor = steps, episodes, cursor
         set_generator_state(self.generator, generator)
         self._noise = noise.to(self._device)
         if self.reward_scaler is not None and scaler:
             self.reward_scaler.load_state_dict(scaler)
+        self.envs.load_state_dict(envs)
+        self.seed = None
         self._observation = None
 
     def _next_noise(self) -> Tensor:

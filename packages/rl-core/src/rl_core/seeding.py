@@ -61,7 +61,7 @@ def spawn_seed(seed: int, name: str, index: int = 0) -> int:
 
 def generator_state(generator: torch.Generator) -> Tensor:
     """Return the state of a torch generator, dtype uint8 on the CPU."""
-    return generator.get_state().clone()
+    return generator.get_state()
 
 
 def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
@@ -73,7 +73,7 @@ def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.dim() != 1:
         raise CheckpointError(f"a generator's state is {_kind(state)}; expected a uint8 tensor")
     try:
-        generator.set_state(state.cpu().contiguous().clone())
+        generator.set_state(state.cpu().contiguous())
     except RuntimeError as error:
         raise CheckpointError(
             f"a generator's state of {state.numel()} bytes does not fit one on"

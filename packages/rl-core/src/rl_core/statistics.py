@@ -39,9 +39,10 @@ def interquartile_mean(values: Array) -> FloatArray:
     Source:
         Agarwal et al. 2021, https://arxiv.org/abs/2108.13264, section 4.3.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
-    if ordered.ndim == 0 or ordered.shape[-1] == 0:
-        raise DataError(f"got shape {ordered.shape}; expected at least one value to average")
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim == 0 or values.shape[-1] == 0:
+        raise DataError(f"got shape {values.shape}; expected at least one value to average")
+    ordered = np.sort(values, axis=-1)
     # NaN sorts to the end, where it would be dropped unnoticed.
     if np.isnan(ordered[..., -1]).any():
         raise DataError("a value is NaN; leave it out, or find the run that made it")

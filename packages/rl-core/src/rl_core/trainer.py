@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast, get_args
 
 import torch
 
@@ -113,7 +113,8 @@ class Trainer:
         algorithm: what learns.
         storage: where transitions go; allocated here.
         config: options.
-        seed: of every random generator in the run; None draws one and keeps it.
+        seed: of every random generator in the run; None draws one and keeps it, and leaves the
+            environments to the seed they were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
         test_envs: separate environments to evaluate in, or what makes them.
         loggers: further sinks for metrics.
@@ -162,7 +163,7 @@ class Trainer:
             algorithm,
             generator=on_device["collector"],
             reward_scaler=scaler,
-            seed=spawn_seed(self.seed, "envs"),
+            seed=None if seed is None else spawn_seed(self.seed, "envs"),
         )
         storage.allocate(self.collector.storage_spec(), generators["storage"])
         self._loggers = list(loggers)
@@ -202,10 +203,9 @@ class Trainer:
                 f"total_{goal.unit} is {goal.target}, but the run already has "
                 f"{self._reached(goal)} {goal.unit}; ask for more"
             )
+        threads = self._settle(goal)
         self._open_run_dir()
-        threads = self.config.num_threads or num_threads_for(self.algorithm.actor)
         with thread_count(threads):
-            self.algorithm.compile_mode = self._resolve_compile(goal)
             self._started_at = time.perf_counter()
             self._started_steps = self.total_steps
             for callback in self.callbacks:
@@ -389,6 +389,24 @@ class Trainer:
         if goal.unit == "steps":
             return max(update_every, goal.target // 200)
         return max(update_every, 1000)
+
+    def _settle(self, goal: "_Goal") -> int:
+        """Settle what was left open, once per run: a resumed run must compute as it began.
+
+        Returns:
+            The number of threads.
+        """
+        resolved = {} if self.recipe is None else dict(self.recipe.resolved)
+        compile_mode, threads = resolved.get("compile"), resolved.get("num_threads")
+        if not isinstance(threads, int) or self.config.num_threads is not None:
+            threads = self.config.num_threads or num_threads_for(self.algorithm.actor)
+        if compile_mode not in get_args(CompileMode) or self.config.compile != "auto":
+            compile_mode = self._resolve_compile(goal)
+        self.algorithm.compile_mode = cast("CompileMode", compile_mode)
+        if self.recipe is not None:
+            resolved |= {"compile": compile_mode, "num_threads": threads}
+            self.recipe = self.recipe.replace(resolved=resolved)
+        return threads
 
     def _resolve_compile(self, goal: "_Goal") -> CompileMode:
         if self.config.compile != "auto":

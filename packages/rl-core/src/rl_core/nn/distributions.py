@@ -474,7 +474,7 @@ def _as_table(values: Tensor, nvec: tuple[int, ...]) -> Tensor:
     """Cut `(*batch, sum(nvec))` into `(*batch, k, max(nvec))`, filled up with forbidden logits."""
     largest = max(nvec)
     if min(nvec) == largest:
-        return values.reshape(*values.shape[:-1], len(nvec), largest)
+        return values.reshape((*values.shape[:-1], len(nvec), largest))
     fill = _forbidden(values.dtype)
     parts = torch.split(values, list(nvec), -1)
     return torch.stack(

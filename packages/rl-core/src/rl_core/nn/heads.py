@@ -446,11 +446,11 @@ def _tensor_dtype(space: spaces.Space[object]) -> torch.dtype:
 
 
 def _unflatten(action: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return action if len(shape) == 1 else action.reshape(*action.shape[:-1], *shape)
+    return action if len(shape) == 1 else action.reshape((*action.shape[:-1], *shape))
 
 
 def _flatten(env_action: Tensor, shape: tuple[int, ...]) -> Tensor:
     if len(shape) == 1:
         return env_action
     batch = env_action.shape[: env_action.dim() - len(shape)]
-    return env_action.reshape(*batch, math.prod(shape))
+    return env_action.reshape((*batch, math.prod(shape)))

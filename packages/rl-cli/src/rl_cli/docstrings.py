@@ -1,0 +1,79 @@
+"""Help texts of options, read from the docstrings that document them."""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+
+_SECTION = re.compile(r"(Args|Arguments|Attributes|Parameters|Options):\s*")
+_ITEM = re.compile(r"\*{0,2}(\w+)(?: \([^)]*\))?:(?:\s+(.*))?")
+
+
+def first_sentence(documented: object) -> str:
+    """Return the first sentence of a docstring, or nothing.
+
+    Args:
+        documented: a class or function.
+    """
+    paragraph = _doc(documented).split("\n\n")[0]
+    return _plain(re.split(r"(?<=\.)\s", " ".join(paragraph.split()), maxsplit=1)[0])
+
+
+def parameter_docs(documented: Callable[..., object]) -> dict[str, str]:
+    """Return what the docstrings say about each parameter or attribute.
+
+    Args:
+        documented: a function, or a class whose base classes count too. Read are the sections
+            ``Args`` and ``Attributes`` of the docstrings, and texts right under a field.
+    """
+    owners = reversed(inspect.getmro(documented)[:-1]) if inspect.isclass(documented) else ()
+    docs: dict[str, str] = {}
+    for owner in owners:
+        docs |= _section_items(_doc(owner.__init__)) if "__init__" in vars(owner) else {}
+        docs |= _section_items(_doc(owner))
+        docs |= _texts_under_fields(owner)
+    if not inspect.isclass(documented):
+        docs = _section_items(_doc(documented))
+    return {name: _plain(text) for name, text in docs.items()}
+
+
+def _doc(documented: object) -> str:
+    text = getattr(documented, "__doc__", None)
+    return inspect.cleandoc(text) if isinstance(text, str) else ""
+
+
+def _section_items(doc: str) -> Mapping[str, str]:
+    items: dict[str, str] = {}
+    in_section, name = False, ""
+    for line in doc.splitlines():
+        indent = len(line) - len(line.lstrip())
+        item = _ITEM.fullmatch(line.strip())
+        if line.strip() and indent == 0:
+            in_section, name = _SECTION.fullmatch(line) is not None, ""
+        elif in_section and indent == 4 and item:
+            name = item[1]
+            items[name] = item[2] or ""
+        elif in_section and name:
+            items[name] = f"{items[name]} {line.strip()}".strip()
+    return items
+
+
+def _texts_under_fields(owner: type) -> Mapping[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
+    texts = {}
+    for field, text in zip(body, body[1:], strict=False):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            value = text.value.value
+            texts.update({field.target.id: value} if isinstance(value, str) else {})
+    return texts
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("`", "").split())

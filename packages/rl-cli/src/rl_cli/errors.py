@@ -1,0 +1,59 @@
+"""How the command line speaks of errors and warnings: one line each, on standard error."""
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rl_core.errors import RLError
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class UsageError(RLError):
+    """The words on the command line are wrong, whatever they stand for."""
+
+
+def print_error(message: str) -> None:
+    """Print an error."""
+    print(f"rl: error: {one_line(message)}", file=sys.stderr)
+
+
+def print_warning(message: str) -> None:
+    """Print something that the user should know and that stops nothing."""
+    print(f"rl: warning: {one_line(message)}", file=sys.stderr)
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks and colours."""
+    return " ".join(_ANSI.sub("", text).split())
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Print Python's warnings like the command line's own within a block."""
+    before = warnings.formatwarning
+    warnings.formatwarning = _formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+@contextmanager
+def held_warnings() -> Iterator[None]:
+    """Keep Python's warnings back until a block has succeeded.
+
+    What a failing block warned of is dropped: the error says it better, and it stands alone.
+    """
+    with warnings.catch_warnings(record=True) as held:
+        yield
+    for message in dict.fromkeys(str(warning.message) for warning in held):
+        print_warning(message)
+
+
+def _formatted(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: object = None
+) -> str:
+    return f"rl: warning: {one_line(str(message))}\n"

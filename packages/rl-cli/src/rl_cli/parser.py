@@ -1,0 +1,162 @@
+"""Parsing and help with tyro, for options that are only known while the program runs."""
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, NoReturn, cast
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+from rl_cli.errors import UsageError, one_line
+from rl_cli.options import Option
+from rl_cli.scanner import Scanned, scan
+from rl_cli.values import read_value, takes_list
+from rl_core.types import Json
+
+_BOX = str.maketrans("", "", "╭╮╰╯│┌┐└┘|")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command and all it takes.
+
+    Attributes:
+        name: as it is typed, ``rl train``.
+        summary: what it does.
+        options: what it takes.
+        sections: what each section of options is about, by its dotted name.
+        required: how many positional arguments must be given.
+    """
+
+    name: str
+    summary: str
+    options: tuple[Option, ...]
+    sections: Mapping[str, str] = field(default_factory=dict)
+    required: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _NotGiven:
+    """Stands where the user gave nothing."""
+
+
+def parse(
+    command: Command,
+    words: Sequence[str],
+    *,
+    open_sections: Collection[str] = (),
+    is_positional: Callable[[str], bool] = lambda word: False,
+) -> dict[str, Json]:
+    """Read what the user gave, and only that.
+
+    Args:
+        command: what may be given.
+        words: as typed, without the command's name.
+        open_sections: see `rl_cli.scanner.scan`; help waits until none is open.
+        is_positional: see `rl_cli.scanner.scan`.
+
+    Returns:
+        Values by the options' paths, nested.
+
+    Raises:
+        UsageError: when something is unknown, missing, or of the wrong type.
+        SystemExit: after printing the help.
+    """
+    scanned = scan(words, command.options, open_sections=open_sections, is_positional=is_positional)
+    if scanned.wants_help and not open_sections:
+        print_help(command)
+    _check_positionals(command, scanned)
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            parsed = tyro.cli(_tyro_type(command), prog=command.name, args=scanned.normalized())
+    except SystemExit as stop:
+        raise UsageError(_condensed(errors.getvalue())) from stop
+    return _collected(command.options, parsed)
+
+
+def print_help(command: Command) -> NoReturn:
+    """Print the help of a command, and end."""
+    tyro.cli(
+        _tyro_type(command), prog=command.name, description=command.summary, args=["--help"]
+    )
+    raise SystemExit(0)
+
+
+def _check_positionals(command: Command, scanned: Scanned) -> None:
+    places = [option for option in command.options if option.is_positional]
+    if len(scanned.positionals) > len(places):
+        raise UsageError(
+            f"'{scanned.positionals[len(places)]}' is one argument too many: {command.name} takes "
+            f"{' '.join(place.flag for place in places) or 'options only'}"
+        )
+    if len(scanned.positionals) < command.required and not scanned.wants_help:
+        missing = places[len(scanned.positionals)]
+        raise UsageError(f"{missing.flag} is missing: {command.name} --help shows how")
+
+
+def _tyro_type(command: Command) -> type[object]:
+    return _section_type(command.options, (), command.sections)
+
+
+def _section_type(
+    options: Sequence[Option], path: tuple[str, ...], sections: Mapping[str, str]
+) -> type[object]:
+    fields: list[tuple[str, object, object]] = []
+    depth, not_given = len(path), dataclasses.field(default=_NotGiven())
+    for option in options:
+        if len(option.path) == depth + 1:
+            fields.append((option.path[-1], _annotation(option), not_given))
+    for name in dict.fromkeys(o.path[depth] for o in options if len(o.path) > depth + 1):
+        inside = [o for o in options if len(o.path) > depth + 1 and o.path[depth] == name]
+        nested = _section_type(inside, (*path, name), sections)
+        fields.append((name, nested, dataclasses.field(default_factory=nested)))
+    return dataclasses.make_dataclass(
+        "_".join(path) or "arguments",
+        cast("list[tuple[str, type, dataclasses.Field[object]]]", fields),
+        kw_only=True,
+        namespace={"__doc__": sections.get(".".join(path), "")},
+    )
+
+
+def _annotation(option: Option) -> object:
+    spec: PrimitiveConstructorSpec[object] = PrimitiveConstructorSpec(
+        nargs="*" if takes_list(option.type_) else 1,
+        metavar=option.placeholder,
+        instance_from_str=lambda words: read_value(option.type_, words, option.flag),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [option.default or ""],
+    )
+    hint = "" if option.default is None else f"(default: {option.default})"
+    argument = tyro.conf.arg(help=option.help or None, help_behavior_hint=hint)
+    annotation = Annotated[object, spec, argument]
+    return tyro.conf.Positional[annotation] if option.is_positional else annotation
+
+
+def _collected(options: Sequence[Option], parsed: object) -> dict[str, Json]:
+    given: dict[str, Json] = {}
+    for option in options:
+        value = parsed
+        for name in option.path:
+            value = getattr(value, name)
+        if isinstance(value, _NotGiven):
+            continue
+        table = given
+        for name in option.path[:-1]:
+            table = cast("dict[str, Json]", table.setdefault(name, {}))
+        table[option.path[-1]] = cast("Json", value)
+    return given
+
+
+def _condensed(printed: str) -> str:
+    """Return the message out of the box that tyro prints it in."""
+    lines = [line.translate(_BOX).strip() for line in printed.splitlines()]
+    body = []
+    for line in lines[1:]:
+        if line and not line.strip("─-"):
+            break
+        body.append(line)
+    return one_line(" ".join(body)) or one_line(printed) or "the command line cannot be parsed"
