@@ -365,7 +365,7 @@ def test_other_heads_refuse_masks(name: str, squash: bool) -> None:
 def test_other_spaces_are_refused(space: Space) -> None:
     with pytest.raises(
         SpaceError, match="expected Discrete, MultiDiscrete, MultiBinary or Box"
-    ) as e:
+    ) as caught:
         make_head(space, FEATURES)
     assert str(space) in str(caught.value)
 

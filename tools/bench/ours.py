@@ -1,11 +1,11 @@
 """The toolbox's side of the benchmarks."""
 
-from bench.plan import NUM_EPISODES, Outcome, Run
+from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
 from bench.workloads import Workload
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_core import Callback, Trainer, TrainerConfig, evaluate_policy
+from rl_core import Callback, ComponentSpec, Recipe, Trainer, TrainerConfig, evaluate_policy
 from rl_core.build import build, build_test_envs, build_trainer, compose
 from rl_envs import make_vec
 from rl_storages import RolloutStorage
@@ -65,7 +65,7 @@ def learn(run: Run) -> Outcome:
     try:
         trainer = build_trainer(parts, callbacks=[_Progress(Progress(run.steps))])
         training = trainer.train(total_steps=run.steps)
-        test_envs = build_test_envs(recipe)
+        test_envs = build_test_envs(_for_evaluation(recipe))
         try:
             found = evaluate_policy(parts.algorithm, test_envs, NUM_EPISODES, seed=run.seed)
         finally:
@@ -77,6 +77,14 @@ def learn(run: Run) -> Outcome:
         total_steps=training.total_steps,
         steps_per_second=training.steps_per_second,
     )
+
+
+def _for_evaluation(recipe: Recipe) -> Recipe:
+    env = recipe.env
+    if "num_envs" not in env:
+        return recipe
+    kwargs = {**env.kwargs, "num_envs": NUM_TEST_ENVS}
+    return recipe.replace(env=ComponentSpec("env", env.name, kwargs))
 
 
 class _Marks(Callback):

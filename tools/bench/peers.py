@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 
-from bench.plan import NUM_EPISODES, Outcome, Run
+from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
 from bench.workloads import Workload
@@ -82,7 +82,7 @@ def learn(run: Run) -> Outcome:
     make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
     normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
     envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed)
-    test_envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed + 10_000)
+    test_envs = make_vec_env(run.env, n_envs=NUM_TEST_ENVS, seed=run.seed + 10_000)
     if is_normalized:
         envs = normalize(envs, gamma=gamma)
         test_envs = normalize(test_envs, training=False, norm_reward=False)

@@ -21,6 +21,9 @@ SYSTEMS = ("ours", "sb3")
 NUM_EPISODES = 100
 """Of the evaluation that ends every run."""
 
+NUM_TEST_ENVS = 8
+"""Stepping together in that evaluation, each with its fixed share of the episodes."""
+
 _KEYS = {"algorithm": str, "env": str, "steps": int, "seeds": list, "target": int | float}
 
 Key = tuple[str, str, str, int, int, str]

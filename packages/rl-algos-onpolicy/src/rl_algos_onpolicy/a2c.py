@@ -117,32 +117,30 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
         return on_policy_recipe(env, num_envs=8, num_steps=5)
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Learn the policy and the value function each with an optimiser of its own."""
+        """Give policy and value function an optimiser each; the policy's moves what they share."""
         config = self.config
         bound = None if config.max_grad_norm is None else "max_grad_norm"
-        value = tuple(f"actor.{name}" for name in self.actor.value_modules)
-        policy = tuple(f"actor.{name}" for name in self.actor.policy_modules)
-        own = set(self.actor.policy_modules) | set(self.actor.value_modules)
-        shared = {name for name, child in self.actor.named_children() if any(child.parameters())}
-        if shared - own and config.policy_learning_rate != config.value_learning_rate:
+        own = (*self.actor.policy_modules, *self.actor.value_modules)
+        names = {name.partition(".")[0] for name, _ in self.actor.named_parameters()}
+        shared = sorted(names - set(own))
+        if shared and config.policy_learning_rate != config.value_learning_rate:
             raise ConfigError(
-                f"{', '.join(sorted(shared - own))}: policy and value function share it, so "
-                "policy_learning_rate and value_learning_rate must be equal, got "
-                f"{config.policy_learning_rate} and {config.value_learning_rate}"
+                f"policy and value function share {', '.join(shared)}, so policy_learning_rate and "
+                f"value_learning_rate must be equal, got {config.policy_learning_rate} and "
+                f"{config.value_learning_rate}"
             )
-        policy += tuple(f"actor.{name}" for name in sorted(shared - own))
         return (
             ParameterGroup(
-                name="policy",
-                modules=(*policy, "add_ons"),
-                learning_rate="policy_learning_rate",
+                name="value",
+                modules=tuple(f"actor.{name}" for name in self.actor.value_modules),
+                learning_rate="value_learning_rate",
                 max_grad_norm=bound,
                 optimizer=config.optimizer,
             ),
             ParameterGroup(
-                name="value",
-                modules=value,
-                learning_rate="value_learning_rate",
+                name="policy",
+                modules=("actor", "add_ons"),
+                learning_rate="policy_learning_rate",
                 max_grad_norm=bound,
                 optimizer=config.optimizer,
             ),

@@ -2,9 +2,10 @@
 
 import ast
 import inspect
+import itertools
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 _SECTION = re.compile(r"(Args|Arguments|Attributes|Parameters|Options):\s*")
 _ITEM = re.compile(r"\*{0,2}(\w+)(?: \([^)]*\))?:(?:\s+(.*))?")
@@ -30,7 +31,7 @@ def parameter_docs(documented: Callable[..., object]) -> dict[str, str]:
     owners = reversed(inspect.getmro(documented)[:-1]) if inspect.isclass(documented) else ()
     docs: dict[str, str] = {}
     for owner in owners:
-        docs |= _section_items(_doc(owner.__init__)) if "__init__" in vars(owner) else {}
+        docs |= _section_items(_doc(vars(owner).get("__init__")))
         docs |= _section_items(_doc(owner))
         docs |= _texts_under_fields(owner)
     if not inspect.isclass(documented):
@@ -43,7 +44,7 @@ def _doc(documented: object) -> str:
     return inspect.cleandoc(text) if isinstance(text, str) else ""
 
 
-def _section_items(doc: str) -> Mapping[str, str]:
+def _section_items(doc: str) -> dict[str, str]:
     items: dict[str, str] = {}
     in_section, name = False, ""
     for line in doc.splitlines():
@@ -59,14 +60,14 @@ def _section_items(doc: str) -> Mapping[str, str]:
     return items
 
 
-def _texts_under_fields(owner: type) -> Mapping[str, str]:
+def _texts_under_fields(owner: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
     except (OSError, TypeError, SyntaxError):
         return {}
     body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
     texts = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in itertools.pairwise(body):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import io
+import shutil
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NoReturn, cast
@@ -80,9 +82,8 @@ def parse(
 
 def print_help(command: Command) -> NoReturn:
     """Print the help of a command, and end."""
-    tyro.cli(
-        _tyro_type(command), prog=command.name, description=command.summary, args=["--help"]
-    )
+    summary = textwrap.fill(command.summary, min(shutil.get_terminal_size().columns, 100))
+    tyro.cli(_tyro_type(command), prog=command.name, description=summary, args=["--help"])
     raise SystemExit(0)
 
 
@@ -105,13 +106,15 @@ def _tyro_type(command: Command) -> type[object]:
 def _section_type(
     options: Sequence[Option], path: tuple[str, ...], sections: Mapping[str, str]
 ) -> type[object]:
-    fields: list[tuple[str, object, object]] = []
-    depth, not_given = len(path), dataclasses.field(default=_NotGiven())
-    for option in options:
-        if len(option.path) == depth + 1:
-            fields.append((option.path[-1], _annotation(option), not_given))
-    for name in dict.fromkeys(o.path[depth] for o in options if len(o.path) > depth + 1):
-        inside = [o for o in options if len(o.path) > depth + 1 and o.path[depth] == name]
+    depth = len(path)
+    deeper = [option for option in options if len(option.path) > depth + 1]
+    fields: list[tuple[str, object, object]] = [
+        (option.path[-1], _annotation(option), dataclasses.field(default=_NotGiven()))
+        for option in options
+        if len(option.path) == depth + 1
+    ]
+    for name in dict.fromkeys(option.path[depth] for option in deeper):
+        inside = [option for option in deeper if option.path[depth] == name]
         nested = _section_type(inside, (*path, name), sections)
         fields.append((name, nested, dataclasses.field(default_factory=nested)))
     return dataclasses.make_dataclass(

@@ -3,7 +3,7 @@
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import gymnasium
@@ -14,7 +14,7 @@ from torch.func import functional_call
 from rl_core.actor import ActionOutput, Actor
 from rl_core.addon import PolicyLossAddOn
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.gradients import (
     CompileMode,
     Gradients,
@@ -359,15 +359,17 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Change a hyper-parameter while running; learning rates reach the optimiser at once.
 
         Raises:
-            ConfigError: when there is no such hyper-parameter.
+            ConfigError: when there is no such hyper-parameter, or the config refuses the value.
         """
         if parameter_name not in self.schedules:
             hint = nearest(parameter_name, self.schedules)
             raise ConfigError(
                 f"{type(self).__name__} has no parameter '{parameter_name}' that may change{hint}"
             )
-        self.schedules[parameter_name] = as_schedule(new_parameter_value)
-        self.hyper[parameter_name].fill_(self.schedules[parameter_name].value(0.0))
+        schedule = as_schedule(new_parameter_value)
+        _check_value(self.config, parameter_name, new_parameter_value)
+        self.schedules[parameter_name] = schedule
+        self.hyper[parameter_name].fill_(schedule.value(0.0))
 
     # Weights and state
 
@@ -382,11 +384,17 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
         Returns:
             Whether they were taken.
+
+        Raises:
+            ConfigError: when they belong to other networks.
         """
         if weights.version < self.gradients.count:
             return False
         module: nn.Module = self.actor if acting_only else self._modules
-        module.load_state_dict(dict(weights.tensors))
+        try:
+            module.load_state_dict(dict(weights.tensors))
+        except RuntimeError as error:
+            raise ConfigError(f"the weights do not fit: {error}") from error
         self.gradients.count = weights.version
         return True
 
@@ -404,7 +412,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Take over a state returned by `state_dict`.
 
         Raises:
-            ConfigError: when it belongs to an algorithm built otherwise.
+            CheckpointError: when it belongs to an algorithm built otherwise.
         """
         modules, gradients, schedules, generator, more = (
             state[key] for key in ("modules", "gradients", "schedules", "generator", "more")
@@ -417,7 +425,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         try:
             self._modules.load_state_dict(typing.cast("dict[str, Tensor]", dict(modules)))
         except RuntimeError as error:
-            raise ConfigError(f"the saved weights do not fit: {error}") from error
+            raise CheckpointError(f"the saved weights do not fit: {error}") from error
         self.gradients.load_state_dict(gradients)
         self.schedules = {name: parse_schedule(str(text)) for name, text in schedules.items()}
         set_generator_state(self.generator, generator)
@@ -460,7 +468,7 @@ def run_update(algorithm: AnyAlgorithm, storage: AnyStorage) -> dict[str, float]
             storage.after_gradients(batch, algorithm.gradient_step(batch))
         if step.stopped:
             break
-    if rollout is not None:
+    if rollout is not None and step.learns:
         algorithm.actor.update_normalization(rollout.observation, rollout.valid)
     storage.after_update()
     return {name: float(value) for name, value in prepared.items()}
@@ -489,6 +497,13 @@ def _schedules_of(config: object) -> dict[str, Schedule]:
         if Schedule in typing.get_args(hints[field.name])
         and getattr(config, field.name) is not None
     }
+
+
+def _check_value(config: object, name: str, value: float | Schedule) -> None:
+    """Let the config's own checks judge a new value."""
+    assert is_dataclass(config)
+    assert not isinstance(config, type)
+    replace(config, **{name: value})
 
 
 def _batch_size(batch: object) -> int:

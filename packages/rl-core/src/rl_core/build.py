@@ -276,8 +276,9 @@ def _with_nested_defaults(cls: type[object], given: Mapping[str, Json]) -> dict[
     """Complete the tables of options that are given in part, from the defaults of their owner."""
     completed = dict(given)
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # options are a dataclass
-        has_factory = field.default_factory is not dataclasses.MISSING
-        default: object = field.default_factory() if has_factory else field.default
+        default: object = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
         table, defaults = given.get(field.name), None
         if isinstance(table, dict) and dataclasses.is_dataclass(default):
             defaults = encode(default)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_core.optimizers import OptimizerConfig, new_optimizer_state, optimizer_step
 from rl_core.parameters import ParameterVector
 from rl_core.types import StateDict
@@ -96,12 +96,18 @@ class Gradients:
         num_samples: how many samples they average over.
         tensors: one vector `(P,)` per parameter group.
         finite: whether the loss was finite.
+        metrics: the loss's metrics, each 0-dim.
+        samples: the loss's per-sample results, each `(N,)`.
+        stop: whether the loss asked to end the phase.
     """
 
     version: int
     num_samples: int
     tensors: Mapping[str, Tensor]
     finite: bool
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    samples: Mapping[str, Tensor] = field(default_factory=dict)
+    stop: bool = False
 
 
 class HyperParameters(nn.Module):
@@ -182,6 +188,7 @@ class GradientStep(Generic[BatchT]):
         self._metric_names: tuple[str, ...] = ()
         self._metric_sums = torch.zeros(0, device=self._device)
         self._metric_count = torch.zeros((), device=self._device)
+        self._computed: Gradients | None = None
         self._compiled: Callable[..., Mapping[str, Tensor]] | None = None
 
     @property
@@ -214,7 +221,8 @@ class GradientStep(Generic[BatchT]):
             options={"cpp_wrapper": True} if on_cpu else None,
             mode=None if on_cpu else "reduce-overhead",
         )
-        self._prepare_metrics(batch, noise)
+        with torch.no_grad():
+            self._name_metrics(self._loss(batch, noise).metrics)
         if self._device.type == "cuda":
             for vector in self.vectors.values():
                 torch._dynamo.mark_static_address(vector.values)
@@ -248,8 +256,8 @@ class GradientStep(Generic[BatchT]):
         """
         if self._compiled is None:
             finite, output = self._autograd(batch, noise)
-            self._apply(finite, output, fused=True)
-            samples: Mapping[str, Tensor] = output.samples
+            self._apply(finite, output.stop, output.metrics)
+            samples: Mapping[str, Tensor] = _detached(output.samples)
         else:
             samples = self._compiled(self._due(), *self._tensors(), batch, noise)
         self.count += 1
@@ -257,30 +265,44 @@ class GradientStep(Generic[BatchT]):
 
     def compute_gradients(self, batch: BatchT, noise: Noise, num_samples: int) -> Gradients:
         """Compute gradients and change nothing."""
-        finite, _ = self._autograd(batch, noise)
-        tensors = {name: self.vectors[name].gradient.clone() for name in self._groups}
-        return Gradients(self.count, num_samples, tensors, bool(finite))
+        finite, output = self._autograd(batch, noise)
+        self._computed = Gradients(
+            self.count,
+            num_samples,
+            {name: self.vectors[name].gradient.clone() for name in self._groups},
+            bool(finite),
+            _detached(output.metrics),
+            _detached(output.samples),
+            output.stop is not None and bool(output.stop),
+        )
+        return self._computed
 
     def apply_gradients(self, gradients: Gradients | None) -> None:
         """Clip, step and move targets, with given gradients or those computed last.
 
         Raises:
-            ConfigError: when a group's gradient is missing or has another size.
+            ConfigError: when a group's gradient is missing or has another size, or when none is
+                given and none was computed.
         """
-        finite = torch.tensor(True, device=self._device)
-        if gradients is not None:
-            for name in self._groups:
-                vector = self.vectors[name]
-                given = gradients.tensors.get(name)
-                if given is None or given.shape != vector.gradient.shape:
-                    got = "none" if given is None else str(tuple(given.shape))
-                    raise ConfigError(
-                        f"gradients of group '{name}': expected shape "
-                        f"{tuple(vector.gradient.shape)}, got {got}"
-                    )
-                vector.gradient.copy_(given)
-            finite.fill_(gradients.finite)
-        self._apply(finite, None, fused=True)
+        gradients = gradients or self._computed
+        if gradients is None:
+            raise ConfigError("no gradients were given and none were computed before")
+        for name in self._groups:
+            vector = self.vectors[name]
+            given = gradients.tensors.get(name)
+            if given is None or given.shape != vector.gradient.shape:
+                got = "none" if given is None else str(tuple(given.shape))
+                raise ConfigError(
+                    f"gradients of group '{name}': expected shape "
+                    f"{tuple(vector.gradient.shape)}, got {got}"
+                )
+        for name in self._groups:
+            self.vectors[name].gradient.copy_(gradients.tensors[name])
+        self._apply(
+            torch.tensor(gradients.finite, device=self._device),
+            torch.tensor(gradients.stop, device=self._device),
+            {name: metric.to(self._device) for name, metric in gradients.metrics.items()} or None,
+        )
         self.count += 1
 
     def begin_phase(self) -> None:
@@ -291,6 +313,11 @@ class GradientStep(Generic[BatchT]):
     def stopped(self) -> bool:
         """Whether a loss asked for the phase to stop."""
         return bool(self._stopped)
+
+    @property
+    def learns(self) -> bool:
+        """Whether any group has a learning rate above 0."""
+        return any(float(self._hyper[group.learning_rate]) > 0.0 for group in self._groups.values())
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means of the metrics since the last reading; empty without any step.
@@ -329,7 +356,7 @@ class GradientStep(Generic[BatchT]):
         """Take over a state returned by `state_dict`.
 
         Raises:
-            ConfigError: when it belongs to other groups or sizes.
+            CheckpointError: when it belongs to other groups or sizes.
         """
         count, optimizers = state["count"], state["optimizers"]
         assert isinstance(count, int)
@@ -375,24 +402,27 @@ class GradientStep(Generic[BatchT]):
             return output.loss, output
 
         gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)
-        self._finish(due, values, states, gradients, torch.isfinite(value), output, fused=False)
+        finite = torch.isfinite(value)
+        self._finish(due, values, states, gradients, finite, output.stop, output.metrics)
         samples: Mapping[str, Tensor] = output.samples
         return samples
 
     def _autograd(self, batch: BatchT, noise: Noise) -> tuple[Tensor, LossOutput]:
-        if not self._metric_names:
-            self._prepare_metrics(batch, noise)
         for name in self._groups:
             self.vectors[name].gradient.zero_()
         output: LossOutput = self._loss(batch, noise)
         output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return torch.isfinite(output.loss.detach()), output
 
-    def _apply(self, finite: Tensor, output: LossOutput | None, *, fused: bool) -> None:
+    def _apply(
+        self, finite: Tensor, stop: Tensor | None, metrics: Mapping[str, Tensor] | None
+    ) -> None:
+        if metrics is not None and not self._metric_names:
+            self._name_metrics(metrics)
         due = self._due()
         values, states = self._tensors()
         gradients = {name: self.vectors[name].gradient for name in self._groups if name in due}
-        self._finish(due, values, states, gradients, finite, output, fused=fused)
+        self._finish(due, values, states, gradients, finite, stop, metrics)
 
     @torch.no_grad()
     def _finish(
@@ -402,17 +432,16 @@ class GradientStep(Generic[BatchT]):
         states: dict[str, dict[str, Tensor]],
         gradients: dict[str, Tensor],
         finite: Tensor,
-        output: LossOutput | None,
-        *,
-        fused: bool,
+        stop: Tensor | None,
+        metrics: Mapping[str, Tensor] | None,
     ) -> None:
         """Clip, step, move targets and note metrics, all masked where the step must not count."""
         norms = {name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()}
         for norm in norms.values():
             finite = finite & torch.isfinite(norm)
         before = ~self._stopped
-        if output is not None and output.stop is not None:
-            self._stopped.logical_or_(output.stop.detach())
+        if stop is not None:
+            self._stopped.logical_or_(stop.detach())
         apply = finite & ~self._stopped
         for name, gradient in gradients.items():
             group = self._groups[name]
@@ -421,16 +450,18 @@ class GradientStep(Generic[BatchT]):
                 norm = self._joint_norm(group.max_grad_norm, norms)
                 gradient = gradient * (bound / (norm + 1e-6)).clamp(max=1.0)
             rate = self._hyper[group.learning_rate]
-            optimizer_step(
-                group.optimizer, values[name], gradient, states[name], rate, apply, fused=fused
-            )
+            # A rate of 0 must not fill the optimiser's moments either.
+            moves = apply & (rate > 0.0)
+            optimizer_step(group.optimizer, values[name], gradient, states[name], rate, moves)
         for target in self._targets:
             if target.module in due:
-                weight = torch.where(apply, self._hyper[target.tau], 0.0)
-                values[target.module].lerp_(values[target.source], weight)
+                rate = self._hyper[self._groups[target.source].learning_rate]
+                tau = torch.where(apply & (rate > 0.0), self._hyper[target.tau], 0.0)
+                slow = values[target.module]
+                slow.lerp_(values[target.source], tau.to(slow.dtype))
         self._skipped.add_((~finite & before).to(torch.float32))
-        if output is not None:
-            self._note_metrics(output, norms, finite & before)
+        if metrics is not None:
+            self._note_metrics(metrics, norms, finite & before)
 
     def _joint_norm(self, bound: str, norms: Mapping[str, Tensor]) -> Tensor:
         sharing = [
@@ -442,21 +473,20 @@ class GradientStep(Generic[BatchT]):
         return joint
 
     def _note_metrics(
-        self, output: LossOutput, norms: Mapping[str, Tensor], counts: Tensor
+        self, metrics: Mapping[str, Tensor], norms: Mapping[str, Tensor], counts: Tensor
     ) -> None:
         zero = torch.zeros((), device=self._device)
         norm_metrics = {f"gradients/{name}_norm": norms.get(name, zero) for name in self._groups}
-        metrics = {**output.metrics, **norm_metrics}
-        stacked = torch.stack([metrics[name].detach() for name in self._metric_names])
+        named = {**metrics, **norm_metrics}
+        stacked = torch.stack(
+            [named[name].detach().to(torch.float32) for name in self._metric_names]
+        )
         self._metric_sums.add_(torch.where(counts, stacked, 0.0))
         self._metric_count.add_(counts.to(torch.float32))
 
-    @torch.no_grad()
-    def _prepare_metrics(self, batch: BatchT, noise: Noise) -> None:
-        """Learn the metrics' names from one trial of the loss."""
-        output: LossOutput = self._loss(batch, noise)
+    def _name_metrics(self, metrics: Mapping[str, Tensor]) -> None:
         norms = tuple(f"gradients/{name}_norm" for name in self._groups)
-        self._metric_names = (*output.metrics, *norms)
+        self._metric_names = (*metrics, *norms)
         self._metric_sums = torch.zeros(len(self._metric_names), device=self._device)
 
 
@@ -496,8 +526,12 @@ def _parameter_vectors(
     return vectors
 
 
+def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
 def _copy_into(what: str, target: Tensor, value: object) -> None:
     if not isinstance(value, Tensor) or value.shape != target.shape:
         got = tuple(value.shape) if isinstance(value, Tensor) else "nothing"
-        raise ConfigError(f"{what}: expected shape {tuple(target.shape)}, got {got}")
+        raise CheckpointError(f"{what}: expected shape {tuple(target.shape)}, got {got}")
     target.copy_(value)

@@ -82,10 +82,10 @@ def optimizer_step(
     state: Mapping[str, Tensor],
     learning_rate: Tensor,
     apply: Tensor,
-    *,
-    fused: bool,
 ) -> None:
     """Move the parameters in place, or leave everything as it is.
+
+    Outside compiled graphs Adam runs as one fused kernel that knows how to skip.
 
     Args:
         config: the update rule.
@@ -94,9 +94,8 @@ def optimizer_step(
         state: from `new_optimizer_state`, changed in place.
         learning_rate: 0-dim.
         apply: 0-dim bool; where False neither parameters nor state change.
-        fused: run Adam as one kernel that knows how to skip; only outside compiled graphs.
     """
-    if fused and config.name in ("adam", "adamw"):
+    if config.name in ("adam", "adamw") and not torch.compiler.is_compiling():
         skip = (~apply).to(torch.float32)
         _adam(config, parameters, gradient, state, learning_rate, found_inf=skip)
         return

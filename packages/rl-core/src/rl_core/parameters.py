@@ -71,10 +71,20 @@ class ParameterVector:
         """Make sure that the modules still use this vector.
 
         Raises:
-            ConfigError: when a module was moved or its parameters were replaced.
+            ConfigError: when a module was moved, or its parameters or gradients were replaced.
         """
-        if self._first is not None and self._first.data_ptr() != self.values.data_ptr():
+        first = self._first
+        if first is None:
+            return
+        if first.data_ptr() != self.values.data_ptr():
             raise ConfigError(
                 "the actor's parameters were moved or replaced after the algorithm was built; "
                 "move the actor to its device first, and load weights with load_state_dict"
+            )
+        if first.requires_grad and (
+            first.grad is None or first.grad.data_ptr() != self.gradient.data_ptr()
+        ):
+            raise ConfigError(
+                "the actor's gradients were replaced after the algorithm was built, so that it "
+                "learns no more; call zero_grad(set_to_none=False), or not at all"
             )

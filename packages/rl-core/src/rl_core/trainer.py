@@ -14,10 +14,12 @@ from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import (
+    Checkpoint,
     clean_temporary,
     latest_checkpoint,
     prune_checkpoints,
     save_checkpoint,
+    set_aside_checkpoint,
 )
 from rl_core.collector import Collector
 from rl_core.env import VecEnv
@@ -262,14 +264,17 @@ class Trainer:
         prune_checkpoints(directory, keep=self.config.keep_checkpoints, protect=protect)
         return path
 
-    def resume(self) -> Path:
+    def resume(self) -> Checkpoint:
         """Go on from the newest readable checkpoint of the run directory.
 
+        Newer ones that are damaged are renamed, so that their steps can be saved again.
+
         Returns:
-            The checkpoint.
+            The checkpoint; its ``skipped`` names those that had to be passed over.
 
         Raises:
-            CheckpointError: when there is none.
+            ConfigError: without a run directory.
+            CheckpointError: when there is no readable checkpoint.
         """
         if self.run_dir is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
@@ -278,8 +283,10 @@ class Trainer:
         if checkpoint is None:
             raise CheckpointError(f"{directory} holds no checkpoint to resume from")
         self.load_state_dict(checkpoint.state)
+        for skipped in checkpoint.skipped:
+            set_aside_checkpoint(skipped.path)
         self._resumed_from = checkpoint.path
-        return checkpoint.path
+        return checkpoint
 
     def state_dict(self) -> StateDict:
         """Return the state of every part."""
@@ -309,6 +316,8 @@ class Trainer:
         self.algorithm.load_state_dict(algorithm)
         self.collector.load_state_dict(collector)
         self.storage.load_state_dict(storage)
+        if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
+            self.storage.reset()  # its running episodes are lost; a rollout must not span the seam
         self._recent_returns.extend(value for value in returns if isinstance(value, float))
         self._recent_lengths.extend(value for value in lengths if isinstance(value, float))
 
@@ -325,7 +334,10 @@ class Trainer:
         )
         stop = False
         while not stop and self._reached(goal) < goal.target:
-            collection = self.collector.collect(update_every, into=self.storage)
+            rows = update_every
+            if self.storage.rollout_steps is not None:
+                rows -= len(self.storage) * self.envs.num_envs  # an interrupted rollout is finished
+            collection = self.collector.collect(rows, into=self.storage)
             for episode in collection.episodes:
                 self._recent_returns.append(episode.episode_return)
                 self._recent_lengths.append(float(episode.length))

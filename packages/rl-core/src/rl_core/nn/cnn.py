@@ -14,8 +14,8 @@ class NatureCNN(nn.Module):
     """The convolutional network of the Nature DQN paper.
 
     Args:
-        image_shape: `(H, W, C)` or `(C, H, W)`; the smallest of first and last axis is taken to
-            be the channels.
+        image_shape: `(H, W, C)` or `(C, H, W)`; the smaller of first and last axis is taken to
+            be the channels, the last one when they are equal.
         out_features: width of the final linear layer.
         scale: what pixels are divided by before the first layer.
 
@@ -30,7 +30,7 @@ class NatureCNN(nn.Module):
         self, image_shape: tuple[int, int, int], out_features: int = 512, *, scale: float = 255.0
     ) -> None:
         super().__init__()
-        self.channels_last = image_shape[2] < image_shape[0]
+        self.channels_last = image_shape[2] <= image_shape[0]
         height, width, channels = (
             image_shape if self.channels_last else (image_shape[1], image_shape[2], image_shape[0])
         )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import gymnasium
+import numpy as np
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
@@ -43,15 +44,13 @@ class ObservationEncoder(nn.Module):
         named.pop(ACTION_MASK_KEY, None)
         if not named:
             raise SpaceError("the observation space holds nothing but an action mask")
-        self.encoders = nn.ModuleDict(
-            {
-                _module_name(key): _encoder(leaf, normalize, image_features)
-                for key, leaf in named.items()
-            }
+        # A list, because not every key can name a module.
+        self.encoders = nn.ModuleList(
+            _encoder(leaf, normalize, image_features) for leaf in named.values()
         )
-        self._keys = tuple((key, _module_name(key)) for key in named)
-        self._only = None if self.is_dict else self.encoders[_module_name("")]
-        self.out_features = sum(feature_size(part) for part in self.encoders.values())
+        self._keys = tuple(named)
+        self._only = None if self.is_dict else self.encoders[0]
+        self.out_features = sum(feature_size(part) for part in self.encoders)
 
     def forward(self, observation: Observation) -> Tensor:
         """Map an observation with any batch axes to features `(*batch, F)`."""
@@ -59,7 +58,8 @@ class ObservationEncoder(nn.Module):
             features: Tensor = self._only(observation)
             return features
         assert not isinstance(observation, Tensor)
-        return torch.cat([self.encoders[name](observation[key]) for key, name in self._keys], -1)
+        parts = zip(self._keys, self.encoders, strict=True)
+        return torch.cat([encoder(observation[key]) for key, encoder in parts], -1)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the running statistics; does nothing without them.
@@ -68,8 +68,7 @@ class ObservationEncoder(nn.Module):
             observation: with any batch axes.
             mask: shape of the batch axes, bool: which ones count.
         """
-        for key, name in self._keys:
-            part = self.encoders[name]
+        for key, part in zip(self._keys, self.encoders, strict=True):
             if isinstance(part, _VectorEncoder):
                 values = observation if isinstance(observation, Tensor) else observation[key]
                 part.update(values, mask)
@@ -78,8 +77,7 @@ class ObservationEncoder(nn.Module):
     def normalizes(self) -> bool:
         """Whether any part keeps running statistics."""
         return any(
-            isinstance(part, _VectorEncoder) and part.norm is not None
-            for part in self.encoders.values()
+            isinstance(part, _VectorEncoder) and part.norm is not None for part in self.encoders
         )
 
 
@@ -152,7 +150,8 @@ def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: in
     shape = event_shape(space)
     if isinstance(space, spaces.Box):
         if is_image(space):
-            return NatureCNN((shape[0], shape[1], shape[2]), image_features)
+            brightest = 255.0 if space.dtype == np.uint8 else float(space.high.max())
+            return NatureCNN((shape[0], shape[1], shape[2]), image_features, scale=brightest)
         return _VectorEncoder(shape, normalize)
     if isinstance(space, spaces.Discrete):
         return _CategoryEncoder([int(space.n)], [int(space.start)], 0)
@@ -162,7 +161,3 @@ def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: in
     if isinstance(space, spaces.MultiBinary):
         return _VectorEncoder(shape, normalize=False)
     raise SpaceError(f"no encoding for observation space {space}; give a feature extractor")
-
-
-def _module_name(key: str) -> str:
-    return "observation" if key == "" else key.replace(".", "_")

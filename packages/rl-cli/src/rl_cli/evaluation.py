@@ -1,0 +1,132 @@
+"""``rl eval``."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rl_cli.errors import UsageError, held_warnings, print_warning
+from rl_cli.options import command_options
+from rl_cli.parser import Command, parse
+from rl_cli.run_directory import Run, open_run, skipped_checkpoints
+from rl_cli.summary import evaluation_line
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.build import build_algorithm, build_envs, resolve_device
+from rl_core.checkpoint import Checkpoint, latest_checkpoint
+from rl_core.codec import decode
+from rl_core.errors import CheckpointError
+from rl_core.evaluation import EvaluationResult, evaluate_policy
+from rl_core.recipe import ComponentSpec
+from rl_core.seeding import spawn_seed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalArguments:
+    """What ``rl eval`` takes.
+
+    Attributes:
+        run_dir: directory of the run.
+        episodes: how many, divided evenly among the environments.
+        seed: of the environments.
+        json: print one JSON object and nothing else.
+        device: another one than the run was started on.
+    """
+
+    run_dir: str
+    episodes: int = 100
+    seed: int = 0
+    json: bool = False
+    device: str | None = None
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Evaluate the policy of a run's newest checkpoint, deterministically.
+
+    Args:
+        words: as typed after ``rl eval``.
+
+    Returns:
+        The exit status.
+    """
+    options = command_options(
+        EvalArguments,
+        positional={"run_dir": "RUN_DIR"},
+        placeholders={"device": "auto|cpu|cuda"},
+    )
+    summary = "Evaluate the policy of a run's newest checkpoint, which acts deterministically."
+    command = Command("rl eval", summary, options, required=1)
+    arguments = decode(EvalArguments, parse(command, words))
+    if arguments.episodes < 1:
+        raise UsageError(f"--episodes must be at least 1, got {arguments.episodes}")
+    if arguments.seed < 0:
+        raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
+    with _stdout_kept_clean() if arguments.json else contextlib.nullcontext():
+        run = open_run(arguments.run_dir)
+        checkpoint, result = _evaluate(run, arguments)
+    if arguments.json:
+        facts = {"checkpoint": str(checkpoint.path), "step": checkpoint.step}
+        print(json.dumps({**facts, "seed": arguments.seed, **result.as_dict()}, allow_nan=False))
+    else:
+        print(
+            f"{run.recipe.algorithm.name} on {run.recipe.env.name}, step {checkpoint.step:,}: "
+            f"{evaluation_line(result)}"
+        )
+    return 0
+
+
+def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, EvaluationResult]:
+    with held_warnings():
+        checkpoint = latest_checkpoint(run.checkpoints)
+        assert checkpoint is not None
+        device = resolve_device(arguments.device or run.recipe.device)
+        envs = build_envs(
+            _with_fewer_envs(run.recipe.env, arguments.episodes), spawn_seed(arguments.seed, "test")
+        )
+    try:
+        with held_warnings():
+            algorithm = build_algorithm(run.recipe, envs, device)
+            _load(algorithm, checkpoint)
+        for path, reason in skipped_checkpoints(run, checkpoint.path):
+            print_warning(f"{path.name} was passed over for {checkpoint.path.name}: {reason}")
+        result = evaluate_policy(algorithm, envs, arguments.episodes, seed=arguments.seed)
+    finally:
+        envs.close()
+    return checkpoint, result
+
+
+def _load(algorithm: AnyAlgorithm, checkpoint: Checkpoint) -> None:
+    state = checkpoint.state.get("algorithm")
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"{checkpoint.path} holds no algorithm; it was not made by training")
+    algorithm.load_state_dict(state)
+
+
+def _with_fewer_envs(env: ComponentSpec, episodes: int) -> ComponentSpec:
+    """Leave out environments that would have no episode to play."""
+    num_envs = env.get("num_envs")
+    if not isinstance(num_envs, int) or num_envs <= episodes:
+        return env
+    return ComponentSpec("env", env.name, {**env.kwargs, "num_envs": episodes})
+
+
+@contextlib.contextmanager
+def _stdout_kept_clean() -> Iterator[None]:
+    """Send what environments print within a block to standard error instead."""
+    sys.stdout.flush()
+    try:
+        is_real = sys.stdout.fileno() == 1
+    except io.UnsupportedOperation:
+        is_real = False
+    kept = os.dup(1) if is_real else None
+    try:
+        if kept is not None:
+            os.dup2(2, 1)  # also for libraries in C, and for worker processes
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)

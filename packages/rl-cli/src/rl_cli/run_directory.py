@@ -1,0 +1,130 @@
+"""The directory of a run: choosing a new one, and opening one that is there."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rl_cli.errors import UsageError, one_line
+from rl_core.checkpoint import list_checkpoints, set_aside_checkpoint, verify_checkpoint
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.recipe import Recipe
+
+RECIPE, METRICS, CHECKPOINTS = "recipe.toml", "metrics.jsonl", "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that was started before.
+
+    Attributes:
+        path: its directory.
+        recipe: what it was built from.
+    """
+
+    path: Path
+    recipe: Recipe
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of its checkpoints."""
+        return self.path / CHECKPOINTS
+
+
+def default_run_dir(recipe: Recipe, now: datetime) -> Path:
+    """Choose a directory that does not exist yet."""
+    env = recipe.env.name.replace("/", "-")
+    name = f"{recipe.algorithm.name}-{env}-s{recipe.seed}-{now:%Y%m%d-%H%M%S}"
+    path, number = Path("runs") / name, 2
+    while path.exists():
+        path, number = Path("runs") / f"{name}-{number}", number + 1
+    return path
+
+
+def check_new(path: Path) -> None:
+    """Make sure that a run can be written into a directory; nothing is created.
+
+    Raises:
+        UsageError: when it holds something already, or cannot be written.
+    """
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"run directory {path} is a file; choose another --run-dir")
+    try:
+        if path.exists() and any(path.iterdir()):
+            is_run = (path / RECIPE).is_file()
+            advice = f", or go on with it: rl resume {path}" if is_run else ""
+            raise UsageError(
+                f"run directory {path} exists and is not empty; choose another --run-dir{advice}"
+            )
+        parent = next(above for above in (path, *path.absolute().parents) if above.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise UsageError(f"run directory {path} is not writable; choose another --run-dir")
+    except OSError as error:
+        raise UsageError(f"run directory {path} is not usable: {error.strerror}") from error
+
+
+def discard_if_fresh(path: Path) -> None:
+    """Remove the directory of a run that failed before it had anything to keep."""
+    if list_checkpoints(path / CHECKPOINTS):
+        return
+    metrics = path / METRICS
+    with contextlib.suppress(OSError):
+        if metrics.exists() and metrics.stat().st_size:
+            return
+        if {entry.name for entry in path.iterdir()} <= {RECIPE, METRICS, CHECKPOINTS}:
+            (path / CHECKPOINTS).rmdir()
+            (path / METRICS).unlink(missing_ok=True)
+            (path / RECIPE).unlink(missing_ok=True)
+            path.rmdir()
+
+
+def open_run(directory: str) -> Run:
+    """Open the directory of a run that was started before.
+
+    Raises:
+        UsageError: when it is none, or holds parts that only Python can supply.
+        ConfigError: when its recipe cannot be read.
+    """
+    path = Path(directory)
+    if not path.exists():
+        raise UsageError(f"there is no run directory {path}")
+    if not path.is_dir() or not (path / RECIPE).is_file():
+        raise UsageError(
+            f"{path} is no run: it has no {RECIPE}; give the directory that rl train wrote"
+        )
+    recipe = Recipe.load(path / RECIPE)
+    custom = [
+        spec.kind
+        for spec in (recipe.env, recipe.actor, recipe.algorithm, recipe.storage)
+        if spec.is_custom
+    ]
+    if custom:
+        raise ConfigError(
+            f"{path} was trained with Python objects as its {' and '.join(custom)}, which the "
+            "command line cannot rebuild; in Python, rl_core.load(directory, parts=...) takes them"
+        )
+    if not list_checkpoints(path / CHECKPOINTS):
+        raise UsageError(f"{path} is no run to go on with: it has no checkpoint in {CHECKPOINTS}/")
+    return Run(path, recipe)
+
+
+def skipped_checkpoints(run: Run, loaded: Path) -> list[tuple[Path, str]]:
+    """Return the checkpoints newer than the one that was loaded, and what is wrong with them."""
+    skipped = []
+    for path in reversed(list_checkpoints(run.checkpoints)):
+        if path == loaded:
+            break
+        try:
+            verify_checkpoint(path)
+            reason = "it cannot be read"
+        except CheckpointError as error:
+            reason = str(error)
+        skipped.append((path, one_line(reason)))
+    return skipped
+
+
+def set_aside(paths: list[Path]) -> None:
+    """Rename damaged checkpoints, so that the run can save these steps again."""
+    for path in paths:
+        set_aside_checkpoint(path)

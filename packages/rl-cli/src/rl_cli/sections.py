@@ -1,0 +1,109 @@
+"""Options by section, from a configuration file and from the command line."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from rl_cli.errors import UsageError
+from rl_core.errors import ConfigError
+from rl_core.recipe import CUSTOM, Tables, load_tables
+from rl_core.types import Json
+
+SECTIONS = ("algorithm", "actor", "storage", "env", "trainer")
+"""The sections of a recipe that hold options."""
+
+_NAME_GIVEN_APART = ("env", "algorithm")
+
+
+class ConfigFile:
+    """A recipe, or a part of one, that the user starts from; without a path an empty one.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigError: when it cannot be read, or is no part of a recipe.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self.tables: Tables = {} if path is None else load_tables(Path(path))
+        for section in SECTIONS:
+            name = self._table(section).get("name")
+            if name == CUSTOM:
+                raise ConfigError(
+                    f"{path}: its {section} is 'custom', an object given in Python; the command "
+                    "line can only build registered names"
+                )
+            if name is not None and not isinstance(name, str):
+                raise ConfigError(f"{path}: [{section}] name: got {name!r}; expected text")
+
+    @property
+    def sections(self) -> dict[str, Tables]:
+        """Options by section, in the form that `rl_core.build.compose` takes."""
+        sections = {section: dict(self._table(section)) for section in SECTIONS}
+        for section in _NAME_GIVEN_APART:
+            sections[section].pop("name", None)
+        sections["trainer"].pop("total_steps", None)
+        return sections
+
+    @property
+    def total_steps(self) -> Json:
+        """The length of the run; a recorded run has it among what was resolved."""
+        for section in ("trainer", "resolved"):
+            if "total_steps" in self._table(section):
+                return self._table(section)["total_steps"]
+        return None
+
+    def agreed_name(self, section: str, typed: str | None, place: str) -> str:
+        """Return a component's name, given here or on the command line, or the same in both.
+
+        Args:
+            section: ``algorithm`` or ``env``.
+            typed: what the command line gives.
+            place: what the command line calls it.
+
+        Raises:
+            UsageError: when there are two names, or none.
+        """
+        filed = cast("str | None", self._table(section).get("name"))
+        if typed is not None and filed is not None and typed != filed:
+            raise UsageError(
+                f"{place} is '{typed}', but {self.path} says {section} '{filed}'; leave one of "
+                "them out"
+            )
+        name = typed or filed
+        if name is None:
+            raise UsageError(
+                f"{place} is missing; give both names, as in rl train ppo CartPole-v1, or a "
+                f"--config whose [{section}] has a name"
+            )
+        return name
+
+    def _table(self, section: str) -> Tables:
+        return cast("Tables", self.tables.get(section, {}))
+
+
+def merged_sections(filed: Mapping[str, Tables], given: Tables) -> dict[str, Tables]:
+    """Let the command line win over the file, option by option.
+
+    Args:
+        filed: options of the file.
+        given: what the user typed; other values than sections are left out.
+    """
+    merged: dict[str, Tables] = {}
+    for section in SECTIONS:
+        old, new = filed[section], cast("Tables", given.get(section, {}))
+        if "name" in old and "name" in new and old["name"] != new["name"]:
+            old = {}  # the options of one component mean nothing to another
+        merged[section] = _merged(old, new)
+    return merged
+
+
+def _merged(old: Tables, new: Tables) -> Tables:
+    merged = dict(old)
+    for key, value in new.items():
+        below = merged.get(key)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        merged[key] = _merged(cast("Tables", below), cast("Tables", value)) if both else value
+    return merged

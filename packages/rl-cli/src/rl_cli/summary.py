@@ -1,0 +1,57 @@
+"""What a command says about a run or a policy when it is over."""
+
+from pathlib import Path
+from typing import TextIO
+
+from rl_cli.curve import TEST_RETURN, TRAIN_RETURN, draw_image, draw_text, read_curve
+from rl_cli.run_directory import METRICS
+from rl_core.evaluation import EvaluationResult
+from rl_core.recipe import Recipe
+from rl_core.trainer import TrainingResult
+
+
+def print_training(stream: TextIO, recipe: Recipe, run_dir: Path, result: TrainingResult) -> None:
+    """Print how a run went, with its learning curve; draw the curve into the run directory.
+
+    Args:
+        stream: where to print.
+        recipe: of the run.
+        run_dir: of the run.
+        result: of the training.
+    """
+    title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
+    curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
+    draw_image(curves, run_dir / "curve.png", title)
+    lines = [
+        f"{title}: {result.total_steps:,} steps in {result.wall_seconds:.1f} s"
+        f" ({result.steps_per_second:,.0f} steps/s)",
+        "",
+    ]
+    plot = draw_text(curves[TRAIN_RETURN], ascii_only=not _shows_lines(stream))
+    lines += ["mean return of the last 100 episodes", *plot, ""] if plot else []
+    if result.evaluation is not None:
+        lines += [f"evaluation  {evaluation_line(result.evaluation)}"]
+    lines += [
+        f"run         {run_dir}",
+        f"next        rl eval {run_dir}",
+        f"            rl resume {run_dir} --total-steps {2 * result.total_steps}",
+    ]
+    print("\n".join(lines), file=stream)
+
+
+def evaluation_line(result: EvaluationResult) -> str:
+    """Say in one line what an evaluation found."""
+    low, high = result.ci95
+    line = (
+        f"mean {result.mean:.1f}, std {result.std:.1f}, IQM {result.iqm:.1f}"
+        f" (95% interval {low:.1f} to {high:.1f}), {result.num_episodes} deterministic episodes"
+    )
+    return line if result.success_rate is None else f"{line}, success {result.success_rate:.0%}"
+
+
+def _shows_lines(stream: TextIO) -> bool:
+    try:
+        "─╭".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
