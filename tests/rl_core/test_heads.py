@@ -244,10 +244,11 @@ def test_squashed_env_actions_map_back(name: str) -> None:
 
 def test_squashing_survives_coinciding_and_huge_bounds() -> None:
     huge = float(np.finfo(np.float32).max)
-    head = make_head(box([1.0, -huge], [1.0, huge]), FEATURES, squash=True)
-    env_action = head.to_env_action(torch.tensor([[0.3, 0.5]]))
-    torch.testing.assert_close(env_action, torch.tensor([[1.0, 0.5 * huge]]))
-    torch.testing.assert_close(head.from_env_action(env_action), torch.tensor([[0.0, 0.5]]))
+    low, high = [1.0, -huge, 0.5 * huge], [1.0, huge, huge]
+    head = make_head(box(low, high), FEATURES, squash=True)
+    env_action = head.to_env_action(torch.tensor([[0.3, 0.5, 0.0]]))
+    torch.testing.assert_close(env_action, torch.tensor([[1.0, 0.5 * huge, 0.75 * huge]]))
+    torch.testing.assert_close(head.from_env_action(env_action), torch.tensor([[0.0, 0.5, 0.0]]))
 
 
 @pytest.mark.parametrize("name", ["box_half_open", "box_unbounded"])

@@ -304,6 +304,10 @@ def test_explained_variance_looks_only_at_what_counts() -> None:
 
 def test_explained_variance_of_a_constant_target_is_zero() -> None:
     assert explained_variance(torch.tensor([1.0, 5.0]), torch.tensor([2.0, 2.0])).item() == 0.0
+    # The mean of seven times 0.1 is not 0.1 in float32; a small spread is still a spread.
+    assert explained_variance(torch.arange(7.0), torch.full((7,), 0.1)).item() == 0.0
+    near = torch.tensor([1.0, 1.001])
+    assert explained_variance(near, near).item() == 1.0
     nothing = torch.zeros(2, dtype=torch.bool)
     assert explained_variance(torch.ones(2), torch.tensor([1.0, 2.0]), nothing).item() == 0.0
 

@@ -36,15 +36,18 @@ def run_child(task: str, payload: Mapping[str, Json], threads: int) -> dict[str,
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "result.json"
         command = [sys.executable, str(_WORKER), task, json.dumps(payload), str(answer)]
-        # Simulators leave log files where they run.
         process = subprocess.Popen(
-            command, env=thread_environment(os.environ, threads), cwd=directory
+            command,
+            stdin=subprocess.PIPE,  # held open: its end tells the worker that this process is gone
+            env=thread_environment(os.environ, threads),
+            cwd=directory,  # simulators leave log files where they run
         )
-        try:
-            code = process.wait()
-        except BaseException:
-            _end(process)
-            raise
+        with process:
+            try:
+                code = process.wait()
+            except BaseException:
+                _end(process)
+                raise
         if code != 0 or not answer.exists():
             raise ChildError(f"{task} ended with exit status {code}")
         return cast("dict[str, Json]", json.loads(answer.read_text(encoding="utf-8")))

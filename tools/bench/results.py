@@ -35,11 +35,12 @@ def append_record(path: Path, run: Run, result: Mapping[str, Json]) -> None:
     """Add a finished run to the file, and wait until the disk has it.
 
     Args:
-        path: of the file, which need not exist.
+        path: of the file; it and its directory need not exist.
         run: what was run.
         result: its outcome, and where it was run.
     """
     line = {**run.as_dict(), "digest": options_digest(run.options), **result}
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(0)
         content = file.read()

@@ -107,6 +107,7 @@ def _read(path: Path) -> dict[str, Json]:
 
 
 def _write(path: Path, results: Mapping[str, Json]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)

@@ -119,8 +119,7 @@ def _ratio(ratios: Sequence[float]) -> str:
 def _footer(measurements: Mapping[str, Measurement]) -> str:
     by_setting: dict[str, list[str]] = {}
     for name, found in measurements.items():
-        setting = (
-            f"medians of {len(found.rounds)} rounds of {found.seconds:g} s on {found.machine}."
-        )
+        rounds = "one round" if len(found.rounds) == 1 else f"{len(found.rounds)} rounds"
+        setting = f"medians of {rounds} of {found.seconds:g} s on {found.machine}."
         by_setting.setdefault(setting, []).append(f"`{name}`")
     return "\n".join(f"{', '.join(names)}: {setting}" for setting, names in by_setting.items())

@@ -1,7 +1,9 @@
 """The process that one measurement runs in: ``worker.py TASK PAYLOAD RESULT_FILE``."""
 
 import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ from bench.workloads import WORKLOADS
 
 
 def main(task: str, payload: str, answer: str) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     result = _TASKS[task](json.loads(payload))
     Path(answer).write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
 
@@ -68,6 +71,12 @@ def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     from bench import peers
 
     return peers.learn(run).as_dict()
+
+
+def _end_with_parent() -> None:
+    """Wait until the other end of standard input is closed, and leave."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 _TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {

@@ -86,6 +86,7 @@ class OnPolicyActor(Actor):
     ) -> None:
         super().__init__(observation_space, action_space)
         self.config = config = config or OnPolicyActorConfig()
+        self._uses_objects = feature_extractor is not None
         encoder = feature_extractor or self._new_encoder()
         self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes)
         self.value_trunk: Trunk | None = None
@@ -117,6 +118,11 @@ class OnPolicyActor(Actor):
         if self.value_trunk is not None:
             sizes["value"] = self.value_trunk.state_size
         return sizes
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether the feature extractor is the user's own."""
+        return self._uses_objects
 
     @property
     def action_spec(self) -> TensorSpec:

@@ -2,6 +2,7 @@
 
 import bisect
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,15 +62,15 @@ def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
     first, last = curve.steps[0], curve.steps[-1]
     columns = [curve.at(first + (last - first) * c / (_WIDTH - 1)) for c in range(_WIDTH)]
     low, high = min(columns), max(columns)
-    scale = (_HEIGHT - 1) / (high - low) if high > low else 0.0
-    rows = _rows([round((value - low) * scale) for value in columns])
-    labels = [f"{low + (high - low) * r / (_HEIGHT - 1):.4g}" for r in range(_HEIGHT)]
+    step = (high - low) / (_HEIGHT - 1)
+    decimals = 1 if step == 0.0 else min(6, max(0, -math.floor(math.log10(step))))
+    labels = [f"{low + step * r:.{decimals}f}" for r in range(_HEIGHT)]
+    rows = _rows([round((value - low) / step) if step else 0 for value in columns])
     margin = max(map(len, labels))
     lines = [
         f"{labels[r]:>{margin}} ┤{''.join(rows[r]).rstrip()}" for r in range(_HEIGHT - 1, -1, -1)
     ]
-    if high == low:
-        lines = lines[-1:]
+    lines = lines if step else lines[-1:]
     left, right = f"{first:,}", f"{last:,} steps"
     lines.append(f"{'':>{margin}} └{'─' * _WIDTH}")
     lines.append(f"{'':>{margin}}  {left}{right:>{_WIDTH - len(left)}}")

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rl_cli.errors import UsageError, held_warnings, print_warning
+from rl_cli.errors import UsageError, held_warnings
 from rl_cli.options import command_options
 from rl_cli.parser import Command, parse
-from rl_cli.run_directory import Run, open_run, skipped_checkpoints
+from rl_cli.run_directory import Run, open_run, tell_of_skipped
 from rl_cli.summary import evaluation_line
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.build import build_algorithm, build_envs, resolve_device
@@ -89,8 +89,7 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
         with held_warnings():
             algorithm = build_algorithm(run.recipe, envs, device)
             _load(algorithm, checkpoint)
-        for path, reason in skipped_checkpoints(run, checkpoint.path):
-            print_warning(f"{path.name} was passed over for {checkpoint.path.name}: {reason}")
+        tell_of_skipped(checkpoint)
         result = evaluate_policy(algorithm, envs, arguments.episodes, seed=arguments.seed)
     finally:
         envs.close()

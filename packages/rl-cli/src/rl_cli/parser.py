@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import io
-import shutil
-import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NoReturn, cast
 
@@ -49,7 +47,7 @@ def parse(
     command: Command,
     words: Sequence[str],
     *,
-    open_sections: Collection[str] = (),
+    may_be_more: bool = False,
     is_positional: Callable[[str], bool] = lambda word: False,
 ) -> dict[str, Json]:
     """Read what the user gave, and only that.
@@ -57,7 +55,7 @@ def parse(
     Args:
         command: what may be given.
         words: as typed, without the command's name.
-        open_sections: see `rl_cli.scanner.scan`; help waits until none is open.
+        may_be_more: see `rl_cli.scanner.scan`; help waits until all options are known.
         is_positional: see `rl_cli.scanner.scan`.
 
     Returns:
@@ -67,8 +65,8 @@ def parse(
         UsageError: when something is unknown, missing, or of the wrong type.
         SystemExit: after printing the help.
     """
-    scanned = scan(words, command.options, open_sections=open_sections, is_positional=is_positional)
-    if scanned.wants_help and not open_sections:
+    scanned = scan(words, command.options, may_be_more=may_be_more, is_positional=is_positional)
+    if scanned.wants_help and not may_be_more:
         print_help(command)
     _check_positionals(command, scanned)
     errors = io.StringIO()
@@ -82,8 +80,7 @@ def parse(
 
 def print_help(command: Command) -> NoReturn:
     """Print the help of a command, and end."""
-    summary = textwrap.fill(command.summary, min(shutil.get_terminal_size().columns, 100))
-    tyro.cli(_tyro_type(command), prog=command.name, description=summary, args=["--help"])
+    tyro.cli(_tyro_type(command), prog=command.name, description=command.summary, args=["--help"])
     raise SystemExit(0)
 
 

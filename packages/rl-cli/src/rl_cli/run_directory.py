@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rl_cli.errors import UsageError, one_line
-from rl_core.checkpoint import list_checkpoints, set_aside_checkpoint, verify_checkpoint
-from rl_core.errors import CheckpointError, ConfigError
+from rl_cli.errors import UsageError, print_warning
+from rl_core.checkpoint import Checkpoint, list_checkpoints
+from rl_core.errors import ConfigError
 from rl_core.recipe import Recipe
 
 RECIPE, METRICS, CHECKPOINTS = "recipe.toml", "metrics.jsonl", "checkpoints"
@@ -109,22 +109,9 @@ def open_run(directory: str) -> Run:
     return Run(path, recipe)
 
 
-def skipped_checkpoints(run: Run, loaded: Path) -> list[tuple[Path, str]]:
-    """Return the checkpoints newer than the one that was loaded, and what is wrong with them."""
-    skipped = []
-    for path in reversed(list_checkpoints(run.checkpoints)):
-        if path == loaded:
-            break
-        try:
-            verify_checkpoint(path)
-            reason = "it cannot be read"
-        except CheckpointError as error:
-            reason = str(error)
-        skipped.append((path, one_line(reason)))
-    return skipped
-
-
-def set_aside(paths: list[Path]) -> None:
-    """Rename damaged checkpoints, so that the run can save these steps again."""
-    for path in paths:
-        set_aside_checkpoint(path)
+def tell_of_skipped(checkpoint: Checkpoint) -> None:
+    """Warn of the newer checkpoints that could not be read."""
+    for skipped in checkpoint.skipped:
+        print_warning(
+            f"{skipped.path.name} is damaged, so {checkpoint.path.name} is used: {skipped.reason}"
+        )

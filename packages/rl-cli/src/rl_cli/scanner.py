@@ -42,7 +42,7 @@ def scan(
     words: Sequence[str],
     options: Iterable[Option],
     *,
-    open_sections: Collection[str] = (),
+    may_be_more: bool = False,
     is_positional: Callable[[str], bool] = lambda word: False,
 ) -> Scanned:
     """Sort the words of a command line.
@@ -50,8 +50,8 @@ def scan(
     Args:
         words: as typed, without the command.
         options: those that are known.
-        open_sections: sections whose options are not known yet; those that are not among the known
-            ones are left out, with the word behind them.
+        may_be_more: other options exist but are not known yet; they are left out, each with the
+            word behind it.
         is_positional: tells which word is none the less no value of such an option.
 
     Raises:
@@ -61,35 +61,36 @@ def scan(
     scanned, rest = Scanned(), list(words)
     while rest:
         word = rest.pop(0)
-        if word in ("-h", "--help"):
-            scanned.wants_help = True
-        elif not _is_flag(word):
+        bare = list(takewhile(lambda following: not _is_flag(following), rest))
+        flag, equals, attached = word.partition("=")
+        flag = flag.replace("_", "-")
+        option, is_negated = _look_up(flag, known)
+        if not _is_flag(word):
             scanned.positionals.append(word)
-        else:
-            flag, equals, value = word.partition("=")
-            flag = flag.replace("_", "-")
-            option, negated = _look_up(flag, known)
-            bare = [value] if equals else list(takewhile(lambda w: not _is_flag(w), rest))
-            if option is None and flag.partition(".")[0].removeprefix("--") in open_sections:
-                count = 0 if not bare or is_positional(bare[0]) else _list_length(bare)
-                values = bare[:count]
-            elif option is None:
-                raise UsageError(f"unknown option {flag}{_suggestion(flag, known)}")
-            else:
-                values = ["false"] if negated else _values_of(option, bare, bool(equals))
-                count = 0 if negated else len(values)
-                if is_switch(option.type_) and not values:
-                    values = ["true"]
-                scanned.values.pop(option, None)
-                scanned.values[option] = values
-            del rest[: 0 if equals else count]
+        elif word in ("-h", "--help"):
+            scanned.wants_help = True
+        elif option is not None:
+            values = _values_of(option, is_negated, bare, attached if equals else None)
+            scanned.values.pop(option, None)
+            scanned.values[option] = values or ["false" if is_negated else "true"]
+            del rest[: 0 if equals else len(values)]
+        elif not may_be_more:
+            raise UsageError(f"unknown option {flag}{_suggestion(flag, known)}")
+        elif bare and not equals and not is_positional(bare[0]):
+            del rest[: _list_length(bare)]
     return scanned
 
 
-def _values_of(option: Option, bare: Sequence[str], is_attached: bool) -> list[str]:
-    """Return the words that belong to an option, of those that follow it."""
-    if is_switch(option.type_) and not is_attached:
-        return list(bare[:1]) if bare and _fits(option, bare[0]) else []
+def _values_of(
+    option: Option, is_negated: bool, bare: Sequence[str], attached: str | None
+) -> list[str]:
+    """Return the words that are an option's value, of those that follow it; a switch needs none."""
+    if is_negated and attached is not None:
+        raise UsageError(f"{option.flag} with no- before its name takes no value")
+    if attached is not None:
+        return [attached]
+    if is_switch(option.type_):
+        return list(bare[:1]) if bare and not is_negated and _fits(option, bare[0]) else []
     if not bare:
         raise UsageError(f"{option.flag} needs a value: {option.placeholder}")
     return list(bare[: _list_length(bare) if takes_list(option.type_) else 1])
@@ -113,13 +114,14 @@ def _is_flag(word: str) -> bool:
 
 
 def _look_up(flag: str, known: dict[str, Option]) -> tuple[Option | None, bool]:
-    """Find an option by its flag or, for a switch, by its flag with ``no-`` before the name."""
+    """Find an option by its flag or, for a switch, by its flag with ``no-`` before a name."""
     if flag in known:
         return known[flag], False
     head, separator, name = flag.removeprefix("--").rpartition(".")
-    positive = f"--{head}{separator}{name.removeprefix('no-')}"
-    if name.startswith("no-") and positive in known and is_switch(known[positive].type_):
-        return known[positive], True
+    for positive in (f"{head}{separator}{name.removeprefix('no-')}", flag.removeprefix("--no-")):
+        option = known.get(f"--{positive}")
+        if option is not None and is_switch(option.type_):
+            return option, True
     return None, False
 
 

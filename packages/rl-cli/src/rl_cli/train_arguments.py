@@ -20,12 +20,13 @@ DEFAULT_TOTAL_STEPS = 100_000
 """Environment steps of a run whose length nobody gives."""
 
 _GIVEN_APART = (("env", "env"), ("env", "seed"))
-_SUMMARY = (
-    "Train an agent, and keep all about the run in a directory. ALGO and ENV bring options of "
-    "their own, which rl train ALGO ENV --help shows. What is typed wins over --config, and that "
-    "over the defaults. A list is written as 64 64, 64,64 or [64, 64]; none stands for no value; "
-    "a true|false option alone means true, and with no- before its name false."
-)
+_SUMMARY = """\
+Train an agent, and keep all about the run in a directory.
+
+- rl train ALGO ENV --help shows the options that ALGO and ENV bring along
+- what is typed wins over --config, and that over the defaults
+- a list is written as 64 64, 64,64 or [64, 64]; none stands for no value
+- a true|false option alone means true; with no- before its name, false"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +119,7 @@ def checked_total_steps(total_steps: int, where: str = "--total-steps") -> int:
 
 def _read_arguments(words: Sequence[str]) -> dict[str, str]:
     """Read all that can be known before any component is."""
-    given = _parse_open(words, (*_run_options(None), *_name_options(None)), SECTIONS)
+    given = _parse_known(words, (*_run_options(None), *_name_options(None)))
     return {key: str(value) for key, value in given.items() if key not in SECTIONS}
 
 
@@ -126,8 +127,7 @@ def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -
     """Compose what the names and the environment alone determine, to learn what options exist."""
     env_options = _choosable(component_options("env", component_of("env", env)))
     known = (*_run_options(None), *_name_options(None), *env_options)
-    still_open = [section for section in SECTIONS if section != "env"]
-    given = _with_num_envs(_parse_open(words, known, still_open))
+    given = _with_num_envs(_parse_known(words, known))
     merged = merged_sections(file.sections, given)
     sections = {"env": merged["env"]}
     for section in ("actor", "storage"):
@@ -135,14 +135,13 @@ def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -
     return compose(algo, env, sections)
 
 
-def _parse_open(
-    words: Sequence[str], known: Sequence[Option], open_sections: Sequence[str]
-) -> Tables:
+def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Tables:
+    """Read the options that are known so far; what else is typed may prove right later."""
     algorithms = plugins.available("algorithm")
     return parse(
         Command("rl train", _SUMMARY, tuple(known)),
         words,
-        open_sections=open_sections,
+        may_be_more=True,
         is_positional=lambda word: word in algorithms,
     )
 

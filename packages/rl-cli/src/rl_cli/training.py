@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rl_cli.errors import UsageError, held_warnings, print_warning
+from rl_cli.errors import UsageError, held_warnings
 from rl_cli.interruption import Interrupted, Interruption
 from rl_cli.options import command_options
 from rl_cli.parser import Command, parse
@@ -17,8 +17,7 @@ from rl_cli.run_directory import (
     default_run_dir,
     discard_if_fresh,
     open_run,
-    set_aside,
-    skipped_checkpoints,
+    tell_of_skipped,
 )
 from rl_cli.summary import print_training
 from rl_cli.train_arguments import checked_total_steps, read_train_request
@@ -121,16 +120,12 @@ def _intended_steps(run: Run) -> int:
 
 
 def _restore(trainer: Trainer, run: Run, total_steps: int) -> None:
-    checkpoint = trainer.resume()
+    tell_of_skipped(trainer.resume())
     if trainer.total_steps >= total_steps:
         raise UsageError(
             f"the run has finished: it is at step {trainer.total_steps} of {total_steps}; to go "
             f"on: rl resume {run.path} --total-steps {2 * trainer.total_steps}"
         )
-    skipped = skipped_checkpoints(run, checkpoint)
-    for path, reason in skipped:
-        print_warning(f"{path.name} was passed over, going on from {checkpoint.name}: {reason}")
-    set_aside([path for path, _ in skipped])
 
 
 def _run(trainer: Trainer, total_steps: int, run_dir: Path, interruption: Interruption) -> int:

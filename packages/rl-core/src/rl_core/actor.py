@@ -143,6 +143,11 @@ class Actor(nn.Module, ABC):
         return {}
 
     @property
+    def uses_objects(self) -> bool:
+        """Whether it was given objects that no recipe can name, such as a network of the user's."""
+        return False
+
+    @property
     def is_recurrent(self) -> bool:
         """Whether acting needs a state."""
         return bool(self.state_sizes)

@@ -223,7 +223,8 @@ def load(
 
     Args:
         directory: holds ``checkpoints/``.
-        parts: the components that the recipe calls ``custom``, by section.
+        parts: objects by section (``env``, ``actor``, ``algorithm``, ``storage``) in place of what
+            the recipe names; those that it calls ``custom`` must be given.
         device: where to run; None takes what the recipe says.
 
     Raises:
@@ -237,7 +238,7 @@ def load(
     if checkpoint.recipe_text is None:
         raise CheckpointError(f"{checkpoint.path} holds no recipe to build an agent from")
     recipe = Recipe.from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
-    agent = Agent(build(recipe if device is None else recipe.replace(device=device)))
+    agent = Agent(build(recipe if device is None else recipe.replace(device=device), parts))
     agent.restore(checkpoint)
     return agent
 

@@ -236,6 +236,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Say what `acting_step` answers in ``extras``, without the environment axis."""
         return {}
 
+    @property
+    def uses_objects(self) -> bool:
+        """Whether it was given objects that no recipe can name, such as add-ons."""
+        return len(self.add_ons) > 0
+
     # Acting
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -3,20 +3,22 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import cast
 
+import gymnasium
 import torch
+from gymnasium.vector import VectorEnv
 
 from rl_core import plugins
 from rl_core.actor import Actor
-from rl_core.algorithm import AnyAlgorithm, EnvSpec
+from rl_core.algorithm import Algorithm, AnyAlgorithm, EnvSpec
 from rl_core.codec import construct, decode, encode, options_of
-from rl_core.env import VecEnv, make_gym_vec
+from rl_core.env import VecEnv, as_vec_env, make_gym_vec
 from rl_core.errors import ConfigError, DeviceError, nearest
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.seeding import spawn_seed
-from rl_core.storage import AnyStorage
+from rl_core.storage import AnyStorage, Storage
 from rl_core.trainer import Trainer, TrainerConfig
 from rl_core.types import Json
 
@@ -101,22 +103,39 @@ def compose(
     )
 
 
-def build(recipe: Recipe) -> Parts:
+def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
     """Build every part that a recipe names.
 
     Initial weights are drawn from the recipe's seed and nothing else; torch's global generator is
     left as it was.
 
+    Args:
+        recipe: all components by name.
+        given: objects by section (``env``, ``actor``, ``algorithm``, ``storage``), used instead of
+            what the recipe names; those that it calls ``custom`` must be here.
+
     Raises:
-        ConfigError: for options that are unknown or contradict each other.
+        ConfigError: for options that are unknown or contradict each other, or when a custom
+            component is not given.
         PluginError: for an unknown component.
         DeviceError: when the device is not there.
     """
+    given = given or {}
+    _check_given(recipe, given)
     device = resolve_device(recipe.device)
-    envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
+    envs = (
+        as_vec_env(cast("VecEnv", given["env"]))
+        if "env" in given
+        else build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
+    )
     try:
-        algorithm = build_algorithm(recipe, envs, device)
-        storage = cast("AnyStorage", _construct("storage", recipe.storage, {"device": device}))
+        algorithm = build_algorithm(recipe, envs, device, given)
+        storage = cast(
+            "AnyStorage",
+            given["storage"]
+            if "storage" in given
+            else _construct("storage", recipe.storage, {"device": device}),
+        )
         config = decode(TrainerConfig, recipe.trainer, "trainer")
     except BaseException:
         envs.close()
@@ -125,22 +144,24 @@ def build(recipe: Recipe) -> Parts:
     return Parts(recipe.replace(resolved=resolved), envs, algorithm, storage, config)
 
 
-def build_algorithm(recipe: Recipe, envs: VecEnv, device: torch.device) -> AnyAlgorithm:
+def build_algorithm(
+    recipe: Recipe,
+    envs: VecEnv,
+    device: torch.device,
+    given: Mapping[str, object] | None = None,
+) -> AnyAlgorithm:
     """Build a recipe's actor and algorithm for given environments."""
+    given = given or {}
+    if "algorithm" in given:
+        return cast("AnyAlgorithm", given["algorithm"])
+    spaces = {
+        "observation_space": envs.single_observation_space,
+        "action_space": envs.single_action_space,
+        "device": device,
+    }
     with _seeded(spawn_seed(recipe.seed, "weights")):
-        actor = cast(
-            "Actor",
-            _construct(
-                "actor",
-                recipe.actor,
-                {
-                    "observation_space": envs.single_observation_space,
-                    "action_space": envs.single_action_space,
-                    "device": device,
-                },
-            ),
-        )
-        actor.to(device)
+        actor = given["actor"] if "actor" in given else _construct("actor", recipe.actor, spaces)
+        cast("Actor", actor).to(device)
         return cast("AnyAlgorithm", _construct("algorithm", recipe.algorithm, {"actor": actor}))
 
 
@@ -169,12 +190,12 @@ def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
     Raises:
         ConfigError: for an unknown id or option, naming the nearest one.
     """
-    kwargs = dict(spec.kwargs)
     maker = _maker(spec.name)
     if isinstance(maker, type) and issubclass(maker, VecEnv):
-        return construct(maker, {"seed": seed}, decode(options_of(maker), kwargs, "env"))
+        return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
     vectorizer = cast("Callable[..., VecEnv]", _vectorizer())
-    return vectorizer(spec.name if maker is None else maker, seed=seed, **kwargs)
+    options = _vectorizer_options(spec.name, spec.kwargs)
+    return vectorizer(spec.name if maker is None else maker, seed=seed, **options)
 
 
 def build_test_envs(recipe: Recipe) -> VecEnv:
@@ -259,10 +280,18 @@ def _filled_env(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
     maker = _maker(name)
     if isinstance(maker, type) and issubclass(maker, VecEnv):
         return _as_table(decode(options_of(maker), kwargs, "env"))
-    known = _as_table(decode(options_of(_vectorizer()), {**kwargs, "env": name}, "env"))
-    known.pop("env", None)
-    known.pop("seed", None)
-    return known
+    return _as_table(_vectorizer_options(name, kwargs))
+
+
+def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, object]:
+    """Check the options of whatever vectorises, and add its defaults."""
+    options = decode(options_of(_vectorizer()), {**kwargs, "env": name}, "env")
+    assert is_dataclass(options)
+    return {
+        field.name: getattr(options, field.name)
+        for field in fields(options)
+        if field.name not in ("env", "seed")
+    }
 
 
 def _filled(kind: str, name: str, kwargs: Mapping[str, Json]) -> ComponentSpec:
@@ -285,6 +314,36 @@ def _with_nested_defaults(cls: type[object], given: Mapping[str, Json]) -> dict[
         if isinstance(table, dict) and isinstance(defaults, dict):
             completed[field.name] = {**defaults, **_with_nested_defaults(type(default), table)}
     return completed
+
+
+def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
+    """Compare the objects that were given with what the recipe calls custom."""
+    specs = {
+        "env": (recipe.env, (VecEnv, VectorEnv, gymnasium.Env)),
+        "actor": (recipe.actor, (Actor,)),
+        "algorithm": (recipe.algorithm, (Algorithm,)),
+        "storage": (recipe.storage, (Storage,)),
+    }
+    for section, value in given.items():
+        if section not in specs:
+            raise ConfigError(f"parts: unknown section '{section}'{nearest(section, specs)}")
+        classes = specs[section][1]
+        if not isinstance(value, classes):
+            names = " or ".join(cls.__name__ for cls in classes)
+            raise ConfigError(f"parts['{section}'] is a {type(value).__name__}; expected {names}")
+    missing = [
+        section
+        for section, (spec, _) in specs.items()
+        if spec.is_custom
+        and section not in given
+        and not (section == "actor" and "algorithm" in given)
+    ]
+    if missing:
+        listed = ", ".join(missing)
+        raise ConfigError(
+            f"the recipe's {listed} was built from Python objects; give it again with "
+            f"load(directory, parts={{'{missing[0]}': ...}})"
+        )
 
 
 def _construct(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:

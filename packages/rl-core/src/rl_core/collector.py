@@ -9,14 +9,14 @@ from torch import Tensor
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv
+from rl_core.env.seeding import resumed_seed
 from rl_core.episodes import Episode, EpisodeTracker, to_flags, to_numbers
-from rl_core.errors import ConfigError
 from rl_core.observations import to_tensors
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
-from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
+from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict, StateValue
 
 _NOISE_STEPS = 128
 """Steps for which noise is drawn ahead; a draw costs the same for one step as for many."""
@@ -58,8 +58,6 @@ class Collector:
         reward_scaler: RewardScaler | None = None,
         seed: int | None = None,
     ) -> None:
-        if envs.array_type == "torch" and reward_scaler is not None:
-            raise ConfigError("scale_rewards works on NumPy environments only; set it to false")
         self.envs = envs
         self.algorithm = algorithm
         self.generator = generator
@@ -156,7 +154,10 @@ class Collector:
         self.envs.close()
 
     def state_dict(self) -> StateDict:
-        """Return counters, noise and statistics; the environments' own state where they have it."""
+        """Return counters, noise and statistics, and what the environments restore of themselves.
+
+        Running episodes are part of it where environments can be put back into theirs.
+        """
         return {
             "total_steps": self.total_steps,
             "total_episodes": self.total_episodes,
@@ -164,18 +165,23 @@ class Collector:
             "noise": self._noise,
             "noise_cursor": self._noise_cursor,
             "envs": self.envs.state_dict(),
+            "running": self._running_episodes(),
             "reward_scaler": (
                 {} if self.reward_scaler is None else self.reward_scaler.state_dict()
             ),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`; the environments start new episodes."""
+        """Take over a state returned by `state_dict`.
+
+        Environments that cannot be put back into the middle of their episodes start new ones, and
+        other ones than at the start of the run.
+        """
         steps, episodes, cursor = (
             state[key] for key in ("total_steps", "total_episodes", "noise_cursor")
         )
-        generator, noise, scaler, envs = (
-            state[key] for key in ("generator", "noise", "reward_scaler", "envs")
+        generator, noise, scaler, envs, running = (
+            state[key] for key in ("generator", "noise", "reward_scaler", "envs", "running")
         )
         assert isinstance(steps, int)
         assert isinstance(episodes, int)
@@ -184,14 +190,49 @@ class Collector:
         assert isinstance(noise, Tensor)
         assert isinstance(scaler, Mapping)
         assert isinstance(envs, Mapping)
+        assert isinstance(running, Mapping)
         self.total_steps, self.total_episodes, self._noise_cursor = steps, episodes, cursor
         set_generator_state(self.generator, generator)
         self._noise = noise.to(self._device)
         if self.reward_scaler is not None and scaler:
             self.reward_scaler.load_state_dict(scaler)
         self.envs.load_state_dict(envs)
-        self.seed = None
+        # Environments that restore a state know themselves how they go on.
+        unseeded = bool(envs) or self.seed is None
+        self.seed = None if unseeded else resumed_seed(self.seed, steps)
         self._observation = None
+        if running:
+            self._go_on(running)
+
+    def _running_episodes(self) -> StateDict:
+        if self._observation is None or self.envs.resume_grade != "exact":
+            return {}
+        observation = to_tensors(self._observation, torch.device("cpu"))
+        return {
+            "observation": {"": observation} if isinstance(observation, Tensor) else observation,
+            "state": self._state,
+            "episodes": self._tracker.state_dict(),
+        }
+
+    def _go_on(self, running: StateDict) -> None:
+        observation, state, episodes = (
+            running[key] for key in ("observation", "state", "episodes")
+        )
+        assert isinstance(observation, Mapping)
+        assert isinstance(state, Mapping)
+        assert isinstance(episodes, Mapping)
+        arrays = {key: self._to_array(value) for key, value in observation.items()}
+        self._observation = arrays.get("", arrays)
+        self._state = {
+            name: value.to(self._device, copy=True)
+            for name, value in state.items()
+            if isinstance(value, Tensor)
+        }
+        self._tracker.load_state_dict(episodes)
+
+    def _to_array(self, value: StateValue) -> ArrayLike:
+        assert isinstance(value, Tensor)
+        return value.clone() if self.envs.array_type == "torch" else value.numpy().copy()
 
     def _next_noise(self) -> Tensor:
         if self._noise_cursor == len(self._noise):

@@ -1,15 +1,15 @@
 """Episodes as they end: returns, lengths, and where the next ones start."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from rl_core.env import EnvStep
-from rl_core.types import ArrayLike
+from rl_core.types import ArrayLike, StateDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,24 @@ class EpisodeTracker:
         self._length[:] = 0
         self.episode_start = np.ones_like(self.episode_start)
 
+    def state_dict(self) -> StateDict:
+        """Return how far the running episodes have come."""
+        return {
+            "return": torch.from_numpy(self._return.copy()),
+            "length": torch.from_numpy(self._length.copy()),
+            "episode_start": torch.from_numpy(self.episode_start.copy()),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`."""
+        returns, length, start = (state[key] for key in ("return", "length", "episode_start"))
+        assert isinstance(returns, Tensor)
+        assert isinstance(length, Tensor)
+        assert isinstance(start, Tensor)
+        self._return = returns.numpy().copy()
+        self._length = length.numpy().copy()
+        self.episode_start = start.numpy().copy()
+
 
 def to_numbers(value: ArrayLike) -> npt.NDArray[np.float32]:
     """Bring an environment's rewards to NumPy."""
@@ -87,9 +105,14 @@ def to_flags(value: ArrayLike) -> npt.NDArray[np.bool_]:
 
 
 def _success(outcome: EnvStep, env: int) -> bool | None:
-    """Read ``is_success``, as robotics environments report it at an episode's end."""
-    for source in (outcome.final_info, outcome.info):
-        values = source.get("is_success") if isinstance(source, Mapping) else None
-        if isinstance(values, np.ndarray):
-            return bool(values[env])
-    return None
+    """Read ``is_success``, as robotics environments report it at an episode's end.
+
+    Gymnasium says under ``_is_success`` which rows told it.
+    """
+    told = outcome.final_info
+    values, given = told.get("is_success"), told.get("_is_success")
+    if not isinstance(values, np.ndarray | Tensor):
+        return None
+    if isinstance(given, np.ndarray | Tensor) and not given[env]:
+        return None
+    return bool(values[env])

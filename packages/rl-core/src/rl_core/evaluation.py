@@ -1,6 +1,7 @@
 """Evaluation of a policy over a fixed number of episodes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -105,21 +106,29 @@ def evaluate_policy(
     if num_episodes < 1:
         raise ConfigError(f"num_episodes must be at least 1, got {num_episodes}")
     actor = policy if isinstance(policy, Actor) else policy.actor
-    if not isinstance(env, str):
-        return _run(actor, env, num_episodes, deterministic, seed)
-    envs = make_gym_vec(env, min(num_envs, num_episodes))
+    with _evaluating(actor):
+        if not isinstance(env, str):
+            return _run(actor, env, num_episodes, deterministic, seed)
+        with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
+            return _run(actor, envs, num_episodes, deterministic, seed)
+
+
+@contextmanager
+def _evaluating(actor: Actor) -> Iterator[None]:
+    """Put every module into evaluation mode within a block, and back into its own mode after it."""
+    modes = [(module, module.training) for module in actor.modules()]
+    actor.eval()
     try:
-        return _run(actor, envs, num_episodes, deterministic, seed)
+        yield
     finally:
-        envs.close()
+        for module, training in modes:
+            module.training = training
 
 
 def _run(
     actor: Actor, envs: VecEnv, num_episodes: int, deterministic: bool, seed: int
 ) -> EvaluationResult:
     device = actor.device
-    was_training = actor.training
-    actor.eval()
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
     tracker = EpisodeTracker(envs.num_envs)
     observation = envs.reset(spawn_seed(seed, "evaluation"))
@@ -145,7 +154,6 @@ def _run(
                 lengths.append(episode.length)
                 if episode.success is not None:
                     successes.append(episode.success)
-    actor.train(was_training)
     return summarize([value for row in returns for value in row], lengths, successes, seed=seed)
 
 

@@ -230,7 +230,7 @@ class GradientStep(Generic[BatchT]):
             self._stopped.fill_(True)
             compiled(self._due(), *self._tensors(), batch, noise)
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            reason = _reason(error)
             if mode == "on":
                 raise ConfigError(
                     f"compile='on', but compiling the gradient step failed ({reason}); "
@@ -524,6 +524,12 @@ def _parameter_vectors(
     if left:
         vectors["frozen"] = ParameterVector(left)
     return vectors
+
+
+def _reason(error: Exception) -> str:
+    """Find the line that says what went wrong; torch's first one only names the backend."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if not line.endswith("raised:")), repr(error))
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

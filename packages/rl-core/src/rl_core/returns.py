@@ -34,7 +34,7 @@ def td_targets(
         Shape `(T, B)`.
 
     Raises:
-        DataError: when the shapes differ.
+        DataError: when the shapes differ or a flag is not boolean.
 
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (6.2).
@@ -63,7 +63,7 @@ def td_advantages(
         Shape `(T, B)`.
 
     Raises:
-        DataError: when the shapes differ.
+        DataError: when the shapes differ or a flag is not boolean.
 
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (6.5).
@@ -96,7 +96,7 @@ def discounted_returns(
         Shape `(T, B)`.
 
     Raises:
-        DataError: when the shapes differ.
+        DataError: when the shapes differ or a flag is not boolean.
 
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (3.9).
@@ -130,7 +130,7 @@ def baseline_advantages(
         Shape `(T, B)`.
 
     Raises:
-        DataError: when the shapes differ.
+        DataError: when the shapes differ or a flag is not boolean.
 
     Source:
         Sutton and Barto 2018, "Reinforcement Learning", Eq. (13.11).
@@ -166,7 +166,7 @@ def gae(
         Advantages, shape `(T, B)`.
 
     Raises:
-        DataError: when the shapes differ.
+        DataError: when the shapes differ or a flag is not boolean.
 
     Source:
         Schulman et al. 2016, https://arxiv.org/abs/1506.02438, Eq. (16).
@@ -214,7 +214,7 @@ def vtrace(
         Value targets $v_t$ and advantages $A_t$, both of shape `(T, B)`.
 
     Raises:
-        DataError: when the shapes differ.
+        DataError: when the shapes differ or a flag is not boolean.
 
     Source:
         Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, Eq. (1), Remarks 1 and 2, and
@@ -280,13 +280,14 @@ def explained_variance(prediction: Tensor, target: Tensor, mask: Tensor | None =
     _check(prediction, mask=weight)
     count = weight.sum().clamp(min=1.0)
 
-    def variance(x: Tensor) -> Tensor:
-        return ((x - (x * weight).sum() / count).square() * weight).sum() / count
+    def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+        mean = (x * weight).sum() / count
+        return mean, ((x - mean).square() * weight).sum() / count
 
-    total = variance(target)
-    varies = total > 0.0
-    share = 1.0 - variance(target - prediction) / torch.where(varies, total, 1.0)
-    return torch.where(varies, share, 0.0)
+    _, unexplained = moments(target - prediction)
+    mean, total = moments(target)
+    rounding = 8.0 * torch.finfo(target.dtype).eps * mean  # a constant's deviation from its mean
+    return torch.where(total > rounding.square(), 1.0 - unexplained / total, 0.0)
 
 
 def _solve_backwards(inputs: Tensor, coefficients: Tensor) -> Tensor:

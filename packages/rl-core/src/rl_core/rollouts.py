@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.batch import Rollout
+from rl_core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,19 @@ def evaluate_rollout(actor: Actor, rollout: Rollout) -> RolloutValues:
     Args:
         actor: with the weights that collected the rollout, and a state-value function.
         rollout: `(T, B, ...)`.
+
+    Raises:
+        ConfigError: when the actor's `evaluate_actions` answers no value.
     """
     evaluation = actor.evaluate_actions(
         rollout.observation, rollout.action, rollout.state, rollout.episode_start
     )
-    assert evaluation.value is not None
     value = evaluation.value
+    if value is None:
+        raise ConfigError(
+            f"{type(actor).__name__}.evaluate_actions answers no value; learning from rollouts "
+            "needs an actor with a state-value function"
+        )
     never = torch.zeros_like(rollout.episode_start[0])
     last_state = {name: states[-1] for name, states in evaluation.state.items()}
     last_value, _ = actor.value(rollout.next_observation, last_state, never)

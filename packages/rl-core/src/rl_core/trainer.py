@@ -22,6 +22,7 @@ from rl_core.checkpoint import (
     set_aside_checkpoint,
 )
 from rl_core.collector import Collector
+from rl_core.description import describe
 from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_metrics
@@ -32,6 +33,8 @@ from rl_core.rewards import RewardScaler
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.threads import num_threads_for, thread_count
+from rl_core.trainer_config import TrainerConfig as TrainerConfig
+from rl_core.trainer_config import TrainingResult as TrainingResult
 from rl_core.types import Json, StateDict
 
 BatchT = TypeVar("BatchT")
@@ -42,69 +45,6 @@ _RECENT_EPISODES = 100
 
 _COMPILE_PAYS_AFTER = {"cpu": 30_000, "cuda": 3_000}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerConfig:
-    """Options of a `Trainer`.
-
-    Attributes:
-        scale_rewards: learn from rewards divided by the running spread of their discounted sum.
-        log_every: environment transitions between log lines; None makes about 200 in a run.
-        checkpoint_every: environment transitions between checkpoints; None keeps only the last.
-        keep_checkpoints: how many checkpoints stay on disk, at least 1.
-        compile: compile the gradient step; ``"auto"`` does where the run is long enough.
-        num_threads: of PyTorch while training; None chooses by the size of the networks.
-
-    Raises:
-        ConfigError: for a count below 1.
-    """
-
-    scale_rewards: bool = False
-    log_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 3
-    compile: CompileMode = "auto"
-    num_threads: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("log_every", "checkpoint_every", "keep_checkpoints", "num_threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"trainer.{name} must be at least 1, got {value}")
-        if self.compile not in ("auto", "on", "off"):
-            raise ConfigError(f"trainer.compile must be auto, on or off, got '{self.compile}'")
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingResult:
-    """How a training run ended.
-
-    Attributes:
-        total_steps: environment transitions in all, earlier sessions included.
-        total_updates: updates in all.
-        wall_seconds: time spent in this session.
-        steps_per_second: transitions of this session per second.
-        evaluation: of the final policy; None without test environments.
-    """
-
-    total_steps: int
-    total_updates: int
-    wall_seconds: float
-    steps_per_second: float
-    evaluation: EvaluationResult | None
-
-    def as_dict(self) -> dict[str, Json]:
-        """Return the figures as a JSON object."""
-        evaluation = self.evaluation
-        return {
-            "total_steps": self.total_steps,
-            "total_updates": self.total_updates,
-            "wall_seconds": self.wall_seconds,
-            "steps_per_second": self.steps_per_second,
-            "final_return_mean": None if evaluation is None else evaluation.mean,
-            "final_evaluation": None if evaluation is None else evaluation.as_dict(),
-        }
 
 
 class Trainer:
@@ -121,7 +61,8 @@ class Trainer:
         test_envs: separate environments to evaluate in, or what makes them.
         loggers: further sinks for metrics.
         callbacks: called at the turns of the loop.
-        recipe: what the parts were built from, kept in the run directory and its checkpoints.
+        recipe: what the parts were built from, kept in the run directory and its checkpoints;
+            None writes one from the parts.
 
     Raises:
         ConfigError: when parts or options contradict each other.
@@ -147,7 +88,7 @@ class Trainer:
         self.envs = envs
         self.seed = int(torch.seed() % 2**31) if seed is None else seed
         self.run_dir = None if run_dir is None else Path(run_dir)
-        self.recipe = recipe
+        self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
         self.callbacks = tuple(callbacks)
         self.updates = 0
         self._test_envs = test_envs
@@ -408,16 +349,15 @@ class Trainer:
         Returns:
             The number of threads.
         """
-        resolved = {} if self.recipe is None else dict(self.recipe.resolved)
+        resolved = dict(self.recipe.resolved)
         compile_mode, threads = resolved.get("compile"), resolved.get("num_threads")
         if not isinstance(threads, int) or self.config.num_threads is not None:
             threads = self.config.num_threads or num_threads_for(self.algorithm.actor)
         if compile_mode not in get_args(CompileMode) or self.config.compile != "auto":
             compile_mode = self._resolve_compile(goal)
         self.algorithm.compile_mode = cast("CompileMode", compile_mode)
-        if self.recipe is not None:
-            resolved |= {"compile": compile_mode, "num_threads": threads}
-            self.recipe = self.recipe.replace(resolved=resolved)
+        resolved |= {"compile": compile_mode, "num_threads": threads}
+        self.recipe = self.recipe.replace(resolved=resolved)
         return threads
 
     def _resolve_compile(self, goal: "_Goal") -> CompileMode:
@@ -457,8 +397,7 @@ class Trainer:
         try:
             checkpoints.mkdir(parents=True, exist_ok=True)
             clean_temporary(checkpoints)
-            if self.recipe is not None:
-                self.recipe.save(self.run_dir / "recipe.toml")
+            self.recipe.save(self.run_dir / "recipe.toml")
             logger = JsonlLogger(metrics, append=True)
         except OSError as error:
             raise ConfigError(f"run directory {self.run_dir} is not writable: {error}") from error

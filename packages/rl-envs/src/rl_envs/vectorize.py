@@ -7,6 +7,8 @@ from gymnasium.vector import VectorEnv
 
 from rl_core.env import EnvFunction, EnvMaker, EnvWrapper, GymVecEnv, VecEnv
 from rl_core.errors import ConfigError, nearest
+from rl_core.recipe import ComponentSpec
+from rl_core.types import Json
 from rl_envs.workers import WorkerVectorEnv
 
 VECTORIZATIONS = ("auto", "sync", "async", "native")
@@ -18,7 +20,7 @@ def make_vec(
     seed: int | None = None,
     *,
     vectorization: Literal["auto", "sync", "async", "native"] = "auto",
-    env_kwargs: Mapping[str, object] | None = None,
+    env_kwargs: Mapping[str, Json] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
     check: bool = True,
     timeout_s: float | None = 60.0,
@@ -65,4 +67,22 @@ def make_vec(
         limit = envs.get_attr("max_episode_steps")[0]
     else:
         envs = maker.sync_vector(num_envs)
-    return GymVecEnv(envs, seed=seed, check=check, name=name, max_episode_steps=limit)
+    component = None
+    if isinstance(env, str) and not wrappers:
+        options: dict[str, Json] = {
+            "num_envs": num_envs,
+            "vectorization": vectorization,
+            "check": check,
+            "timeout_s": "none" if timeout_s is None else timeout_s,
+        }
+        if env_kwargs:
+            options["env_kwargs"] = dict(env_kwargs)
+        component = ComponentSpec("env", env, options)
+    return GymVecEnv(
+        envs,
+        seed=seed,
+        check=check,
+        name=name,
+        max_episode_steps=limit,
+        component=component,
+    )

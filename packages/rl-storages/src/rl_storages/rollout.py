@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
-from rl_core.errors import ConfigError, DataError
+from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.storage import (
     DataSlice,
@@ -19,6 +19,8 @@ from rl_core.storage import (
     observation_columns,
 )
 from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
+from rl_storages._finals import FinalObservations
+from rl_storages._minibatches import count_minibatches, shuffled_block
 
 _FLAGS = ("terminated", "truncated", "valid", "episode_start")
 
@@ -29,8 +31,11 @@ class RolloutStorage(Storage[RolloutBatch]):
     Memory is allocated once, `(T, B, ...)`. Each observation is stored once: the successor of a
     row is the next row, and only where an episode ended inside a step is its true final
     observation kept apart. Minibatches are drawn without replacement: of single samples, or of
-    whole sequences when the actor is recurrent. A last minibatch that is not full is padded with
-    entries of mask 0, so that all have one shape.
+    whole sequences when the actor is recurrent. They are as equal as can be; the smaller ones are
+    padded with one entry of mask 0, so that all have one shape.
+
+    Where rows do not go on from those before them, after a resume or between slices of different
+    origin, the episodes in between count as truncated, with their true next observation.
 
     Args:
         num_steps: rows per rollout, T.
@@ -51,9 +56,10 @@ class RolloutStorage(Storage[RolloutBatch]):
         self._arrays: dict[str, Array] = {}
         self._attached: dict[str, Tensor] = {}
         self._next_observation: dict[str, Tensor] = {}
-        self._final_index: list[Tensor] = []
-        self._final_observation: dict[str, list[Tensor]] = {}
+        self._unwritten_next: ArrayObservation | None = None
+        self._finals = FinalObservations({})
         self._step = 0
+        self._may_be_seam = False
 
     @property
     def is_allocated(self) -> bool:
@@ -101,6 +107,9 @@ class RolloutStorage(Storage[RolloutBatch]):
         self._next_observation = {
             name: torch.zeros_like(self._columns[name][0]) for name in observations
         }
+        self._finals = FinalObservations(
+            {name: column[:0] for name, column in self._next_observation.items()}
+        )
         self.reset()
 
     def insert_transition(self, transition: Transition) -> None:
@@ -127,12 +136,13 @@ class RolloutStorage(Storage[RolloutBatch]):
             self._write(f"state/{name}", row, transition.state[name])
         for name in spec.extras:
             self._write(f"extras/{name}", row, transition.extras[name])
+        if self._may_be_seam:
+            self._cut_seam(row)
         if transition.final_observation is not None:
             self._keep_final(row, transition)
+        self._unwritten_next = transition.next_observation
+        self._attached = {}
         self._step += 1
-        if self._step == self.num_steps:
-            for name, value in _named(transition.next_observation).items():
-                self._next_observation[name].copy_(torch.as_tensor(value))
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
@@ -143,13 +153,16 @@ class RolloutStorage(Storage[RolloutBatch]):
             ConfigError: when the sizes contradict each other or the rollout.
         """
         spec = self._allocated()
-        units = spec.num_envs if spec.state_sizes else self._step * spec.num_envs
-        size = self._units_per_batch(num_mini_batch, mini_batch_size, units)
-        order = torch.randperm(units, generator=self._generator)
-        count = -(-units // size)
-        if count * size > units:
-            order = torch.cat([order, order.new_full((count * size - units,), -1)])
-        yield order.view(count, size).to(spec.device)
+        recurrent = bool(spec.state_sizes)
+        count = count_minibatches(
+            num_mini_batch,
+            mini_batch_size,
+            num_steps=self._step,
+            num_envs=spec.num_envs,
+            recurrent=recurrent,
+        )
+        units = spec.num_envs if recurrent else self._step * spec.num_envs
+        yield shuffled_block(units, count, self._generator).to(spec.device)
 
     def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
         """Make one batch per row of the block.
@@ -215,21 +228,9 @@ class RolloutStorage(Storage[RolloutBatch]):
                 f"the rollout has {self._step} of {self.num_steps} steps; collect the rest first"
             )
         columns = self._columns
-        names = observation_columns(spec.observation)
-        index = (
-            torch.cat(self._final_index)
-            if self._final_index
-            else torch.zeros((0, 2), dtype=torch.int64, device=spec.device)
-        )
-        finals = {
-            name: torch.cat(self._final_observation[name])
-            if self._final_index
-            else columns[name][0, :0]
-            for name in names
-        }
         return Rollout(
             observation=join_observation(columns),
-            next_observation=join_observation(self._next_observation),
+            next_observation=join_observation(self._following()),
             action=columns["action"],
             reward=columns["reward"],
             terminated=columns["terminated"],
@@ -237,8 +238,8 @@ class RolloutStorage(Storage[RolloutBatch]):
             valid=columns["valid"],
             episode_start=columns["episode_start"],
             state={name: columns[f"state/{name}"][0] for name in spec.state_sizes},
-            final_index=index,
-            final_observation=join_observation(finals),
+            final_index=self._finals.index,
+            final_observation=join_observation(self._finals.observations),
             extras={name: columns[f"extras/{name}"] for name in spec.extras},
         )
 
@@ -265,9 +266,10 @@ class RolloutStorage(Storage[RolloutBatch]):
     def reset(self) -> None:
         """Start a new rollout in the same memory."""
         self._step = 0
+        self._may_be_seam = False
         self._attached = {}
-        self._final_index = []
-        self._final_observation = {name: [] for name in self._next_observation}
+        self._unwritten_next = None
+        self._finals.clear()
 
     def __len__(self) -> int:
         """Return how many rows are stored."""
@@ -283,48 +285,39 @@ class RolloutStorage(Storage[RolloutBatch]):
         if not 0 <= start <= end <= self._step:
             raise ConfigError(f"rows {start} to {end} are not within the {self._step} stored ones")
         data = {name: column[start:end].clone() for name, column in self._columns.items()}
-        for name, last in self._next_observation.items():
+        for name, last in self._following().items():
             following = self._columns[name][end] if end < self._step else last
             data[f"next/{name}"] = following.clone()
-        if self._final_index:
-            rows = torch.cat(self._final_index)
-            inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
-            data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
-            for name, pieces in self._final_observation.items():
-                data[f"final/{name}"] = torch.cat(pieces)[inside]
+        rows = self._finals.index
+        inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
+        data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
+        for name, finals in self._finals.observations.items():
+            data[f"final/{name}"] = finals[inside]
         return data
 
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append the rows of a slice.
 
         Raises:
-            DataError: when columns are missing, of other shape or dtype, or too long.
+            DataError: when columns are missing, of other shape or dtype, or too long, or when a
+                recurrent rollout would go on in the middle of another episode.
         """
-        self._allocated()
-        length = len(data["reward"]) if "reward" in data else 0
+        device = self._allocated().device
+        length = self._checked_length(data)
+        if length == 0:
+            return
+        start = self._step
         for name, column in self._columns.items():
-            given = data.get(name)
-            if given is None:
-                raise DataError(f"data slice lacks column '{name}'")
-            if given.dtype != column.dtype or given.shape != (length, *column.shape[1:]):
-                raise DataError(
-                    f"data slice column '{name}': expected {column.dtype} of shape "
-                    f"{(length, *column.shape[1:])}, got {given.dtype} of {tuple(given.shape)}"
-                )
-        if self._step + length > self.num_steps:
-            raise DataError(
-                f"data slice of {length} rows does not fit: {self._step} of {self.num_steps} used"
-            )
-        for name, column in self._columns.items():
-            column[self._step : self._step + length].copy_(data[name])
+            column[start : start + length].copy_(data[name])
+        self._cut_seam(start)
         for name, last in self._next_observation.items():
             last.copy_(data[f"next/{name}"])
-        if "final_index" in data and len(data["final_index"]):
-            index = data["final_index"].to(self._allocated().device)
-            self._final_index.append(index + torch.tensor([self._step, 0], device=index.device))
-            for name, pieces in self._final_observation.items():
-                pieces.append(data[f"final/{name}"].to(index.device))
+        self._unwritten_next = None
+        index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
+        self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
+        self._attached = {}
         self._step += length
+        self._may_be_seam = True
 
     def state_dict(self) -> StateDict:
         """Return the stored rows and the generator's state."""
@@ -335,14 +328,22 @@ class RolloutStorage(Storage[RolloutBatch]):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`; the storage must be allocated."""
+        """Take over a state returned by `state_dict`; the storage must be allocated.
+
+        Raises:
+            CheckpointError: when the rows do not fit this storage.
+        """
+        self._allocated()
         step, data, generator = state["step"], state["data"], state["generator"]
         assert isinstance(step, int)
         assert isinstance(data, Mapping)
         assert isinstance(generator, Tensor)
         self.reset()
         if step:
-            self.insert_data_slice({k: v for k, v in data.items() if isinstance(v, Tensor)})
+            try:
+                self.insert_data_slice({k: v for k, v in data.items() if isinstance(v, Tensor)})
+            except DataError as error:
+                raise CheckpointError(f"the saved rollout does not fit: {error}") from error
         set_generator_state(self._generator, generator)
 
     def _allocated(self) -> StorageSpec:
@@ -350,39 +351,68 @@ class RolloutStorage(Storage[RolloutBatch]):
             raise ConfigError("the rollout storage is not allocated yet; a Trainer does it")
         return self._spec
 
-    def _units_per_batch(
-        self, num_mini_batch: int | None, mini_batch_size: int | None, units: int
-    ) -> int:
-        recurrent = bool(self._allocated().state_sizes)
-        if (num_mini_batch is None) == (mini_batch_size is None):
-            raise ConfigError("give just one of num_mini_batch and mini_batch_size")
-        if num_mini_batch is not None:
-            if num_mini_batch > units:
-                what = "environments of a recurrent rollout" if recurrent else "samples"
-                raise ConfigError(
-                    f"num_mini_batch={num_mini_batch} is more than the {units} {what}; use fewer "
-                    "minibatches or more environments"
+    def _following(self) -> dict[str, Tensor]:
+        """Return what follows the last row, by column; copied only when it is asked for."""
+        if self._unwritten_next is not None:
+            for name, value in _named(self._unwritten_next).items():
+                self._next_observation[name].copy_(torch.as_tensor(value))
+            self._unwritten_next = None
+        return self._next_observation
+
+    def _cut_seam(self, row: int) -> None:
+        """Truncate the episodes of the row before, as far as they do not go on in this one."""
+        self._may_be_seam = False
+        if row == 0:
+            return
+        columns, following = self._columns, self._following()
+        elsewhere = columns["episode_start"][row].clone()
+        for name, expected in following.items():
+            differs = columns[name][row] != expected
+            elsewhere |= differs.view(len(elsewhere), -1).any(dim=1)
+        if self._allocated().state_sizes and (elsewhere & ~columns["episode_start"][row]).any():
+            raise DataError(
+                "a recurrent rollout cannot go on in the middle of another episode; insert slices "
+                "of one collector in their order, or whole rollouts"
+            )
+        last = row - 1
+        goes_on = (
+            columns["valid"][last] & ~columns["terminated"][last] & ~columns["truncated"][last]
+        )
+        envs = (elsewhere & goes_on).nonzero().flatten()
+        columns["truncated"][last, envs] = True
+        self._finals.add(last, envs, {name: rows[envs] for name, rows in following.items()})
+
+    def _checked_length(self, data: DataSlice) -> int:
+        """Return how many rows a slice has, after comparing all of it with the allocation."""
+        length, count = (
+            len(data[name]) if name in data else 0 for name in ("reward", "final_index")
+        )
+        expected = {
+            name: ((length, *column.shape[1:]), column.dtype)
+            for name, column in self._columns.items()
+        }
+        expected["final_index"] = ((count, 2), torch.int64)
+        for name, last in self._next_observation.items():
+            expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
+            expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
+        for name, (shape, dtype) in expected.items():
+            given = data.get(name)
+            if given is None:
+                raise DataError(f"data slice lacks column '{name}'")
+            if given.dtype != dtype or given.shape != shape:
+                raise DataError(
+                    f"data slice column '{name}': expected {dtype} of shape {shape}, got "
+                    f"{given.dtype} of {tuple(given.shape)}"
                 )
-            return -(-units // num_mini_batch)
-        assert mini_batch_size is not None
-        total = self._step * self._allocated().num_envs
-        if mini_batch_size > total:
-            raise ConfigError(
-                f"mini_batch_size={mini_batch_size} is larger than the rollout of {total} samples "
-                f"({self._step} steps x {self._allocated().num_envs} environments)"
+        if self._step + length > self.num_steps:
+            raise DataError(
+                f"data slice of {length} rows does not fit: {self._step} of {self.num_steps} used"
             )
-        if not recurrent:
-            return mini_batch_size
-        if mini_batch_size < self._step:
-            raise ConfigError(
-                f"mini_batch_size={mini_batch_size} is smaller than one recurrent sequence of "
-                f"{self._step} steps; use at least that many"
-            )
-        return mini_batch_size // self._step
+        return length
 
     def _write(self, name: str, row: int, value: ArrayLike) -> None:
         if self._arrays:
-            self._arrays[name][row] = value.numpy() if isinstance(value, Tensor) else value
+            self._arrays[name][row] = value.cpu().numpy() if isinstance(value, Tensor) else value
         else:
             self._columns[name][row].copy_(torch.as_tensor(value))
 
@@ -401,10 +431,10 @@ class RolloutStorage(Storage[RolloutBatch]):
             return
         device = self._allocated().device
         envs = torch.as_tensor(cut, device=device)
-        self._final_index.append(torch.stack([torch.full_like(envs, row), envs], dim=1))
-        for name, value in _named(transition.final_observation).items():
-            rows = torch.as_tensor(value).to(device)[envs].to(self._columns[name].dtype)
-            self._final_observation[name].append(rows)
+        finals = _named(transition.final_observation)
+        self._finals.add(
+            row, envs, {name: torch.as_tensor(v).to(device)[envs] for name, v in finals.items()}
+        )
 
 
 def _named(observation: ArrayObservation) -> dict[str, ArrayLike]:

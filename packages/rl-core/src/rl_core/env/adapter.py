@@ -14,6 +14,7 @@ from rl_core.env._origin import autoreset_mode, describe
 from rl_core.env.contract import EnvStep, VecEnv
 from rl_core.env.seeding import checked_seed, resumed_seed, spread_seed
 from rl_core.errors import CheckpointError, DataError, EnvironmentFaultError
+from rl_core.recipe import ComponentSpec
 from rl_core.spaces import LEAF_TYPES, Space, event_shape
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
@@ -39,6 +40,7 @@ class GymVecEnv(VecEnv):
             the step all the same.
         name: what to call it in messages and as `spec_id`; found out when None.
         max_episode_steps: found out when None, where that is possible.
+        component: how a recipe names these environments, when it can.
 
     Raises:
         SpaceError: when the observation space is not supported.
@@ -53,8 +55,10 @@ class GymVecEnv(VecEnv):
         check: bool = True,
         name: str | None = None,
         max_episode_steps: int | None = None,
+        component: ComponentSpec | None = None,
     ) -> None:
         self._envs = envs
+        self._component = component
         self._num_envs = int(envs.num_envs)
         self._observation_space = cast("Space", envs.single_observation_space)
         self._action_space = cast("Space", envs.single_action_space)
@@ -106,6 +110,11 @@ class GymVecEnv(VecEnv):
     def spec_id(self) -> str:
         """The registered id, or the class name of the environment."""
         return self._name
+
+    @property
+    def component(self) -> ComponentSpec | None:
+        """How a recipe names these environments."""
+        return self._component
 
     @property
     def max_episode_steps(self) -> int | None:

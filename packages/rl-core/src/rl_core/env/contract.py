@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Literal, Self, cast
 
 from rl_core.errors import CheckpointError
+from rl_core.recipe import ComponentSpec
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
@@ -124,6 +125,11 @@ class VecEnv(ABC):
     def spec_id(self) -> str:
         """The registered id, or a name to call it by."""
         return type(self).__name__
+
+    @property
+    def component(self) -> ComponentSpec | None:
+        """How a recipe names these environments; None when they were built from objects."""
+        return None
 
     @property
     def max_episode_steps(self) -> int | None:

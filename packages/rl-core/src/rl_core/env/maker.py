@@ -16,6 +16,7 @@ from rl_core.env.contract import VecEnv
 from rl_core.env.guard import EnvGuard
 from rl_core.env.registry import find_spec
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, RLError
+from rl_core.recipe import ComponentSpec
 
 EnvFunction: TypeAlias = Callable[..., gymnasium.Env]
 """Builds one environment."""
@@ -160,9 +161,12 @@ def make_gym_vec(
         SpaceError: when its observation space is not supported.
     """
     maker = EnvMaker(env, env_kwargs)
-    if maker.has_native_vector:
-        return GymVecEnv(maker.native_vector(num_envs), seed=seed)
-    return GymVecEnv(maker.sync_vector(num_envs), seed=seed)
+    native = maker.has_native_vector
+    envs = maker.native_vector(num_envs) if native else maker.sync_vector(num_envs)
+    component = None
+    if isinstance(env, str) and not env_kwargs:
+        component = ComponentSpec("env", env, {"num_envs": num_envs})
+    return GymVecEnv(envs, seed=seed, component=component)
 
 
 def as_vec_env(envs: VecEnv | VectorEnv | gymnasium.Env) -> VecEnv:

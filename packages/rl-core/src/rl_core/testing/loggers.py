@@ -1,0 +1,54 @@
+"""The tests that every `Logger` must pass."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from rl_core.logger import Logger
+
+
+class LoggerSuite:
+    """Conformance tests of a `Logger`: subclass, supply `make_logger`, inherit the tests."""
+
+    def make_logger(self, directory: Path) -> Logger:
+        """Return a new logger; what it writes belongs into an empty directory."""
+        raise NotImplementedError
+
+    def test_metrics_of_any_value_are_taken(self, tmp_path: Path) -> None:
+        """Metrics come and go between lines, and some are not finite."""
+        logger = self.make_logger(tmp_path)
+        logger.log(0, {"loss/policy": 0.5, "train/episodes": 3})
+        logger.log(10, {"loss/policy": math.nan, "loss/value": math.inf})
+        logger.log(10, {"test/mean": -math.inf})
+        logger.log(20, {})
+        logger.close()
+
+    def test_the_metrics_stay_the_callers(self, tmp_path: Path) -> None:
+        """The same mapping goes to several loggers, so none may change it."""
+        logger = self.make_logger(tmp_path)
+        metrics = {"b": 2.0, "a": 1.0}
+        logger.log(5, metrics)
+        logger.close()
+        assert list(metrics.items()) == [("b", 2.0), ("a", 1.0)]
+
+    def test_histograms_of_any_shape_are_taken_or_ignored(self, tmp_path: Path) -> None:
+        """Weights and gradients come as they are: 0-dim, empty, integers, NaN, with a graph."""
+        logger = self.make_logger(tmp_path)
+        learned = torch.ones(2, 3, requires_grad=True)
+        for values in (
+            torch.tensor(1.0),
+            torch.zeros(0),
+            torch.arange(4),
+            torch.tensor([math.nan, 1.0]),
+            learned * 2.0,
+        ):
+            logger.histogram(1, "weights/first", values)
+        logger.close()
+
+    def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
+        """A trainer closes its loggers whether or not their owner has done so."""
+        logger = self.make_logger(tmp_path)
+        logger.log(1, {"a": 1.0})
+        logger.close()
+        logger.close()

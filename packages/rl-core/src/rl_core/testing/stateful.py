@@ -1,0 +1,103 @@
+"""The tests that every `Stateful` part must pass, and comparisons of states."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rl_core.stateful import Stateful
+from rl_core.types import StateValue
+
+
+class StatefulSuite:
+    """Conformance tests of a `Stateful` part: subclass, supply two methods, inherit the tests."""
+
+    def make_part(self) -> Stateful:
+        """Return a new part, built in the same way every time."""
+        raise NotImplementedError
+
+    def use_part(self, part: Stateful) -> StateValue:
+        """Make a part do what depends on its state and changes it, and return what it answered."""
+        raise NotImplementedError
+
+    def test_its_state_needs_no_pickle(self) -> None:
+        """States hold tensors, numbers, text, lists and dicts, and nothing else."""
+        part = self.make_part()
+        self.use_part(part)
+        check_plain(part.state_dict())
+
+    def test_a_restored_part_goes_on_as_the_saved_one_did(self) -> None:
+        """What follows a load is bit for bit what followed the save."""
+        saved = self.make_part()
+        self.use_part(saved)
+        state = copy_state(saved.state_dict())
+        expected = copy_state(self.use_part(saved))
+        restored = self.make_part()
+        restored.load_state_dict(_as_tree(state))
+        check_same_state(restored.state_dict(), state)
+        check_same_state(self.use_part(restored), expected)
+        check_same_state(restored.state_dict(), saved.state_dict())
+
+    def test_loading_copies(self) -> None:
+        """Neither the saved part nor another that loaded the same state is tied to this one."""
+        saved = self.make_part()
+        self.use_part(saved)
+        state = copy_state(saved.state_dict())
+        given = copy_state(state)
+        restored = self.make_part()
+        restored.load_state_dict(_as_tree(given))
+        self.use_part(restored)
+        check_same_state(given, state)
+
+
+def copy_state(state: StateValue) -> StateValue:
+    """Copy a tree so that no later step of the part reaches it."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, Mapping):
+        return {key: copy_state(value) for key, value in state.items()}
+    if isinstance(state, Sequence) and not isinstance(state, str):
+        return [copy_state(value) for value in state]
+    return state
+
+
+def check_plain(state: StateValue, path: str = "state") -> None:
+    """Assert that a tree holds tensors, numbers, text, lists and dicts only."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            assert isinstance(key, str), f"{path}: key {key!r}; expected text"
+            check_plain(value, f"{path}.{key}")
+    elif isinstance(state, list | tuple):
+        for index, value in enumerate(state):
+            check_plain(value, f"{path}[{index}]")
+    else:
+        plain = state is None or isinstance(state, bool | int | float | str | Tensor)
+        assert plain, f"{path} holds a {type(state).__name__}"
+
+
+def check_same_state(actual: StateValue, expected: StateValue, path: str = "state") -> None:
+    """Assert that two trees are equal, bit for bit; NaN equals NaN."""
+    if isinstance(expected, Tensor):
+        assert isinstance(actual, Tensor), f"{path}: {actual!r}; expected a tensor"
+        assert actual.dtype == expected.dtype, f"{path}: {actual.dtype} and {expected.dtype}"
+        assert torch.equal(actual.nan_to_num(), expected.nan_to_num()), f"{path} differs"
+        assert torch.equal(actual.isnan(), expected.isnan()), f"{path} differs in its NaN"
+    elif isinstance(expected, Mapping):
+        assert isinstance(actual, Mapping), f"{path}: {actual!r}; expected a mapping"
+        assert sorted(actual) == sorted(expected), f"{path}: {sorted(actual)}; {sorted(expected)}"
+        for key, value in expected.items():
+            check_same_state(actual[key], value, f"{path}.{key}")
+    elif isinstance(expected, Sequence) and not isinstance(expected, str):
+        assert isinstance(actual, Sequence), f"{path}: {actual!r}; expected a sequence"
+        assert len(actual) == len(expected), f"{path}: {len(actual)} entries; {len(expected)}"
+        for index, value in enumerate(expected):
+            check_same_state(actual[index], value, f"{path}[{index}]")
+    else:
+        assert actual == expected or (actual != actual and expected != expected), (
+            f"{path}: {actual!r}; expected {expected!r}"
+        )
+
+
+def _as_tree(state: StateValue) -> Mapping[str, StateValue]:
+    assert isinstance(state, Mapping)
+    return state

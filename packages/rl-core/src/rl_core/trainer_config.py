@@ -1,0 +1,71 @@
+"""What a trainer is told, and what it tells in the end."""
+
+from dataclasses import dataclass
+
+from rl_core.errors import ConfigError
+from rl_core.evaluation import EvaluationResult
+from rl_core.gradients import CompileMode
+from rl_core.types import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerConfig:
+    """Options of a `Trainer`.
+
+    Attributes:
+        scale_rewards: learn from rewards divided by the running spread of their discounted sum.
+        log_every: environment transitions between log lines; None makes about 200 in a run.
+        checkpoint_every: environment transitions between checkpoints; None keeps only the last.
+        keep_checkpoints: how many checkpoints stay on disk, at least 1.
+        compile: compile the gradient step; ``"auto"`` does where the run is long enough.
+        num_threads: of PyTorch while training; None chooses by the size of the networks.
+
+    Raises:
+        ConfigError: for a count below 1.
+    """
+
+    scale_rewards: bool = False
+    log_every: int | None = None
+    checkpoint_every: int | None = None
+    keep_checkpoints: int = 3
+    compile: CompileMode = "auto"
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("log_every", "checkpoint_every", "keep_checkpoints", "num_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"trainer.{name} must be at least 1, got {value}")
+        if self.compile not in ("auto", "on", "off"):
+            raise ConfigError(f"trainer.compile must be auto, on or off, got '{self.compile}'")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """How a training run ended.
+
+    Attributes:
+        total_steps: environment transitions in all, earlier sessions included.
+        total_updates: updates in all.
+        wall_seconds: time spent in this session.
+        steps_per_second: transitions of this session per second.
+        evaluation: of the final policy; None without test environments.
+    """
+
+    total_steps: int
+    total_updates: int
+    wall_seconds: float
+    steps_per_second: float
+    evaluation: EvaluationResult | None
+
+    def as_dict(self) -> dict[str, Json]:
+        """Return the figures as a JSON object."""
+        evaluation = self.evaluation
+        return {
+            "total_steps": self.total_steps,
+            "total_updates": self.total_updates,
+            "wall_seconds": self.wall_seconds,
+            "steps_per_second": self.steps_per_second,
+            "final_return_mean": None if evaluation is None else evaluation.mean,
+            "final_evaluation": None if evaluation is None else evaluation.as_dict(),
+        }

@@ -1,0 +1,407 @@
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
+from rl_core.gradients import (
+    Gradients,
+    GradientStep,
+    HyperParameters,
+    LossModule,
+    LossOutput,
+    Noise,
+    ParameterGroup,
+    TargetNetwork,
+)
+from rl_core.optimizers import OptimizerConfig
+from rl_core.testing.stateful import check_same_state, copy_state
+
+SGD = OptimizerConfig(name="sgd")
+Loss = Callable[[Tensor, Noise], LossOutput]
+
+
+class Numbers(nn.Module):
+    """A few parameters, as a module."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor(values))
+
+
+def _step(
+    modules: Mapping[str, nn.Module],
+    loss: Loss,
+    groups: Sequence[ParameterGroup],
+    targets: Sequence[TargetNetwork] = (),
+    **hyper: float,
+) -> GradientStep[Tensor]:
+    numbers = HyperParameters({"learning_rate": 0.1, **hyper})
+    return GradientStep(LossModule(loss, modules, numbers), numbers, groups, targets)
+
+
+def _group(name: str, **options: object) -> ParameterGroup:
+    group = ParameterGroup(name=name, modules=(name,), optimizer=SGD)
+    return replace(group, **options)  # type: ignore[arg-type]  # fields of the group
+
+
+def _linear(*modules: Numbers) -> Loss:
+    """The batch is the gradient of the first module, twice the batch that of the second..."""
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        total = sum(((k + 1) * (m.x * batch).sum() for k, m in enumerate(modules)), torch.zeros(()))
+        return LossOutput(total, {"loss/total": total})
+
+    return loss
+
+
+def _pair(first: ParameterGroup, second: ParameterGroup, **hyper: float) -> GradientStep[Tensor]:
+    a, b = Numbers(0.0, 0.0), Numbers(0.0, 0.0)
+    return _step({"a": a, "b": b}, _linear(a, b), [first, second], **hyper)
+
+
+def test_a_step_goes_down_the_gradient() -> None:
+    a = Numbers(1.0, 2.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    step.step(torch.tensor([3.0, -4.0]), {})
+    torch.testing.assert_close(a.x.detach(), torch.tensor([0.7, 2.4]))
+    assert step.count == 1
+
+
+def test_the_gradient_is_computed_anew_in_every_step() -> None:
+    a = Numbers(0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    for gradient in (1.0, 2.0):
+        step.step(torch.tensor([gradient]), {})
+    assert a.x.item() == pytest.approx(-0.3)
+
+
+def test_clipping_shortens_a_long_gradient_only() -> None:
+    a = Numbers(0.0, 0.0)
+    step = _step({"a": a}, _linear(a), [_group("a", max_grad_norm="bound")], bound=1.0)
+    step.step(torch.tensor([3.0, -4.0]), {})
+    torch.testing.assert_close(a.x.detach(), torch.tensor([-0.06, 0.08]))
+    step.step(torch.tensor([0.3, 0.4]), {})
+    torch.testing.assert_close(a.x.detach(), torch.tensor([-0.09, 0.04]))
+    assert step.read_metrics()["gradients/a_norm"] == pytest.approx((5.0 + 0.5) / 2)
+
+
+def test_groups_with_one_bound_are_clipped_by_their_joint_norm() -> None:
+    # Gradients (1, 2) and (2, 4): the joint norm is 5.
+    groups = _group("a", max_grad_norm="bound"), _group("b", max_grad_norm="bound")
+    step = _pair(*groups, bound=1.0)
+    step.step(torch.tensor([1.0, 2.0]), {})
+    torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.02, -0.04]))
+    torch.testing.assert_close(step.vectors["b"].values, torch.tensor([-0.04, -0.08]))
+
+
+def test_groups_with_bounds_of_their_own_are_clipped_apart() -> None:
+    groups = _group("a", max_grad_norm="short"), _group("b", max_grad_norm="long")
+    step = _pair(*groups, short=0.5, long=100.0)
+    step.step(torch.tensor([3.0, 4.0]), {})
+    torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.03, -0.04]))
+    torch.testing.assert_close(step.vectors["b"].values, torch.tensor([-0.6, -0.8]))
+
+
+def test_each_group_has_its_own_learning_rate_and_optimiser() -> None:
+    second = _group("b", learning_rate="slow", optimizer=OptimizerConfig(name="adam"))
+    step = _pair(_group("a"), second, slow=0.01)
+    step.step(torch.tensor([1.0, -2.0]), {})
+    torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.1, 0.2]))
+    # Adam's first step is the rate itself, against the sign of the gradient.
+    torch.testing.assert_close(step.vectors["b"].values, torch.tensor([-0.01, 0.01]))
+
+
+def test_a_group_may_move_every_other_step() -> None:
+    step = _pair(_group("a"), _group("b", every=2, optimizer=OptimizerConfig(name="adam")))
+    moved = []
+    for _ in range(4):
+        before = step.vectors["b"].values.clone()
+        step.step(torch.tensor([1.0, 1.0]), {})
+        moved.append(not torch.equal(step.vectors["b"].values, before))
+    assert moved == [False, True, False, True]
+    assert step.vectors["a"].values.tolist() == pytest.approx([-0.4, -0.4])
+    assert step.optimizer_states["b"]["step"] == 2
+
+
+def test_a_group_that_does_not_move_clips_nobody() -> None:
+    groups = _group("a", max_grad_norm="bound"), _group("b", max_grad_norm="bound", every=2)
+    step = _pair(*groups, bound=1.0)
+    step.step(torch.tensor([3.0, 4.0]), {})
+    torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.06, -0.08]))
+
+
+def _followed(**target: object) -> tuple[GradientStep[Tensor], Numbers]:
+    a, slow = Numbers(1.0), Numbers(1.0)
+    network = TargetNetwork(module="slow", source="a", tau="tau")
+    step = _step(
+        {"a": a, "slow": slow},
+        _linear(a),
+        [_group("a")],
+        [replace(network, **target)],  # type: ignore[arg-type]  # fields of the target
+        tau=0.25,
+    )
+    return step, slow
+
+
+def test_a_target_moves_towards_the_parameters_after_the_step() -> None:
+    step, slow = _followed()
+    step.step(torch.tensor([4.0]), {})  # a: 1 -> 0.6
+    assert slow.x.item() == pytest.approx(0.75 * 1.0 + 0.25 * 0.6)
+
+
+def test_a_target_may_move_every_other_step() -> None:
+    step, slow = _followed(every=2)
+    step.step(torch.tensor([4.0]), {})
+    assert slow.x.item() == 1.0
+    step.step(torch.tensor([4.0]), {})  # a: 0.6 -> 0.2
+    assert slow.x.item() == pytest.approx(0.75 * 1.0 + 0.25 * 0.2)
+
+
+def test_a_target_stays_where_the_step_was_not_finite_or_the_rate_is_zero() -> None:
+    step, slow = _followed()
+    step.step(torch.tensor([4.0]), {})
+    before = slow.x.item()
+    step.step(torch.tensor([math.nan]), {})
+    assert slow.x.item() == before
+    step._hyper["learning_rate"].fill_(0.0)
+    step.step(torch.tensor([4.0]), {})
+    assert slow.x.item() == before
+
+
+def test_a_rate_of_zero_leaves_parameters_and_moments_alone() -> None:
+    for name in ("adam", "adamw", "rmsprop", "sgd"):
+        a = Numbers(1.0, 2.0)
+        config = OptimizerConfig(name=name, momentum=0.9, weight_decay=0.1)
+        step = _step({"a": a}, _linear(a), [_group("a", optimizer=config)])
+        step.step(torch.tensor([1.0, -1.0]), {})
+        before = copy_state({"x": a.x, "states": step.optimizer_states})
+        step._hyper["learning_rate"].fill_(0.0)
+        assert not step.learns
+        step.step(torch.tensor([1.0, -1.0]), {})
+        check_same_state({"x": a.x, "states": step.optimizer_states}, before)
+        assert step.read_metrics()["loss/total"] != 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_one_bad_group_holds_back_all(bad: float) -> None:
+    a, b = Numbers(1.0), Numbers(2.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput(a.x.sum() + (b.x * batch).sum(), {"loss/a": a.x.sum()})
+
+    adam = OptimizerConfig(name="adam")
+    groups = [_group("a", optimizer=adam), _group("b", optimizer=adam)]
+    step = _step({"a": a, "b": b}, loss, groups)
+    step.step(torch.tensor(bad), {})
+    assert (a.x.item(), b.x.item()) == (1.0, 2.0)
+    assert step.optimizer_states["a"]["step"] == 0
+    with pytest.raises(NonFiniteError, match="1 gradient steps"):
+        step.read_metrics()
+    assert step.read_metrics() == {}
+
+
+def test_a_finite_loss_with_an_infinite_gradient_changes_nothing() -> None:
+    a = Numbers(0.0)
+    step = _step({"a": a}, lambda batch, noise: LossOutput(a.x.sqrt().sum()), [_group("a")])
+    step.step(torch.zeros(()), {})
+    assert a.x.item() == 0.0
+    with pytest.raises(NonFiniteError):
+        step.read_metrics()
+
+
+def _stopping() -> tuple[GradientStep[Tensor], Numbers]:
+    """A loss that asks for a stop when the batch is negative."""
+    a = Numbers(0.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch.abs()).sum(), {"seen": batch}, stop=batch < 0.0)
+
+    return _step({"a": a}, loss, [_group("a")]), a
+
+
+def test_a_stop_ends_the_phase_from_that_very_step() -> None:
+    step, a = _stopping()
+    for batch in (1.0, -1.0, 1.0):
+        step.step(torch.tensor(batch), {})
+    assert step.stopped
+    assert a.x.item() == pytest.approx(-0.1)
+    # The step that stopped is reported, because it tells why; later ones are not.
+    assert step.read_metrics()["seen"] == pytest.approx(0.0)
+    step.begin_phase()
+    assert not step.stopped
+    step.step(torch.tensor(1.0), {})
+    assert a.x.item() == pytest.approx(-0.2)
+
+
+def test_a_stop_travels_with_the_gradients() -> None:
+    step, a = _stopping()
+    for batch in (1.0, -1.0, 1.0):
+        step.apply_gradients(step.compute_gradients(torch.tensor(batch), {}, num_samples=1))
+    assert a.x.item() == pytest.approx(-0.1)
+    assert step.stopped
+
+
+def test_metrics_are_means_since_the_last_reading() -> None:
+    a = Numbers(0.0)
+    step = _step(
+        {"a": a},
+        lambda batch, noise: LossOutput((a.x * batch).sum(), {"seen": batch}),
+        [_group("a")],
+    )
+    assert step.read_metrics() == {}
+    for batch in (1.0, 3.0):
+        step.step(torch.tensor(batch), {})
+    assert step.read_metrics() == {"seen": 2.0, "gradients/a_norm": 2.0}
+    step.step(torch.tensor(5.0), {})
+    assert step.read_metrics()["seen"] == 5.0
+
+
+def test_samples_are_handed_out_without_a_graph() -> None:
+    a = Numbers(1.0, 2.0)
+    step = _step(
+        {"a": a}, lambda batch, noise: LossOutput(a.x.sum(), {}, {"td_error": a.x}), [_group("a")]
+    )
+    samples = step.step(torch.zeros(()), {})
+    assert not samples["td_error"].requires_grad
+
+
+def test_gradients_can_come_from_another_machine() -> None:
+    a = Numbers(0.0, 0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    gradients = Gradients(0, 8, {"a": torch.tensor([1.0, -1.0])}, True)
+    step.apply_gradients(gradients)
+    torch.testing.assert_close(a.x.detach(), torch.tensor([-0.1, 0.1]))
+    step.apply_gradients(replace(gradients, finite=False))
+    torch.testing.assert_close(a.x.detach(), torch.tensor([-0.1, 0.1]))
+    assert step.count == 2
+
+
+def test_gradients_answer_what_the_loss_found() -> None:
+    a = Numbers(1.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch).sum(), {"loss/a": a.x.sum()}, {"td_error": a.x * batch})
+
+    step = _step({"a": a}, loss, [_group("a")])
+    gradients = step.compute_gradients(torch.tensor([2.0]), {}, num_samples=1)
+    assert gradients.tensors["a"].tolist() == [2.0]
+    assert gradients.metrics["loss/a"].item() == 1.0
+    assert gradients.samples["td_error"].tolist() == [2.0]
+    assert not gradients.samples["td_error"].requires_grad
+    assert step.read_metrics() == {}, "computing alone counts nothing"
+
+
+def test_a_group_without_parameters_is_refused() -> None:
+    a = Numbers(0.0)
+    with pytest.raises(ConfigError, match="'b' finds no parameter"):
+        _step({"a": a}, _linear(a), [_group("a"), _group("b")])
+
+
+def test_no_two_groups_may_learn_one_parameter() -> None:
+    a = Numbers(0.0)
+    with pytest.raises(ConfigError, match="'again' finds no parameter"):
+        _step({"a": a}, _linear(a), [_group("a"), _group("again", modules=("a",))])
+
+
+def test_a_parameter_that_nobody_learns_is_refused() -> None:
+    a, b = Numbers(0.0), Numbers(0.0)
+    with pytest.raises(ConfigError, match=r"'b\.x' requires a gradient"):
+        _step({"a": a, "b": b}, _linear(a), [_group("a")])
+
+
+def test_a_frozen_parameter_needs_no_group_and_stays() -> None:
+    a, b = Numbers(1.0), Numbers(1.0).requires_grad_(False)
+    step = _step(
+        {"a": a, "b": b}, lambda batch, noise: LossOutput((a.x * b.x).sum()), [_group("a")]
+    )
+    step.step(torch.zeros(()), {})
+    assert (a.x.item(), b.x.item()) == (pytest.approx(0.9), 1.0)
+
+
+def test_a_group_takes_whole_names_and_leaves_frozen_parts_of_it() -> None:
+    actor, actor_too = Numbers(0.0), Numbers(0.0)
+    frozen = Numbers(5.0).requires_grad_(False)
+    actor.add_module("frozen", frozen)
+    step = _step(
+        {"actor": actor, "actor_too": actor_too},
+        _linear(actor, actor_too),
+        [_group("actor"), _group("actor_too")],
+    )
+    assert list(step.vectors["actor"].shapes) == ["actor.x"]
+    assert list(step.vectors["actor_too"].shapes) == ["actor_too.x"]
+
+
+def test_a_target_of_other_shapes_is_refused() -> None:
+    a, slow = Numbers(1.0), Numbers(1.0, 2.0)
+    target = TargetNetwork(module="slow", source="a", tau="tau")
+    with pytest.raises(ConfigError, match="'slow' does not match group 'a'"):
+        _step({"a": a, "slow": slow}, _linear(a), [_group("a")], [target], tau=0.1)
+
+
+def test_a_saved_state_of_another_shape_is_refused() -> None:
+    adam = OptimizerConfig(name="adam")
+    a, b = Numbers(1.0), Numbers(1.0, 2.0)
+    one = _step({"a": a}, _linear(a), [_group("a", optimizer=adam)])
+    other = _step({"a": b}, _linear(b), [_group("a", optimizer=adam)])
+    with pytest.raises(CheckpointError, match="optimiser state 'exp_avg' of 'a'"):
+        other.load_state_dict(one.state_dict())
+
+
+def test_parameters_that_were_moved_away_are_noticed() -> None:
+    a = Numbers(1.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    a.x.data = torch.tensor([1.0])
+    with pytest.raises(ConfigError, match="moved or replaced"):
+        step.read_metrics()
+
+
+def test_gradients_that_were_thrown_away_are_noticed() -> None:
+    a = Numbers(1.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    a.zero_grad()
+    step.step(torch.tensor([1.0]), {})
+    with pytest.raises(ConfigError, match="zero_grad"):
+        step.read_metrics()
+
+
+def _no_compiler(*args: object, **kwargs: object) -> Callable[..., object]:
+    def fail(*args: object, **kwargs: object) -> object:
+        raise RuntimeError(
+            "backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler"
+        )
+
+    return fail
+
+
+def test_without_a_compiler_auto_falls_back_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", _no_compiler)
+    a = Numbers(0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    with pytest.warns(RuntimeWarning, match=r"No working C\+\+ compiler.*going on uncompiled"):
+        assert not step.compile("auto", torch.tensor([1.0]), {})
+    assert not step.is_compiled
+    step.step(torch.tensor([1.0]), {})
+    assert a.x.item() == pytest.approx(-0.1)
+    assert step.read_metrics()["gradients/a_norm"] == 1.0
+
+
+def test_without_a_compiler_on_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", _no_compiler)
+    a = Numbers(0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    with pytest.raises(ConfigError, match=r"No working C\+\+ compiler.*compile='off'"):
+        step.compile("on", torch.tensor([1.0]), {})
+    assert not step.stopped
+
+
+def test_hyper_parameters_are_buffers_and_keep_their_names() -> None:
+    hyper = HyperParameters({"gamma": 0.9, "tau": 0.1})
+    assert sorted(hyper.state_dict()) == ["gamma", "tau"]
+    assert hyper["gamma"].shape == ()
+    assert not list(hyper.parameters())

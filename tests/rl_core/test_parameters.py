@@ -1,0 +1,88 @@
+import pytest
+import torch
+from torch import nn
+
+from rl_core.errors import ConfigError
+from rl_core.parameters import ParameterVector
+
+
+def _net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def test_the_module_goes_on_with_the_same_numbers() -> None:
+    net, untouched = _net(), _net()
+    vector = ParameterVector(dict(net.named_parameters()))
+    assert vector.values.shape == (3 * 4 + 4 + 4 + 1,)
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(net(x), untouched(x))
+
+
+def test_the_vector_and_the_module_are_one_memory() -> None:
+    net = _net()
+    vector = ParameterVector(dict(net.named_parameters()))
+    vector.values.zero_()
+    assert not any(bool(parameter.any()) for parameter in net.parameters())
+    net.load_state_dict(_net().state_dict())
+    expected = torch.cat([parameter.detach().flatten() for parameter in _net().parameters()])
+    assert torch.equal(vector.values, expected)
+    vector.check_tied()
+
+
+def test_backward_writes_into_the_gradient() -> None:
+    net = _net()
+    vector = ParameterVector(dict(net.named_parameters()))
+    net(torch.ones(1, 3)).sum().backward()
+    pieces = vector.split(vector.gradient)
+    assert pieces["2.bias"].tolist() == [1.0]
+    assert all(
+        torch.equal(pieces[name], parameter.grad)
+        for name, parameter in net.named_parameters()
+        if parameter.grad is not None
+    )
+    net.zero_grad(set_to_none=False)
+    assert not vector.gradient.any()
+    vector.check_tied()
+
+
+def test_split_and_join_are_inverse() -> None:
+    net = _net()
+    vector = ParameterVector(dict(net.named_parameters()))
+    pieces = vector.split(vector.values)
+    assert {name: piece.shape for name, piece in pieces.items()} == {
+        name: parameter.shape for name, parameter in net.named_parameters()
+    }
+    assert torch.equal(vector.join(pieces), vector.values)
+
+
+def test_join_names_what_is_missing_or_misshapen() -> None:
+    vector = ParameterVector(dict(_net().named_parameters()))
+    pieces = vector.split(vector.values)
+    with pytest.raises(ConfigError, match=r"'2\.bias'.*got \(2,\)"):
+        vector.join({**pieces, "2.bias": torch.zeros(2)})
+    del pieces["0.weight"]
+    with pytest.raises(ConfigError, match=r"'0\.weight'.*nothing"):
+        vector.join(pieces)
+
+
+def test_a_number_without_axes_is_a_parameter_too() -> None:
+    temperature = nn.Parameter(torch.tensor(0.5))
+    vector = ParameterVector({"temperature": temperature})
+    vector.values.mul_(2.0)
+    assert temperature.item() == 1.0
+
+
+def test_mixed_dtypes_are_refused() -> None:
+    net = _net()
+    net[2].double()
+    with pytest.raises(ConfigError, match=r"float32 on cpu, torch\.float64 on cpu"):
+        ParameterVector(dict(net.named_parameters()))
+
+
+def test_a_module_that_was_cast_is_noticed() -> None:
+    net = _net()
+    vector = ParameterVector(dict(net.named_parameters()))
+    net.double()
+    with pytest.raises(ConfigError, match="moved or replaced"):
+        vector.check_tied()

@@ -1,0 +1,28 @@
+import signal
+
+import pytest
+from bench.child import ChildError, run_child, termination_interrupts, thread_environment
+
+
+def test_every_library_gets_the_same_thread_count() -> None:
+    pinned = thread_environment({"OMP_NUM_THREADS": "9", "HOME": "x"}, 1)
+    assert pinned["HOME"] == "x"
+    assert pinned["OMP_NUM_THREADS"] == pinned["MKL_NUM_THREADS"] == pinned["NPROC"] == "1"
+    assert pinned["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=false"
+    more = thread_environment({"XLA_FLAGS": "--kept"}, 2)
+    assert more["OMP_NUM_THREADS"] == "2"
+    assert more["XLA_FLAGS"] == "--kept"
+    assert thread_environment({"XLA_FLAGS": "--kept"}, 1)["XLA_FLAGS"].startswith("--kept ")
+
+
+def test_a_failing_child_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ChildError, match="no-such-task ended with exit status 1"):
+        run_child("no-such-task", {}, 1)
+    assert "KeyError" in capfd.readouterr().err
+
+
+def test_a_request_to_terminate_interrupts() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), termination_interrupts():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,151 @@
+from pathlib import Path
+
+import pytest
+from bench.peers import linear_schedule
+from bench.plan import PlanError, PlanRow, Run, load_plan, options_digest, select_runs
+
+PLANS = Path(__file__).resolve().parents[2] / "tools" / "bench" / "plans"
+
+PLAN = """
+[[row]]
+algorithm = "ppo"
+env = "CartPole-v1"
+steps = 100_000
+seeds = [3, 4]
+target = 475
+[row.ours.storage]
+num_steps = 32
+[row.sb3]
+n_steps = 32
+
+[[row]]
+algorithm = "vpg"
+env = "Acrobot-v1"
+steps = 1000
+seeds = [0]
+target = -95.5
+[row.ours]
+"""
+
+SAME = {
+    ("env", "num_envs"): "n_envs",
+    ("storage", "num_steps"): "n_steps",
+    ("algorithm", "learning_rate"): "learning_rate",
+    ("algorithm", "gamma"): "gamma",
+    ("algorithm", "gae_lambda"): "gae_lambda",
+    ("algorithm", "num_epochs"): "n_epochs",
+    ("algorithm", "mini_batch_size"): "batch_size",
+    ("algorithm", "clip_range"): "clip_range",
+    ("algorithm", "entropy_coef"): "ent_coef",
+    ("algorithm", "max_grad_norm"): "max_grad_norm",
+    ("algorithm", "policy_learning_rate"): "learning_rate",
+    ("algorithm", "value_learning_rate"): "learning_rate",
+}
+
+
+def write(directory: Path, text: str) -> Path:
+    path = directory / "plan.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_plan_gives_each_seed_with_all_systems_in_turn(tmp_path: Path) -> None:
+    rows = load_plan(write(tmp_path, PLAN))
+    runs = select_runs(rows, ("ours", "sb3"))
+    assert [(run.algorithm, run.seed, run.system) for run in runs] == [
+        ("ppo", 3, "ours"),
+        ("ppo", 3, "sb3"),
+        ("ppo", 4, "ours"),
+        ("ppo", 4, "sb3"),
+        ("vpg", 0, "ours"),
+    ]
+    assert runs[0].options == {"storage": {"num_steps": 32}}
+    assert runs[1].options == {"n_steps": 32}
+    assert rows[1].target == -95.5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"), [("ppo/CartPole", 4), ("acrobot", 1), ("*/*-v1", 5), ("ppo/acro", 0)]
+)
+def test_a_pattern_chooses_rows(tmp_path: Path, pattern: str, count: int) -> None:
+    rows = load_plan(write(tmp_path, PLAN))
+    assert len(select_runs(rows, ("ours", "sb3"), pattern)) == count
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("steps = 100_000", 'steps = "many"', "row 1 has steps='many'"),
+        ("target = 475", "", "row 1 has target=None"),
+        ("seeds = [3, 4]", "seeds = [3, 3]", "each once"),
+        ("seeds = [3, 4]", "seeds = []", "each once"),
+        ("target = 475", "targte = 475", "unknown keys"),
+        ("[row.ours]", "[row.theirs]", "row 2 has unknown keys"),
+        ("[row.ours]", "", "options of no system"),
+        ("[[row]]", "[[rows]]", "got the keys"),
+        ("[[row]]", "[[row]", "plan.toml"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message) as caught:
+        load_plan(write(tmp_path, PLAN.replace(old, new)))
+    assert str(caught.value).startswith("plan.toml: ")
+
+
+def test_a_run_survives_as_plain_data(tmp_path: Path) -> None:
+    for run in select_runs(load_plan(write(tmp_path, PLAN)), ("ours", "sb3")):
+        assert Run.from_dict({**run.as_dict(), "returns": [1.0]}) == run
+
+
+def test_a_digest_follows_the_options_but_not_their_order() -> None:
+    digest = options_digest({"a": 1, "b": {"c": 0.5, "d": "x"}})
+    assert len(digest) == 12
+    assert options_digest({"b": {"d": "x", "c": 0.5}, "a": 1}) == digest
+    assert options_digest({"b": {"d": "x", "c": 0.25}, "a": 1}) != digest
+
+
+def test_a_linear_schedule_runs_from_its_start_to_its_end() -> None:
+    schedule = linear_schedule("linear(0.001, 0.0002)")
+    assert schedule is not None
+    assert schedule(1.0) == 0.001
+    assert schedule(0.0) == 0.0002
+    assert schedule(0.25) == pytest.approx(0.0004)
+    assert linear_schedule("MlpPolicy") is None
+
+
+@pytest.mark.parametrize("path", sorted(PLANS.glob("*.toml")), ids=lambda path: str(path.stem))
+def test_both_systems_get_the_same_hyper_parameters(path: Path) -> None:
+    for row in load_plan(path):
+        if "sb3" in row.options:
+            check_same(row)
+
+
+def check_same(row: PlanRow) -> None:
+    sections, sb3 = row.options["ours"], row.options["sb3"]
+    compared = set()
+    for section, values in sections.items():
+        assert isinstance(values, dict)
+        for name, value in values.items():
+            if (section, name) in SAME:
+                assert sb3[SAME[section, name]] == value, (row.label, name)
+                compared.add(SAME[section, name])
+    normalize = [
+        option(sections, "actor", "normalize_observations"),
+        option(sections, "trainer", "scale_rewards"),
+    ]
+    assert normalize == [sb3.get("normalize", False)] * 2, row.label
+    network = sb3.get("policy_kwargs", {})
+    assert isinstance(network, dict)
+    for ours, theirs in (("hidden_sizes", "net_arch"), ("activation", "activation_fn")):
+        assert option(sections, "actor", ours) == network.get(theirs, False), row.label
+    if "vf_coef" in sb3:
+        coefficient = option(sections, "algorithm", "value_loss_coef")
+        assert coefficient == 2.0 * float(str(sb3["vf_coef"])), row.label
+    left = set(sb3) - compared - {"normalize", "policy_kwargs", "vf_coef"}
+    assert not left, (row.label, left)
+
+
+def option(sections: object, section: str, name: str) -> object:
+    """Read an option, False where it is not given."""
+    assert isinstance(sections, dict)
+    return sections.get(section, {}).get(name, False)
