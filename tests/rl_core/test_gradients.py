@@ -37,9 +37,10 @@ def _step(
     loss: Loss,
     groups: Sequence[ParameterGroup],
     targets: Sequence[TargetNetwork] = (),
-    **hyper: float,
+    *,
+    hyper: Mapping[str, float] | None = None,
 ) -> GradientStep[Tensor]:
-    numbers = HyperParameters({"learning_rate": 0.1, **hyper})
+    numbers = HyperParameters({"learning_rate": 0.1, **(hyper or {})})
     return GradientStep(LossModule(loss, modules, numbers), numbers, groups, targets)
 
 
@@ -60,7 +61,7 @@ def _linear(*modules: Numbers) -> Loss:
 
 def _pair(first: ParameterGroup, second: ParameterGroup, **hyper: float) -> GradientStep[Tensor]:
     a, b = Numbers(0.0, 0.0), Numbers(0.0, 0.0)
-    return _step({"a": a, "b": b}, _linear(a, b), [first, second], **hyper)
+    return _step({"a": a, "b": b}, _linear(a, b), [first, second], hyper=hyper)
 
 
 def test_a_step_goes_down_the_gradient() -> None:
@@ -81,7 +82,7 @@ def test_the_gradient_is_computed_anew_in_every_step() -> None:
 
 def test_clipping_shortens_a_long_gradient_only() -> None:
     a = Numbers(0.0, 0.0)
-    step = _step({"a": a}, _linear(a), [_group("a", max_grad_norm="bound")], bound=1.0)
+    step = _step({"a": a}, _linear(a), [_group("a", max_grad_norm="bound")], hyper={"bound": 1.0})
     step.step(torch.tensor([3.0, -4.0]), {})
     torch.testing.assert_close(a.x.detach(), torch.tensor([-0.06, 0.08]))
     step.step(torch.tensor([0.3, 0.4]), {})
@@ -142,7 +143,7 @@ def _followed(**target: object) -> tuple[GradientStep[Tensor], Numbers]:
         _linear(a),
         [_group("a")],
         [replace(network, **target)],  # type: ignore[arg-type]  # fields of the target
-        tau=0.25,
+        hyper={"tau": 0.25},
     )
     return step, slow
 
@@ -319,7 +320,7 @@ def test_a_frozen_parameter_needs_no_group_and_stays() -> None:
         {"a": a, "b": b}, lambda batch, noise: LossOutput((a.x * b.x).sum()), [_group("a")]
     )
     step.step(torch.zeros(()), {})
-    assert (a.x.item(), b.x.item()) == (pytest.approx(0.9), 1.0)
+    assert [a.x.item(), b.x.item()] == pytest.approx([0.9, 1.0])
 
 
 def test_a_group_takes_whole_names_and_leaves_frozen_parts_of_it() -> None:
@@ -339,7 +340,7 @@ def test_a_target_of_other_shapes_is_refused() -> None:
     a, slow = Numbers(1.0), Numbers(1.0, 2.0)
     target = TargetNetwork(module="slow", source="a", tau="tau")
     with pytest.raises(ConfigError, match="'slow' does not match group 'a'"):
-        _step({"a": a, "slow": slow}, _linear(a), [_group("a")], [target], tau=0.1)
+        _step({"a": a, "slow": slow}, _linear(a), [_group("a")], [target], hyper={"tau": 0.1})
 
 
 def test_a_saved_state_of_another_shape_is_refused() -> None:
@@ -405,3 +406,39 @@ def test_hyper_parameters_are_buffers_and_keep_their_names() -> None:
     assert sorted(hyper.state_dict()) == ["gamma", "tau"]
     assert hyper["gamma"].shape == ()
     assert not list(hyper.parameters())
+
+
+class Shared(nn.Module):
+    """One layer reached by two paths, and one weight held by two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(1, 1))
+        self.second = nn.Sequential(self.first[0])
+        self.tied = nn.Linear(1, 1, bias=False)
+        self.again = nn.Linear(1, 1, bias=False)
+        self.again.weight = self.tied.weight
+
+
+def test_shared_modules_and_tied_weights_are_exchanged_everywhere_and_put_back() -> None:
+    net = Shared()
+    before = dict(net.named_parameters())
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        x = net.second(net.first(batch))
+        return LossOutput(net.again(net.tied(x)).sum())
+
+    module = LossModule(loss, {"net": net}, HyperParameters({"learning_rate": 0.1}))
+    given = {
+        "net.first.0.weight": torch.tensor([[2.0]], requires_grad=True),
+        "net.first.0.bias": torch.tensor([0.5], requires_grad=True),
+        "net.tied.weight": torch.tensor([[3.0]], requires_grad=True),
+    }
+    value = module.at(given, torch.tensor([[1.0]]), {}).loss
+    assert value.item() == 3.0 * 3.0 * (2.0 * (2.0 * 1.0 + 0.5) + 0.5)
+    weight, bias, tied = torch.autograd.grad(value, list(given.values()))
+    # 9 (w (w + b) + b): the derivatives are 9 (2 w + b), 9 (w + 1) and 6 (w (w + b) + b)
+    assert (weight.item(), bias.item(), tied.item()) == (9.0 * 4.5, 9.0 * 3.0, 6.0 * 5.5)
+    assert all(parameter is before[name] for name, parameter in net.named_parameters())
+    with pytest.raises(ConfigError, match=r"did you mean 'net\.tied\.weight'"):
+        module.at({"net.tied.weigth": given["net.tied.weight"]}, torch.zeros(1, 1), {})

@@ -1,9 +1,9 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
-from rl_core.parameters import ParameterVector
+from rl_core.parameters import ParameterVector, call_frozen, parameter_places
 
 
 def _net() -> nn.Sequential:
@@ -86,3 +86,42 @@ def test_a_module_that_was_cast_is_noticed() -> None:
     net.double()
     with pytest.raises(ConfigError, match="moved or replaced"):
         vector.check_tied()
+
+
+class Shared(nn.Module):
+    """One layer reached by two paths, and one weight held by two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(2, 2))
+        self.second = nn.Sequential(self.first[0])
+        self.tied = nn.Linear(2, 2, bias=False)
+        self.again = nn.Linear(2, 2, bias=False)
+        self.again.weight = self.tied.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.again(self.tied(self.second(self.first(x))))
+        return output
+
+
+def test_a_place_is_named_once_and_a_tied_weight_at_each_of_its_places() -> None:
+    module = Shared()
+    assert parameter_places(module) == {
+        "first.0.weight": ("first.0.weight",),
+        "first.0.bias": ("first.0.bias",),
+        "tied.weight": ("tied.weight", "again.weight"),
+    }
+    assert list(parameter_places(module)) == [name for name, _ in module.named_parameters()]
+
+
+def test_a_frozen_call_lets_gradients_reach_the_inputs_only() -> None:
+    module, x = Shared(), torch.ones(1, 2, requires_grad=True)
+    before = dict(module.named_parameters())
+    frozen = call_frozen(module, x)
+    assert torch.equal(frozen, module(x))
+    frozen.sum().backward()
+    expected = torch.autograd.grad(module(x).sum(), x)[0]
+    assert x.grad is not None
+    assert torch.equal(x.grad, expected)
+    assert all(parameter.grad is None for parameter in module.parameters())
+    assert all(parameter is before[name] for name, parameter in module.named_parameters())

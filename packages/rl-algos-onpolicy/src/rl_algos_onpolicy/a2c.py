@@ -67,6 +67,7 @@ class A2CConfig:
             unit=("gamma", "gae_lambda"),
             positive=("max_grad_norm",),
             not_negative=("policy_learning_rate", "value_learning_rate", "entropy_coef"),
+            counts=("test_every", "num_test_episodes"),
         )
 
 
@@ -120,9 +121,7 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
         """Give policy and value function an optimiser each; the policy's moves what they share."""
         config = self.config
         bound = None if config.max_grad_norm is None else "max_grad_norm"
-        own = (*self.actor.policy_modules, *self.actor.value_modules)
-        names = {name.partition(".")[0] for name, _ in self.actor.named_parameters()}
-        shared = sorted(names - set(own))
+        shared = _shared_modules(self.actor)
         if shared and config.policy_learning_rate != config.value_learning_rate:
             raise ConfigError(
                 f"policy and value function share {', '.join(shared)}, so policy_learning_rate and "
@@ -174,3 +173,17 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
         added, more = self.add_on_terms(batch, now.distribution, metrics)
         total = policy_term + added + value_term - self.hyper["entropy_coef"] * entropy
         return LossOutput(total, {**metrics, **more})
+
+
+def _shared_modules(actor: Actor) -> list[str]:
+    """Name the modules whose parameters are neither the policy's nor the value function's alone."""
+    policy, value = (
+        {parameter for name in names for parameter in actor.get_submodule(name).parameters()}
+        for names in (actor.policy_modules, actor.value_modules)
+    )
+    shared = {
+        name.rpartition(".")[0]
+        for name, parameter in actor.named_parameters()
+        if parameter.requires_grad and parameter not in policy ^ value
+    }
+    return sorted(shared)

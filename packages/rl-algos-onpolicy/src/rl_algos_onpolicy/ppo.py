@@ -16,7 +16,7 @@ the clipped value loss (3), which the paper does not have, is an option.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_ranges
+from rl_core.ranges import check_choice, check_ranges
 from rl_core.returns import normalize
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]
@@ -87,7 +87,15 @@ class PPOConfig:
             unit=("gamma", "gae_lambda"),
             positive=("clip_range", "max_grad_norm", "target_kl"),
             not_negative=("learning_rate", "value_loss_coef", "entropy_coef"),
+            counts=(
+                "num_epochs",
+                "num_mini_batch",
+                "mini_batch_size",
+                "test_every",
+                "num_test_episodes",
+            ),
         )
+        check_choice(self, "normalize_advantage", get_args(AdvantageNormalization))
         if (self.num_mini_batch is None) == (self.mini_batch_size is None):
             raise ConfigError(
                 "algorithm: give just one of num_mini_batch and mini_batch_size, got "

@@ -1,5 +1,6 @@
 """Ending a run early, on Ctrl-C or when the system asks for it."""
 
+import inspect
 import os
 import signal
 import threading
@@ -7,6 +8,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from rl_core.callbacks import Callback
+from rl_core.evaluation import evaluate_policy
 
 if TYPE_CHECKING:
     from rl_core.trainer import Trainer
@@ -16,8 +18,11 @@ _NOTICE = (
 )
 
 
-class Interrupted(Exception):  # noqa: N818  # not an error: the user wanted it
+class Interrupted(BaseException):
     """The run was asked to end, and every part of it is in a state that can be saved.
+
+    Like `KeyboardInterrupt` it is no `Exception`, or an environment's guard would take it for a
+    fault of the environment.
 
     Args:
         number: the signal.
@@ -31,7 +36,7 @@ class Interrupted(Exception):  # noqa: N818  # not an error: the user wanted it
 class Interruption(Callback):
     """Within its block, Ctrl-C and SIGTERM end the run after the update that is going on.
 
-    A second one ends the program at once.
+    An evaluation is broken off. A second signal ends the program at once.
     """
 
     def __init__(self) -> None:
@@ -69,4 +74,16 @@ class Interruption(Callback):
         if self._number is not None:
             raise KeyboardInterrupt
         self._number = number
+        if _is_evaluating(frame):
+            raise Interrupted(number)
         os.write(2, _NOTICE)  # a print may not be interrupted by another one
+
+
+def _is_evaluating(frame: FrameType | None) -> bool:
+    """Tell whether an evaluation is going on, which may be long and changes nothing."""
+    code = inspect.unwrap(evaluate_policy).__code__
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False

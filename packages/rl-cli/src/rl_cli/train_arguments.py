@@ -22,7 +22,6 @@ DEFAULT_TOTAL_STEPS = 100_000
 _GIVEN_APART = (("env", "env"), ("env", "seed"))
 _SUMMARY = """\
 Train an agent, and keep all about the run in a directory.
-
 - rl train ALGO ENV --help shows the options that ALGO and ENV bring along
 - what is typed wins over --config, and that over the defaults
 - a list is written as 64 64, 64,64 or [64, 64]; none stands for no value

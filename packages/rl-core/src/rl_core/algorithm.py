@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import gymnasium
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rl_core.actor import ActionOutput, Actor
 from rl_core.addon import PolicyLossAddOn
@@ -286,12 +285,14 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             noise: drawn now when not given.
             parameters: by the names of `named_parameters`; what is missing keeps its value. The
                 loss is differentiable in them to any order, which is what MAML needs.
+
+        Raises:
+            ConfigError: when there is no parameter of a name.
         """
         noise = self.draw_update_noise(batch) if noise is None else noise
         if parameters is None:
             return self.loss(batch, noise)
-        output: LossOutput = functional_call(self._modules, dict(parameters), (batch, noise))
-        return output
+        return self._modules.at(parameters, batch, noise)
 
     def named_parameters(self) -> dict[str, Tensor]:
         """Return every parameter of the loss by name."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
+from rl_core.errors import CheckpointError, ConfigError, NonFiniteError, nearest
 from rl_core.optimizers import OptimizerConfig, new_optimizer_state, optimizer_step
-from rl_core.parameters import ParameterVector
+from rl_core.parameters import ParameterVector, parameter_places
 from rl_core.types import StateDict
 
 BatchT = TypeVar("BatchT")
@@ -146,10 +146,27 @@ class LossModule(nn.Module, Generic[BatchT]):
         for name, module in modules.items():
             self.add_module(name, module)
         self.add_module("hyper", hyper)
+        self._places = parameter_places(self)
 
     def forward(self, batch: BatchT, noise: Noise) -> LossOutput:
         """Compute the loss."""
         return self._loss(batch, noise)
+
+    def at(self, parameters: Mapping[str, Tensor], batch: BatchT, noise: Noise) -> LossOutput:
+        """Compute the loss at explicit parameters; what is missing keeps its value.
+
+        Raises:
+            ConfigError: when there is no parameter of a name.
+        """
+        for name in parameters:
+            if name not in self._places:
+                raise ConfigError(f"no parameter is called '{name}'{nearest(name, self._places)}")
+        # Torch's own tying of weights leaves a module that has two paths at the new parameters.
+        spread = {
+            place: tensor for name, tensor in parameters.items() for place in self._places[name]
+        }
+        output: LossOutput = functional_call(self, spread, (batch, noise), tie_weights=False)
+        return output
 
 
 class GradientStep(Generic[BatchT]):
@@ -398,7 +415,7 @@ class GradientStep(Generic[BatchT]):
 
         def loss(vectors: dict[str, Tensor]) -> tuple[Tensor, LossOutput]:
             parameters = self._parameters({**vectors, **fixed})
-            output: LossOutput = functional_call(self._loss, parameters, (batch, noise))
+            output = self._loss.at(parameters, batch, noise)
             return output.loss, output
 
         gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)

@@ -1,5 +1,6 @@
 """Optimisers as functions over one parameter vector, so that they can run inside a graph."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -50,8 +51,8 @@ class OptimizerConfig:
                 raise ConfigError(f"optimizer.{field} must be in [0, 1), got {value}")
         for field in ("eps", "weight_decay"):
             value = getattr(self, field)
-            if value < 0.0:
-                raise ConfigError(f"optimizer.{field} must not be negative, got {value}")
+            if not 0.0 <= value < math.inf:
+                raise ConfigError(f"optimizer.{field} must be at least 0, got {value}")
 
 
 OptimizerState = dict[str, Tensor]

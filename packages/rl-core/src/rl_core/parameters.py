@@ -1,9 +1,11 @@
-"""All parameters of a group as one vector: one optimiser step, one norm, one thing to ship."""
+"""Parameters as data: a group as one vector, and modules run at parameters of one's choosing."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rl_core.errors import ConfigError
 
@@ -88,3 +90,37 @@ class ParameterVector:
                 "the actor's gradients were replaced after the algorithm was built, so that it "
                 "learns no more; call zero_grad(set_to_none=False), or not at all"
             )
+
+
+def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Name every place where each parameter sits, by the name that `named_parameters` gives it.
+
+    A module that is reached by two paths is one place; a parameter that two modules hold has two.
+    """
+    places: dict[Tensor, list[str]] = {}
+    for prefix, owner in module.named_modules():
+        own = owner.named_parameters(prefix, recurse=False, remove_duplicate=False)
+        for name, parameter in own:
+            places.setdefault(parameter, []).append(name)
+    return {names[0]: tuple(names) for names in places.values()}
+
+
+def call_frozen(module: nn.Module, *args: Any) -> Any:
+    """Run a module whose parameters are constants: gradients reach its inputs only.
+
+    This is how a policy's loss goes through a critic that it must not train. It works at explicit
+    parameters and in compiled graphs too, where ``requires_grad_`` does not.
+
+    Args:
+        module: what to run.
+        *args: its inputs.
+
+    Returns:
+        What the module answers.
+    """
+    constants = {
+        name: parameter.detach()
+        for prefix, owner in module.named_modules()
+        for name, parameter in owner.named_parameters(prefix, recurse=False, remove_duplicate=False)
+    }
+    return functional_call(module, constants, args, tie_weights=False)

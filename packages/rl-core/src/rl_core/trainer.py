@@ -1,6 +1,7 @@
 """The training loop, on-policy and off-policy alike."""
 
 import json
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +60,7 @@ class Trainer:
             environments to the seed they were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
         test_envs: separate environments to evaluate in, or what makes them.
-        loggers: further sinks for metrics.
+        loggers: further sinks for metrics; closed when `train` ends.
         callbacks: called at the turns of the loop.
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
             None writes one from the parts.
@@ -86,7 +87,7 @@ class Trainer:
         self.algorithm: AnyAlgorithm = algorithm
         self.storage: AnyStorage = storage
         self.envs = envs
-        self.seed = int(torch.seed() % 2**31) if seed is None else seed
+        self.seed = secrets.randbits(31) if seed is None else seed
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
         self.callbacks = tuple(callbacks)
@@ -109,14 +110,15 @@ class Trainer:
             seed=None if seed is None else spawn_seed(self.seed, "envs"),
         )
         storage.allocate(self.collector.storage_spec(), generators["storage"])
-        self._loggers = list(loggers)
+        self._loggers = tuple(loggers)
+        self._run_loggers: list[Logger] = []
         self._recent_returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._recent_lengths: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._prepared: dict[str, float] = {}
         self._started_steps = 0
         self._started_at = 0.0
-        self._last_checkpoint: Path | None = None
         self._resumed_from: Path | None = None
+        self._owns_run_dir = False
 
     @property
     def total_steps(self) -> int:
@@ -159,7 +161,7 @@ class Trainer:
             finally:
                 for callback in self.callbacks:
                     callback.on_training_end(self)
-                for logger in self._loggers:
+                for logger in (*self._loggers, *self._run_loggers):
                     logger.close()
         if self.run_dir is not None:
             self.save_checkpoint()
@@ -176,9 +178,10 @@ class Trainer:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if not isinstance(self._test_envs, VecEnv):
             self._test_envs = self._test_envs()
-        episodes = num_episodes or self.algorithm.schedule.num_test_episodes
+        if num_episodes is None:
+            num_episodes = self.algorithm.schedule.num_test_episodes
         seed = spawn_seed(self.seed, "test")
-        return evaluate_policy(self.algorithm, self._test_envs, episodes, seed=seed)
+        return evaluate_policy(self.algorithm, self._test_envs, num_episodes, seed=seed)
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the whole run; a step that has one already is left alone.
@@ -200,7 +203,7 @@ class Trainer:
                 metadata={},
                 resume_grade=self.envs.resume_grade,
             )
-        self._last_checkpoint = path
+        self._owns_run_dir = True
         protect = [path] if self._resumed_from is None else [path, self._resumed_from]
         prune_checkpoints(directory, keep=self.config.keep_checkpoints, protect=protect)
         return path
@@ -227,6 +230,7 @@ class Trainer:
         for skipped in checkpoint.skipped:
             set_aside_checkpoint(skipped.path)
         self._resumed_from = checkpoint.path
+        self._owns_run_dir = True
         return checkpoint
 
     def state_dict(self) -> StateDict:
@@ -259,8 +263,9 @@ class Trainer:
         self.storage.load_state_dict(storage)
         if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
             self.storage.reset()  # its running episodes are lost; a rollout must not span the seam
-        self._recent_returns.extend(value for value in returns if isinstance(value, float))
-        self._recent_lengths.extend(value for value in lengths if isinstance(value, float))
+        for recent, values in ((self._recent_returns, returns), (self._recent_lengths, lengths)):
+            recent.clear()
+            recent.extend(value for value in values if isinstance(value, float))
 
     def _loop(self, goal: "_Goal") -> None:
         schedule = self.algorithm.schedule
@@ -316,7 +321,7 @@ class Trainer:
         }
 
     def _log(self, metrics: Mapping[str, float]) -> None:
-        for logger in self._loggers:
+        for logger in (*self._loggers, *self._run_loggers):
             logger.log(self.total_steps, metrics)
         for callback in self.callbacks:
             callback.on_log(self, metrics)
@@ -389,20 +394,21 @@ class Trainer:
             return
         checkpoints = self.run_dir / "checkpoints"
         metrics = self.run_dir / "metrics.jsonl"
-        is_new = self._resumed_from is None and self._last_checkpoint is None
-        if is_new and self.run_dir.exists() and any(self.run_dir.iterdir()):
-            raise ConfigError(
-                f"run directory {self.run_dir} is not empty; choose another, or resume the run"
-            )
         try:
+            is_empty = not self.run_dir.exists() or not any(self.run_dir.iterdir())
+            if not (is_empty or self._owns_run_dir):
+                raise ConfigError(
+                    f"run directory {self.run_dir} is not empty; choose another, or resume the run"
+                )
             checkpoints.mkdir(parents=True, exist_ok=True)
             clean_temporary(checkpoints)
             self.recipe.save(self.run_dir / "recipe.toml")
             logger = JsonlLogger(metrics, append=True)
         except OSError as error:
             raise ConfigError(f"run directory {self.run_dir} is not writable: {error}") from error
+        self._owns_run_dir = True
+        self._run_loggers = [logger]
         logger.truncate_after(self.total_steps)
-        self._loggers.append(logger)
 
 
 @dataclass(frozen=True, slots=True)

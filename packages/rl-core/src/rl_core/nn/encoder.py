@@ -49,13 +49,12 @@ class ObservationEncoder(nn.Module):
             _encoder(leaf, normalize, image_features) for leaf in named.values()
         )
         self._keys = tuple(named)
-        self._only = None if self.is_dict else self.encoders[0]
         self.out_features = sum(feature_size(part) for part in self.encoders)
 
     def forward(self, observation: Observation) -> Tensor:
         """Map an observation with any batch axes to features `(*batch, F)`."""
-        if self._only is not None:
-            features: Tensor = self._only(observation)
+        if not self.is_dict:
+            features: Tensor = self.encoders[0](observation)
             return features
         assert not isinstance(observation, Tensor)
         parts = zip(self._keys, self.encoders, strict=True)

@@ -244,9 +244,13 @@ class ActorSuite:
     def _actor(self, case: tuple[str, str]) -> Actor:
         torch.manual_seed(1)
         seen, done = case
-        return self.make_actor(
-            self.observation_spaces[seen], self.action_spaces[done]
-        ).requires_grad_(False)
+        actor = self.make_actor(self.observation_spaces[seen], self.action_spaces[done])
+        actor.requires_grad_(False)
+        # A fresh policy is nearly uniform, whatever it sees: nothing could be told apart.
+        for parameter in actor.parameters():
+            inputs = parameter[0].numel() if parameter.dim() > 1 else 4
+            parameter.normal_(std=inputs**-0.5)
+        return actor
 
     def _evaluated(self, case: tuple[str, str]) -> Actor:
         if not self.is_stochastic:

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_algos_onpolicy.advantages import gae_columns
+from rl_core.batch import Rollout
+from rl_core.rollouts import evaluate_rollout
+
+NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+def _actor(memory: str = "none") -> OnPolicyActor:
+    """An actor whose value is the observation itself."""
+    torch.manual_seed(0)
+    config = OnPolicyActorConfig(hidden_sizes=(), recurrent_net=memory)  # type: ignore[arg-type]  # a name
+    actor = OnPolicyActor(NUMBER, spaces.Discrete(2), config)
+    if memory == "none":
+        assert actor.value_head.out is not None
+        torch.nn.init.ones_(actor.value_head.out.weight)
+    return actor
+
+
+def _rollout(
+    observation: list[list[float]],
+    next_observation: list[float],
+    reward: list[list[float]],
+    *,
+    terminated: list[tuple[int, int]] = [],  # noqa: B006  # never written to
+    truncated: list[tuple[int, int]] = [],  # noqa: B006
+    invalid: list[tuple[int, int]] = [],  # noqa: B006
+    start: list[tuple[int, int]] = [],  # noqa: B006
+    finals: dict[tuple[int, int], float] | None = None,
+    state: dict[str, Tensor] | None = None,
+) -> Rollout:
+    shape = (len(reward), len(reward[0]))
+
+    def flags(places: list[tuple[int, int]]) -> Tensor:
+        flag = torch.zeros(shape, dtype=torch.bool)
+        for place in places:
+            flag[place] = True
+        return flag
+
+    finals = finals or {}
+    return Rollout(
+        observation=torch.tensor(observation).unsqueeze(-1),
+        next_observation=torch.tensor(next_observation).unsqueeze(-1),
+        action=torch.zeros(shape, dtype=torch.int64),
+        reward=torch.tensor(reward),
+        terminated=flags(terminated),
+        truncated=flags(truncated),
+        valid=~flags(invalid),
+        episode_start=flags(start),
+        state=state or {},
+        final_index=torch.tensor(list(finals), dtype=torch.int64).reshape(-1, 2),
+        final_observation=torch.tensor(list(finals.values())).reshape(-1, 1),
+    )
+
+
+def test_termination_truncation_and_the_end_of_the_rollout_by_hand() -> None:
+    # One environment terminates, one is truncated inside the step, one goes on.
+    rollout = _rollout(
+        observation=[[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]],
+        next_observation=[3.0, 3.0, 3.0],
+        reward=[[10.0, 10.0, 10.0], [20.0, 20.0, 20.0]],
+        terminated=[(0, 0)],
+        truncated=[(0, 1)],
+        start=[(1, 0), (1, 1)],
+        finals={(0, 1): 8.0},
+    )
+    gamma, lambda_ = torch.tensor(0.5), torch.tensor(0.5)
+    columns, _ = gae_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
+    last = 20.0 + 0.5 * 3.0 - 2.0  # 19.5
+    expected = [
+        [10.0 - 1.0, 10.0 + 0.5 * 8.0 - 1.0, 10.0 + 0.5 * 2.0 - 1.0 + 0.25 * last],
+        [last, last, last],
+    ]
+    torch.testing.assert_close(columns["advantage"], torch.tensor(expected))
+    torch.testing.assert_close(
+        columns["value_target"],
+        torch.tensor(expected) + rollout.observation.squeeze(-1),  # type: ignore[union-attr]  # one tensor
+    )
+
+
+def test_a_row_that_only_resets_hands_nothing_on() -> None:
+    # Row 0 is truncated; row 1 sees its final observation and only resets; row 2 starts anew.
+    rollout = _rollout(
+        observation=[[1.0], [8.0], [5.0]],
+        next_observation=[6.0],
+        reward=[[10.0], [0.0], [20.0]],
+        truncated=[(0, 0)],
+        invalid=[(1, 0)],
+        start=[(2, 0)],
+    )
+    one = torch.tensor(1.0)
+    columns, metrics = gae_columns(_actor(), rollout, one, one, normalize_advantage=False)
+    assert columns["advantage"][0].item() == pytest.approx(10.0 + 8.0 - 1.0)
+    assert columns["advantage"][2].item() == pytest.approx(20.0 + 6.0 - 5.0)
+    # targets 18 and 26, errors 17 and 21: 1 - 4 / 16
+    assert metrics["value/explained_variance"].item() == pytest.approx(0.75)
+
+
+def test_targets_belong_to_advantages_that_are_not_standardised() -> None:
+    rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
+    half = torch.tensor(0.5)
+    plain, _ = gae_columns(_actor(), rollout, half, half, normalize_advantage=False)
+    scaled, _ = gae_columns(_actor(), rollout, half, half, normalize_advantage=True)
+    assert torch.equal(scaled["value_target"], plain["value_target"])
+    torch.testing.assert_close(scaled["advantage"], torch.tensor([[-1.0], [1.0]]))
+
+
+def test_a_lambda_of_one_is_the_complete_return() -> None:
+    rollout = _rollout([[1.0], [2.0], [0.0]], [4.0], [[1.0], [1.0], [1.0]])
+    gamma, lambda_ = torch.tensor(0.5), torch.tensor(1.0)
+    columns, _ = gae_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
+    returns = [1 + 0.5 * (1 + 0.5 * (1 + 0.5 * 4)), 1 + 0.5 * (1 + 0.5 * 4), 1 + 0.5 * 4]
+    torch.testing.assert_close(columns["value_target"].squeeze(-1), torch.tensor(returns))
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_memory_is_carried_to_every_successor(memory: str) -> None:
+    actor = _actor(memory)
+    generator = torch.Generator().manual_seed(1)
+    state = {
+        name: torch.randn(1, size, generator=generator) for name, size in actor.state_sizes.items()
+    }
+    rollout = _rollout(
+        observation=[[1.0], [2.0], [5.0]],
+        next_observation=[6.0],
+        reward=[[0.0], [0.0], [0.0]],
+        truncated=[(1, 0)],
+        start=[(2, 0)],
+        finals={(1, 0): 3.0},
+        state=state,
+    )
+    values = evaluate_rollout(actor, rollout)
+    # The true sequences: 1, 2, 3 from the given state, and 5, 6 from zero.
+    empty = actor.actor_initial_states(1)
+    first, _ = actor.value(
+        torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1), state, torch.zeros(3, 1).bool()
+    )
+    second, _ = actor.value(torch.tensor([5.0, 6.0]).view(2, 1, 1), empty, torch.zeros(2, 1).bool())
+    torch.testing.assert_close(values.value, torch.cat([first[:2], second[:1]]))
+    torch.testing.assert_close(values.next_value, torch.cat([first[1:], second[1:]]))
+    assert not values.value.requires_grad

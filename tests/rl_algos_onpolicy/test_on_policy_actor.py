@@ -1,0 +1,197 @@
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_core.errors import ConfigError, SpaceError
+from rl_core.nn.distributions import Categorical, MultiCategorical
+from rl_core.spaces import Space
+from rl_core.testing.actors import ACTION_SPACES, ActorSuite
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(3), "position": VECTOR})
+
+
+class TestSeparate(ActorSuite):
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(hidden_sizes=(8,), value_hidden_sizes=(6, 5), image_features=8)
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+class TestShared(ActorSuite):
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(
+            hidden_sizes=(8,),
+            image_features=8,
+            shared_policy_value_network=True,
+            normalize_observations=True,
+        )
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+class TestSeparateGRU(ActorSuite):
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(
+            hidden_sizes=(8,),
+            image_features=8,
+            recurrent_net="gru",
+            recurrent_hidden_size=5,
+            normalize_observations=True,
+        )
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+class TestSharedLSTM(ActorSuite):
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(
+            hidden_sizes=(8,),
+            image_features=8,
+            recurrent_net="lstm",
+            recurrent_hidden_size=5,
+            recurrent_layers=2,
+            shared_policy_value_network=True,
+        )
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+class TestSquashed(ActorSuite):
+    action_spaces: ClassVar[Mapping[str, Space]] = {"box": ACTION_SPACES["box"]}
+
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(hidden_sizes=(8,), image_features=8, squash_actions=True)
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+class TestStateDependentStd(ActorSuite):
+    action_spaces: ClassVar[Mapping[str, Space]] = {"box": ACTION_SPACES["box"]}
+    observation_spaces: ClassVar[Mapping[str, Space]] = {"vector": VECTOR}
+
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(hidden_sizes=(8,), state_dependent_std=True)
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+class TestMasked(ActorSuite):
+    observation_spaces: ClassVar[Mapping[str, Space]] = {"masked": MASKED}
+    action_spaces: ClassVar[Mapping[str, Space]] = {"discrete": spaces.Discrete(3)}
+
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        return OnPolicyActor(observation_space, action_space, OnPolicyActorConfig())
+
+
+def test_forbidden_actions_are_never_taken() -> None:
+    actor = OnPolicyActor(MASKED, spaces.Discrete(3))
+    observation = {
+        "action_mask": torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8),
+        "position": torch.zeros(2, 3),
+    }
+    distribution, _ = actor.distribution(observation, {})
+    assert isinstance(distribution, Categorical)
+    probabilities = distribution.logits.softmax(-1)
+    assert not probabilities[[0, 1, 1], [1, 0, 2]].any()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        noise = actor.draw_noise((2,), generator)
+        first, second = actor.get_action(observation, {}, noise).action.tolist()
+        assert first != 1
+        assert second == 1
+    evaluation = actor.evaluate_actions(observation, torch.tensor([0, 1]), {})
+    assert evaluation.log_prob[1] == 0.0
+    assert evaluation.entropy[1] == 0.0
+
+
+def test_a_mask_covers_several_choices_side_by_side() -> None:
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(5), "position": VECTOR})
+    actor = OnPolicyActor(space, spaces.MultiDiscrete([3, 2]))
+    observation = {
+        "action_mask": torch.tensor([[0, 0, 1, 1, 0]], dtype=torch.int8),
+        "position": torch.zeros(1, 3),
+    }
+    distribution, _ = actor.distribution(observation, {})
+    assert isinstance(distribution, MultiCategorical)
+    noise = actor.draw_noise((1,), torch.Generator().manual_seed(0))
+    assert distribution.sample(noise).tolist() == [[2, 0]]
+
+
+def test_separate_networks_share_no_parameter() -> None:
+    image = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    actor = OnPolicyActor(image, spaces.Discrete(2), OnPolicyActorConfig(image_features=4))
+    policy, value = (
+        {id(p) for name in names for p in actor.get_submodule(name).parameters()}
+        for names in (actor.policy_modules, actor.value_modules)
+    )
+    assert not policy & value
+    assert policy | value == {id(parameter) for parameter in actor.parameters()}
+
+
+def test_a_shared_network_is_neither_the_policys_nor_the_values() -> None:
+    config = OnPolicyActorConfig(shared_policy_value_network=True)
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(2), config)
+    assert "policy_trunk" not in (*actor.policy_modules, *actor.value_modules)
+    assert actor.value_trunk is None
+
+
+def test_a_shared_memory_is_one_state() -> None:
+    shared, separate = (
+        OnPolicyActor(
+            VECTOR,
+            spaces.Discrete(2),
+            OnPolicyActorConfig(
+                recurrent_net="lstm",
+                recurrent_hidden_size=4,
+                recurrent_layers=2,
+                shared_policy_value_network=is_shared,
+            ),
+        )
+        for is_shared in (True, False)
+    )
+    assert shared.state_sizes == {"policy": 16}
+    assert shared.recurrent_hidden_state_size == 16
+    assert separate.state_sizes == {"policy": 16, "value": 16}
+
+
+def test_the_statistics_of_separate_networks_stay_the_same() -> None:
+    config = OnPolicyActorConfig(normalize_observations=True)
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(2), config)
+    values = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    mask[0] = False
+    actor.update_normalization(values, mask)
+    counts = {
+        float(buffer) for name, buffer in actor.named_buffers() if name.endswith("norm.count")
+    }
+    assert counts == {15.0}
+
+
+def test_a_users_extractor_is_shared_and_trained() -> None:
+    extractor = nn.Sequential(nn.Linear(3, 7), nn.ReLU())
+    with pytest.raises(ConfigError, match="out_features"):
+        OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor)
+    layer = nn.Linear(3, 7)
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=layer)
+    assert actor.value_trunk is not None
+    assert actor.policy_trunk.encoder is actor.value_trunk.encoder is layer
+    assert sum(parameter is layer.weight for parameter in actor.parameters()) == 1
+
+
+def test_the_first_policy_is_nearly_uniform() -> None:
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(4))
+    distribution, _ = actor.distribution(torch.randn(50, 3), {})
+    assert (distribution.entropy() > 0.999 * np.log(4.0)).all()
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="value_hidden_sizes has no effect"):
+        OnPolicyActorConfig(shared_policy_value_network=True, value_hidden_sizes=(8,))
+
+
+def test_spaces_it_cannot_do_are_refused() -> None:
+    with pytest.raises(SpaceError, match="Text"):
+        OnPolicyActor(VECTOR, spaces.Text(3))
+    with pytest.raises(SpaceError, match="too small"):
+        OnPolicyActor(spaces.Box(0, 255, (7, 7, 3), np.uint8), spaces.Discrete(2))

@@ -1,0 +1,82 @@
+"""What is installed is listed without being imported."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a distribution whose module must never be imported."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "planted_module.py").write_text("raise SystemExit('imported')")
+    folder = site / "planted-2.5.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: planted\nVersion: 2.5\nSummary: Grows things\n"
+    )
+    (folder / "entry_points.txt").write_text(
+        "[rl_core.algorithms]\nweed = planted_module:Weed\n"
+        "[rl_core.executors]\npot = planted_module:Pot\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    return "planted_module"
+
+
+def test_all_kinds_are_listed_in_plain_columns(rl: Run, planted: str) -> None:
+    status, out, err = rl("list")
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["kind", "name", "distribution", "version", "description"]
+    assert ["algorithm", "weed", "planted", "2.5", "Grows", "things"] in lines
+    assert ["executor", "pot", "planted", "2.5", "Grows", "things"] in lines
+    assert "\x1b" not in out
+    assert planted not in sys.modules
+
+
+def test_one_kind_can_be_listed(rl: Run, planted: str) -> None:
+    for kind in ("executors", "executor"):
+        status, out, _ = rl("list", kind)
+        assert status == 0
+        assert "pot" in out
+        assert "weed" not in out
+
+
+def test_an_empty_kind_says_so(rl: Run) -> None:
+    assert rl("list", "loggers") == (0, "no loggers are installed\n", "")
+
+
+def test_json_is_an_object_by_kind_and_name(rl: Run, planted: str) -> None:
+    status, out, err = rl("list", "--json")
+    assert (status, err) == (0, "")
+    tables = json.loads(out)
+    assert set(tables) == {"algorithms", "storages", "envs", "actors", "executors", "loggers"}
+    assert tables["algorithms"]["weed"] == {
+        "distribution": "planted",
+        "version": "2.5",
+        "description": "Grows things",
+        "entry_point": "planted_module:Weed",
+        "allowed": True,
+        "rivals": [],
+    }
+    assert planted not in sys.modules
+    _, out, _ = rl("list", "algorithms", "--json")
+    assert set(json.loads(out)) == {"algorithms"}
+
+
+def test_what_is_not_allowed_is_marked(
+    rl: Run, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RL_PLUGINS", "rl-storages")
+    _, out, _ = rl("list", "executors")
+    assert "not allowed by RL_PLUGINS" in out
+
+
+def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:
+    assert "did you mean 'algorithms'" in refused("list", "algoritms")

@@ -1,0 +1,183 @@
+"""What is typed wins over the file, and that over the defaults; the options are the component's."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rl_cli.train_arguments import DEFAULT_TOTAL_STEPS, read_train_request
+
+pytestmark = pytest.mark.usefixtures("needs_ppo")
+
+FILE = """
+seed = 5
+
+[env]
+name = "CartPole-v1"
+num_envs = 3
+
+[algorithm]
+name = "ppo"
+learning_rate = 1e-3
+gamma = 0.9
+
+[algorithm.optimizer]
+beta1 = 0.8
+
+[trainer]
+total_steps = 5000
+keep_checkpoints = 7
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "my.toml"
+    path.write_text(FILE)
+    return f"--config={path}"
+
+
+def test_defaults_are_the_algorithm_s_own() -> None:
+    request = read_train_request(["ppo", "CartPole-v1"])
+    assert request.total_steps == DEFAULT_TOTAL_STEPS
+    assert request.run_dir is None
+    assert request.recipe.seed == 0
+    assert request.recipe.algorithm["learning_rate"] == 3e-4
+    assert request.recipe.env["num_envs"] == 8
+    assert request.recipe.resolved == {"total_steps": DEFAULT_TOTAL_STEPS}
+
+
+def test_the_file_wins_over_the_defaults(config: str) -> None:
+    request = read_train_request([config])
+    assert request.total_steps == 5000
+    recipe = request.recipe
+    assert recipe.seed == 5
+    assert recipe.env["num_envs"] == 3
+    assert recipe.algorithm["learning_rate"] == 1e-3
+    assert recipe.trainer["keep_checkpoints"] == 7
+    assert "total_steps" not in recipe.trainer
+    assert recipe.algorithm["gae_lambda"] == 0.95
+
+
+def test_what_is_typed_wins_over_the_file(config: str) -> None:
+    words = "ppo CartPole-v1 --seed 0 --total-steps 1e4 --num-envs 8 --algorithm.gamma 0.99"
+    request = read_train_request([*words.split(), config])
+    assert request.total_steps == 10_000
+    recipe = request.recipe
+    assert recipe.seed == 0
+    assert recipe.env["num_envs"] == 8
+    assert recipe.algorithm["gamma"] == 0.99, "even a default wins where it is typed"
+    assert recipe.algorithm["learning_rate"] == 1e-3
+
+
+def test_a_table_given_in_part_keeps_the_rest(config: str) -> None:
+    request = read_train_request([config, "--algorithm.optimizer.beta2", "0.95"])
+    optimizer = request.recipe.algorithm["optimizer"]
+    assert isinstance(optimizer, dict)
+    assert (optimizer["beta1"], optimizer["beta2"], optimizer["eps"]) == (0.8, 0.95, 1e-5)
+
+
+def test_a_recorded_recipe_is_a_configuration_file(tmp_path: Path) -> None:
+    words = ["ppo", "CartPole-v1", "--total-steps=777", "--actor.hidden-sizes", "16", "8"]
+    first = read_train_request(words)
+    first.recipe.save(tmp_path / "recipe.toml")
+    again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
+    assert again.recipe == first.recipe
+    assert again.total_steps == 777
+
+
+def test_every_form_of_value_is_taken() -> None:
+    line = (
+        "--algorithm.learning-rate linear(3e-4,0) --algorithm.target_kl 0.02"
+        " --algorithm.max-grad-norm none --actor.normalize-observations --no-env.check"
+        " ppo CartPole-v1 --actor.value-hidden-sizes 32,32 --env.num-envs=2"
+    )
+    recipe = read_train_request(line.split()).recipe
+    assert recipe.algorithm["learning_rate"] == "linear(0.0003, 0.0)"
+    assert recipe.algorithm["target_kl"] == 0.02
+    assert recipe.algorithm["max_grad_norm"] == "none"
+    assert recipe.actor["normalize_observations"] is True
+    assert recipe.env["check"] is False
+    assert recipe.actor["value_hidden_sizes"] == [32, 32]
+    assert recipe.env["num_envs"] == 2
+
+
+def test_options_may_come_before_the_names() -> None:
+    line = "--actor.squash-actions ppo --seed 3 Pendulum-v1 --actor.hidden-sizes 8 8"
+    recipe = read_train_request(line.split()).recipe
+    assert (recipe.algorithm.name, recipe.env.name, recipe.seed) == ("ppo", "Pendulum-v1", 3)
+    assert recipe.actor["squash_actions"] is True
+
+
+PLUGIN = '''
+from dataclasses import dataclass
+from typing import Literal
+
+from rl_core.algorithm import DefaultRecipe
+from rl_core.plugins import load
+from rl_core.recipe import ComponentSpec
+
+Base = load("algorithm", "ppo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SproutConfig:
+    """Options of `Sprout`."""
+
+    vigour: float = 0.5
+    """How fast it grows, in (0, 1]."""
+    soil: Literal["clay", "sand"] = "clay"
+    """What it stands in."""
+
+
+class Sprout(Base):
+    """Grow a policy. Slowly."""
+
+    def __init__(self, actor, config: SproutConfig | None = None) -> None:
+        super().__init__(actor)
+
+    @classmethod
+    def default_recipe(cls, env):
+        return DefaultRecipe(
+            ComponentSpec("actor", "on-policy", {"hidden_sizes": [4]}),
+            ComponentSpec("storage", "rollout"),
+            env={"num_envs": 2},
+            algorithm={"soil": "sand"},
+            trainer={},
+        )
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    site = tmp_path / "site"
+    folder = site / "sprout-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (site / "planted_sprout.py").write_text(PLUGIN)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: sprout\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        "[rl_core.algorithms]\nsprout = planted_sprout:Sprout\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    yield
+    sys.modules.pop("planted_sprout", None)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_plug_in_brings_its_own_options(
+    refused: Callable[..., str], rl: Callable[..., tuple[int, str, str]]
+) -> None:
+    line = "sprout CartPole-v1 --algorithm.vigour 0.75"
+    recipe = read_train_request(line.split()).recipe
+    assert recipe.algorithm.kwargs == {"vigour": 0.75, "soil": "sand"}
+    assert recipe.actor["hidden_sizes"] == [4]
+    message = refused("train", *line.split(), "--algorithm.learning-rate=1")
+    assert "unknown option --algorithm.learning-rate" in message
+    assert "did you mean 'clay'" in refused("train", *line.split(), "--algorithm.soil=cly")
+    status, out, _ = rl("train", *line.split(), "--help")
+    assert status == 0
+    text = " ".join(out.replace("│", " ").split())
+    assert "sprout: Grow a policy." in text
+    assert "--algorithm.vigour FLOAT How fast it grows, in (0, 1]. (default: 0.5)" in text
+    assert "--algorithm.soil clay|sand What it stands in. (default: sand)" in text

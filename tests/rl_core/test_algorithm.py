@@ -1,0 +1,425 @@
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_core.actor import Actor
+from rl_core.addon import PolicyLossAddOn
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    Scheduled,
+    UpdateSchedule,
+    run_update,
+)
+from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition, masked_mean
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.nn.distributions import DiagonalGaussian, Distribution
+from rl_core.nn.normalization import RunningNorm
+from rl_core.optimizers import OptimizerConfig
+from rl_core.ranges import check_ranges
+from rl_core.recipe import ComponentSpec
+from rl_core.schedules import Linear
+from rl_core.storage import DataSlice, Storage, StorageSpec, TensorSpec
+from rl_core.testing.algorithms import AlgorithmSuite, make_batch, make_rollout
+from rl_core.types import Observation, State, StateDict
+
+
+class LinearActor(Actor):
+    """A Gaussian around a linear function of the normalised observation."""
+
+    def __init__(self, size: int = 2) -> None:
+        box = spaces.Box(-1.0, 1.0, (size,), np.float32)
+        super().__init__(box, box)
+        self.norm = RunningNorm((size,))
+        self.linear = nn.Linear(size, size)
+
+    def distribution(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Distribution, State]:
+        assert isinstance(observation, Tensor)
+        mean = self.linear(self.norm(observation))
+        return DiagonalGaussian(mean, torch.zeros_like(mean)), {}
+
+    @property
+    def action_spec(self) -> TensorSpec:
+        return TensorSpec((self.linear.out_features,), torch.float32)
+
+    def to_env_action(self, action: Tensor) -> Tensor:
+        return action.clamp(-1.0, 1.0)
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randn(*batch_shape, self.linear.out_features, generator=generator)
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        assert isinstance(observation, Tensor)
+        self.norm.update(observation, mask)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReinforceConfig:
+    learning_rate: Scheduled = 0.01
+    noise_scale: Scheduled = 0.1
+    bound: Scheduled | None = None
+    num_epochs: int = 1
+    stop_at: float | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self, not_negative=("learning_rate", "noise_scale", "bound"))
+
+
+class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
+    """Weighs log-probabilities by rewards that noise shakes."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        config: ReinforceConfig | None = None,
+        *,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
+    ) -> None:
+        super().__init__(actor, config or ReinforceConfig(), add_ons=add_ons)
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        return UpdateSchedule(num_epochs=self.config.num_epochs, num_mini_batch=2)
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        return DefaultRecipe(
+            ComponentSpec("actor", "on-policy", {}),
+            ComponentSpec("storage", "rollout", {"num_steps": 4}),
+            env={"num_envs": 2},
+            algorithm={"learning_rate": 0.02},
+            trainer={"scale_rewards": True},
+        )
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        bound = None if self.config.bound is None else "bound"
+        sgd = OptimizerConfig(name="sgd")
+        return (
+            ParameterGroup(
+                name="actor", modules=("actor", "add_ons"), max_grad_norm=bound, optimizer=sgd
+            ),
+        )
+
+    def draw_update_noise(self, batch: RolloutBatch) -> Noise:
+        return {"shake": torch.randn(batch.log_prob.shape, generator=self.generator)}
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        columns = dict.fromkeys(PREPARED_COLUMNS, rollout.reward)
+        return columns, {"value/mean_reward": rollout.reward.mean()}
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        distribution, _ = self.actor.distribution(batch.observation, batch.state)
+        log_prob = distribution.log_prob(batch.action)
+        shake = self.hyper["noise_scale"] * noise["shake"]
+        policy = -masked_mean(log_prob * (batch.advantage + shake), batch.mask)
+        metrics = {"loss/policy": policy}
+        added, more = self.add_on_terms(batch, distribution, metrics)
+        stop = None
+        if self.config.stop_at is not None:
+            stop = batch.advantage[0] >= self.config.stop_at
+        return LossOutput(policy + added, {**metrics, **more}, {"log_prob": log_prob}, stop)
+
+
+class Attraction(PolicyLossAddOn):
+    """Pulls the mean towards a learned point."""
+
+    def __init__(self, name: str = "attraction") -> None:
+        super().__init__()
+        self.name = name
+        self.point = nn.Parameter(torch.ones(2))
+        self.setups: list[tuple[Actor, torch.device]] = []
+        self.seen: list[set[str]] = []
+
+    def setup(self, actor: Actor, device: torch.device) -> None:
+        self.setups.append((actor, device))
+
+    def compute_loss_term(
+        self, batch: RolloutBatch, distribution: Distribution, info: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        self.seen.append(set(info))
+        distance = (distribution.mode() - self.point).square().mean()
+        return distance, {f"loss/{self.name}": distance}
+
+
+def _algorithm(
+    config: ReinforceConfig | None = None, add_ons: object = (), seed: int = 0
+) -> Reinforce:
+    torch.manual_seed(seed)
+    return Reinforce(LinearActor(), config or ReinforceConfig(), add_ons=add_ons)  # type: ignore[arg-type]  # whatever the test gives
+
+
+class TestReinforce(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> Reinforce:
+        return _algorithm(ReinforceConfig(bound=0.5), seed=seed)
+
+
+class TestReinforceWithAnAddOn(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> Reinforce:
+        return _algorithm(add_ons=Attraction(), seed=seed)
+
+
+class RecordingStorage(Storage[RolloutBatch]):
+    """Hands out a made-up rollout and writes down what it is asked."""
+
+    batch_type: ClassVar[type] = RolloutBatch
+
+    def __init__(self, rollout: Rollout, batches: list[RolloutBatch]) -> None:
+        self.calls: list[str] = []
+        self.attached: dict[str, Tensor] = {}
+        self._rollout = rollout
+        self._batches = batches
+
+    @property
+    def is_allocated(self) -> bool:
+        return True
+
+    def rollout(self) -> Rollout:
+        self.calls.append("rollout")
+        return self._rollout
+
+    def attach(self, columns: Mapping[str, Tensor]) -> None:
+        self.calls.append("attach")
+        self.attached = dict(columns)
+
+    def before_gradients(self) -> None:
+        self.calls.append("before_gradients")
+
+    def generate_batches(
+        self, num_mini_batch: int | None, mini_batch_size: int | None, num_epochs: int = 1
+    ) -> Iterator[RolloutBatch]:
+        self.calls.append(f"batches {num_mini_batch} {mini_batch_size}")
+        yield from self._batches
+
+    def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
+        self.calls.append(f"after_gradients {sorted(info)}")
+
+    def after_update(self) -> None:
+        self.calls.append("after_update")
+
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        raise NotImplementedError
+
+    def insert_transition(self, transition: Transition) -> None:
+        raise NotImplementedError
+
+    def sample_indices(
+        self, num_mini_batch: int | None, mini_batch_size: int | None
+    ) -> Iterator[Tensor]:
+        raise NotImplementedError
+
+    def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return 0
+
+    def get_data_slice(self, start: int, end: int) -> DataSlice:
+        raise NotImplementedError
+
+    def insert_data_slice(self, data: DataSlice) -> None:
+        raise NotImplementedError
+
+    def state_dict(self) -> StateDict:
+        raise NotImplementedError
+
+    def load_state_dict(self, state: StateDict) -> None:
+        raise NotImplementedError
+
+
+def _storage(algorithm: Reinforce, num_batches: int = 2) -> RecordingStorage:
+    rollout = make_rollout(algorithm, seed=1)
+    batches = [make_batch(algorithm, make_rollout(algorithm, seed=k)) for k in range(num_batches)]
+    return RecordingStorage(rollout, batches)
+
+
+def test_an_update_asks_the_storage_in_this_order() -> None:
+    algorithm = _algorithm(ReinforceConfig(num_epochs=2))
+    storage = _storage(algorithm)
+    metrics = run_update(algorithm, storage)
+    epoch = ["batches 2 None", *2 * ["after_gradients ['log_prob']"]]
+    assert storage.calls == [
+        "rollout",
+        "attach",
+        "before_gradients",
+        *epoch,
+        *epoch,
+        "after_update",
+    ]
+    assert set(storage.attached) == set(PREPARED_COLUMNS)
+    assert metrics == {"value/mean_reward": pytest.approx(storage._rollout.reward.mean().item())}
+    assert algorithm.gradients.count == 4
+
+
+def test_a_stop_ends_the_update_and_the_next_one_starts_afresh() -> None:
+    algorithm = _algorithm(ReinforceConfig(num_epochs=3, stop_at=-1e9))
+    storage = _storage(algorithm)
+    before = algorithm.named_parameters()["actor.linear.weight"].clone()
+    run_update(algorithm, storage)
+    assert storage.calls.count("batches 2 None") == 1
+    assert torch.equal(algorithm.named_parameters()["actor.linear.weight"], before)
+    assert algorithm.read_metrics()["loss/policy"] != 0.0
+    run_update(algorithm, storage)
+    assert algorithm.read_metrics()["loss/policy"] != 0.0
+
+
+def test_statistics_are_refreshed_after_the_update_with_valid_rows_only() -> None:
+    algorithm = _algorithm()
+    storage = _storage(algorithm)
+    run_update(algorithm, storage)
+    actor, rollout = algorithm.actor, storage._rollout
+    assert isinstance(actor, LinearActor)
+    assert isinstance(rollout.observation, Tensor)
+    seen = rollout.observation[rollout.valid]
+    assert not rollout.valid.all()
+    assert actor.norm.count.item() == len(seen)
+    torch.testing.assert_close(actor.norm.mean, seen.double().mean(0))
+
+
+def test_an_update_at_rate_zero_reports_and_changes_nothing() -> None:
+    algorithm = _algorithm(ReinforceConfig(learning_rate=0.0))
+    storage = _storage(algorithm)
+    before = dict(algorithm.get_weights().tensors)
+    run_update(algorithm, storage)
+    for name, tensor in algorithm.get_weights().tensors.items():
+        assert torch.equal(tensor, before[name]), name
+    assert algorithm.read_metrics()["loss/policy"] != 0.0
+    assert storage.calls[-1] == "after_update"
+
+
+def test_fields_that_may_change_become_tensors_and_others_do_not() -> None:
+    algorithm = _algorithm(ReinforceConfig(noise_scale=Linear(1.0, 0.0)))
+    assert sorted(algorithm.hyper.state_dict()) == ["learning_rate", "noise_scale"]
+    assert float(algorithm.hyper["noise_scale"]) == 1.0
+
+
+def test_a_value_that_the_config_refuses_is_refused_while_running_too() -> None:
+    algorithm = _algorithm()
+    with pytest.raises(ConfigError, match="learning_rate must be at least 0, got -1"):
+        algorithm.update_algorithm_parameter("learning_rate", -1.0)
+    assert float(algorithm.hyper["learning_rate"]) == pytest.approx(0.01)
+
+
+def test_a_config_must_be_a_dataclass() -> None:
+    with pytest.raises(ConfigError, match="config must be a dataclass, got dict"):
+        Reinforce(LinearActor(), {"learning_rate": 0.1})  # type: ignore[arg-type]  # the mistake
+
+
+def test_explicit_parameters_may_be_given_in_part() -> None:
+    algorithm = _algorithm()
+    batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
+    noise = algorithm.draw_update_noise(batch)
+    name = "actor.linear.bias"
+    moved = {name: algorithm.named_parameters()[name] + 1.0}
+    loss = algorithm.compute_loss(batch, noise, moved).loss
+    assert loss != algorithm.compute_loss(batch, noise).loss
+    everything = {**algorithm.named_parameters(), **moved}
+    assert loss == algorithm.compute_loss(batch, noise, everything).loss
+
+
+def test_update_noise_comes_from_the_algorithms_generator() -> None:
+    algorithm = _algorithm()
+    batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
+    algorithm.generator.manual_seed(5)
+    first = algorithm.compute_loss(batch).loss
+    assert algorithm.compute_loss(batch).loss != first
+    algorithm.generator.manual_seed(5)
+    assert algorithm.compute_loss(batch).loss == first
+
+
+def test_add_ons_are_checked() -> None:
+    with pytest.raises(ConfigError, match="expected PolicyLossAddOn objects, got Linear"):
+        _algorithm(add_ons=[nn.Linear(1, 1)])
+
+
+def test_an_add_on_may_stand_alone_or_in_a_list_and_is_set_up_once() -> None:
+    for add_ons in (Attraction(), [Attraction()]):
+        algorithm = _algorithm(add_ons=add_ons)
+        (add_on,) = algorithm.add_ons
+        assert isinstance(add_on, Attraction)
+        assert add_on.setups == [(algorithm.actor, torch.device("cpu"))]
+        run_update(algorithm, _storage(algorithm))
+        assert len(add_on.setups) == 1
+        assert add_on.seen[0] == {"loss/policy"}
+
+
+def test_the_terms_of_all_add_ons_are_added_to_the_loss() -> None:
+    plain, both = _algorithm(), _algorithm(add_ons=[Attraction("one"), Attraction("other")])
+    batch = make_batch(plain, make_rollout(plain, seed=1))
+    noise = plain.draw_update_noise(batch)
+    output = both.compute_loss(batch, noise)
+    term = output.metrics["loss/one"]
+    assert term == output.metrics["loss/other"]
+    torch.testing.assert_close(output.loss, plain.compute_loss(batch, noise).loss + 2.0 * term)
+
+
+def test_what_an_add_on_learns_is_in_the_checkpoint() -> None:
+    algorithm = _algorithm(add_ons=Attraction())
+    run_update(algorithm, _storage(algorithm))
+    (add_on,) = algorithm.add_ons
+    assert isinstance(add_on, Attraction)
+    assert (add_on.point != 1.0).all()
+    restored = _algorithm(add_ons=Attraction())
+    restored.load_state_dict(algorithm.state_dict())
+    (other,) = restored.add_ons
+    assert isinstance(other, Attraction)
+    assert torch.equal(other.point, add_on.point)
+
+
+def test_a_state_of_other_networks_is_refused() -> None:
+    small = Reinforce(LinearActor(2), ReinforceConfig())
+    large = Reinforce(LinearActor(3), ReinforceConfig())
+    with pytest.raises(CheckpointError, match=r"do not fit.*(\n.*)*linear\.weight"):
+        large.load_state_dict(small.state_dict())
+
+
+def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def fail(*args: object, **kwargs: object) -> Callable[..., object]:
+        tries.append(args)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda *args, **kwargs: fail)
+    algorithm = _algorithm()
+    algorithm.compile_mode = "auto"
+    batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
+    with pytest.warns(RuntimeWarning, match="no compiler"):
+        algorithm.gradient_step(batch)
+    algorithm.gradient_step(batch)
+    assert len(tries) == 1
+    assert algorithm.gradients.count == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("start_steps", -1),
+        ("update_after", -1),
+        ("update_every", 0),
+        ("num_epochs", 0),
+        ("num_mini_batch", 0),
+        ("mini_batch_size", 0),
+        ("test_every", 0),
+        ("num_test_episodes", 0),
+    ],
+)
+def test_counts_of_a_schedule_are_checked(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must .*{value}"):
+        UpdateSchedule(**{name: value})
