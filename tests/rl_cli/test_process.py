@@ -86,7 +86,7 @@ def test_an_interrupted_run_can_be_resumed(
 ) -> None:
     words = ["train", "ppo", "CartPole-v1", *tiny, "--total-steps=10_000_000", "--run-dir=run"]
     log = tmp_path / "run" / "metrics.jsonl"
-    options = ["--trainer.log-every=64"]
+    options = ["--trainer.log-every=64", "--trainer.compile=off"]
     with subprocess.Popen(
         [*RL, *words, *options],
         cwd=tmp_path,
@@ -96,8 +96,10 @@ def test_an_interrupted_run_can_be_resumed(
         text=True,
     ) as process:
         deadline = time.monotonic() + 60.0
-        while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+        while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
+            if log.exists() and log.stat().st_size:
+                break
         process.send_signal(number)
         out, err = process.communicate(timeout=30.0)
     assert process.returncode == 128 + number

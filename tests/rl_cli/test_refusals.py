@@ -71,7 +71,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("maml-ppo CartPole-v1", ["pip install rl-meta"]),
         ("ppo CartPoel-v1", ["'CartPoel-v1'", "did you mean 'CartPole-v1'"]),
         ("ppo CartPole-v7", ["'CartPole-v7'", "'CartPole-v1'"]),
-        ("ppo os:path", ["may not"]),
+        ("ppo os:path", ["'os:path'", "module:id"]),
         ("ppo CartPole-v1 --algorithm.learning-rat 1", ["did you mean '--algorithm.learning-rate"]),
         ("ppo CartPole-v1 --learning-rate 1", ["did you mean '--algorithm.learning-rate'"]),
         ("ppo CartPole-v1 --actor.name of-policy", ["'of-policy'", "did you mean 'off-policy'"]),

@@ -107,7 +107,7 @@ class Collector:
         for _ in range(-(-n // envs.num_envs)):
             observation, state, start = self._observation, self._state, self._tracker.episode_start
             assert observation is not None
-            if self.total_steps + steps < start_steps:
+            if self.total_steps < start_steps:
                 output = algorithm.random_step(envs.num_envs, state, self.generator)
             else:
                 output = algorithm.acting_step(
@@ -117,7 +117,9 @@ class Collector:
                     episode_start=self._flag(start),
                 )
             outcome = envs.step(self._to_env(output.env_action))
-            episodes += self._tracker.track(outcome)
+            ended = self._tracker.track(outcome)
+            episodes += ended
+            self.total_episodes += len(ended)
             into.insert_transition(
                 Transition(
                     observation,
@@ -135,9 +137,9 @@ class Collector:
             )
             self._observation = outcome.observation
             self._state = output.state
-            steps += int(outcome.valid.sum())
-        self.total_steps += steps
-        self.total_episodes += len(episodes)
+            valid = int(outcome.valid.sum())
+            steps += valid
+            self.total_steps += valid
         return Collection(steps, episodes)
 
     def reset(self) -> None:
@@ -197,9 +199,10 @@ class Collector:
         if self.reward_scaler is not None and scaler:
             self.reward_scaler.load_state_dict(scaler)
         self.envs.load_state_dict(envs)
-        # Environments that restore a state know themselves how they go on.
-        unseeded = bool(envs) or self.seed is None
-        self.seed = None if unseeded else resumed_seed(self.seed, steps)
+        if envs:
+            self.seed = None  # they know themselves how to go on
+        elif self.seed is not None:
+            self.seed = resumed_seed(self.seed, steps)
         self._observation = None
         if running:
             self._go_on(running)

@@ -8,13 +8,15 @@ is drawn outside, and agree within rounding.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from functools import partial
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from rl_core.errors import CheckpointError, ConfigError, NonFiniteError, nearest
+from rl_core.graphs import compile_graph, tensor_shapes
 from rl_core.optimizers import OptimizerConfig, new_optimizer_state, optimizer_step
 from rl_core.parameters import ParameterVector, parameter_places
 from rl_core.types import StateDict
@@ -22,6 +24,9 @@ from rl_core.types import StateDict
 BatchT = TypeVar("BatchT")
 Noise = Mapping[str, Tensor]
 """Random numbers drawn ahead for one gradient step, by name."""
+
+CompiledStep: TypeAlias = Callable[..., Mapping[str, Tensor]]
+"""A compiled step, from vectors, optimiser states, batch and noise to per-sample results."""
 
 CompileMode = Literal["auto", "on", "off"]
 """Whether the gradient step is compiled; ``auto`` decides by the length of the run."""
@@ -206,12 +211,13 @@ class GradientStep(Generic[BatchT]):
         self._metric_sums = torch.zeros(0, device=self._device)
         self._metric_count = torch.zeros((), device=self._device)
         self._computed: Gradients | None = None
-        self._compiled: Callable[..., Mapping[str, Tensor]] | None = None
+        self._is_compiled = False
+        self._graphs: dict[tuple[object, ...], CompiledStep] = {}
 
     @property
     def is_compiled(self) -> bool:
         """Whether steps run as a compiled graph."""
-        return self._compiled is not None
+        return self._is_compiled
 
     def compile(self, mode: CompileMode, batch: BatchT, noise: Noise) -> bool:
         """Compile the step, trying it on a batch without changing any parameter.
@@ -228,16 +234,10 @@ class GradientStep(Generic[BatchT]):
         Raises:
             ConfigError: when compiling was asked for and fails.
         """
-        self._compiled = None
+        self._is_compiled = False
+        self._graphs.clear()
         if mode == "off":
             return False
-        on_cpu = self._device.type == "cpu"
-        compiled = torch.compile(
-            self._functional_step,
-            fullgraph=True,
-            options={"cpp_wrapper": True} if on_cpu else None,
-            mode=None if on_cpu else "reduce-overhead",
-        )
         with torch.no_grad():
             self._name_metrics(self._loss(batch, noise).metrics)
         if self._device.type == "cuda":
@@ -245,7 +245,7 @@ class GradientStep(Generic[BatchT]):
                 torch._dynamo.mark_static_address(vector.values)
         try:
             self._stopped.fill_(True)
-            compiled(self._due(), *self._tensors(), batch, noise)
+            self._graph(self._due(), batch, noise)(*self._tensors(), batch, noise)
         except Exception as error:
             reason = _reason(error)
             if mode == "on":
@@ -262,7 +262,7 @@ class GradientStep(Generic[BatchT]):
         finally:
             self.begin_phase()
             self._forget_metrics()
-        self._compiled = compiled
+        self._is_compiled = True
         return True
 
     def step(self, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
@@ -271,12 +271,14 @@ class GradientStep(Generic[BatchT]):
         Returns:
             The loss's per-sample results.
         """
-        if self._compiled is None:
+        samples: Mapping[str, Tensor]
+        if self._is_compiled:
+            graph = self._graph(self._due(), batch, noise)
+            samples = graph(*self._tensors(), batch, noise)
+        else:
             finite, output = self._autograd(batch, noise)
             self._apply(finite, output.stop, output.metrics)
-            samples: Mapping[str, Tensor] = _detached(output.samples)
-        else:
-            samples = self._compiled(self._due(), *self._tensors(), batch, noise)
+            samples = _detached(output.samples)
         self.count += 1
         return samples
 
@@ -384,6 +386,18 @@ class GradientStep(Generic[BatchT]):
             for name, tensor in tensors.items():
                 value = saved.get(name) if isinstance(saved, Mapping) else None
                 _copy_into(f"optimiser state '{name}' of '{group}'", tensor, value)
+
+    def _graph(self, due: tuple[str, ...], batch: BatchT, noise: Noise) -> CompiledStep:
+        """Return the graph for these groups and shapes, compiling it the first time."""
+        key = (due, tensor_shapes(batch), tensor_shapes(noise))
+        graph = self._graphs.get(key)
+        if graph is None:
+            values, states = self._tensors()
+            graph = compile_graph(
+                partial(self._functional_step, due), (values, states, batch, noise), self._device
+            )
+            self._graphs[key] = graph
+        return graph
 
     def _due(self) -> tuple[str, ...]:
         number = self.count + 1

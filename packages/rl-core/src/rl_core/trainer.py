@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
-import torch
-
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.callbacks import Callback
@@ -287,6 +285,7 @@ class Trainer:
             for episode in collection.episodes:
                 self._recent_returns.append(episode.episode_return)
                 self._recent_lengths.append(float(episode.length))
+            tested: Mapping[str, float] = {}
             if self.total_steps >= max(schedule.update_after, schedule.start_steps):
                 self.algorithm.set_progress(min(1.0, self._reached(goal) / goal.target))
                 self._prepared = self.algorithm.update(self.storage)
@@ -295,11 +294,12 @@ class Trainer:
                 stop = any(ends)
                 if schedule.test_every and self.updates % schedule.test_every == 0:
                     result = self.evaluate()
-                    self._log(evaluation_metrics(result))
+                    tested = evaluation_metrics(result)
                     ends = [callback.on_evaluation(self, result) for callback in self.callbacks]
                     stop = stop or any(ends)
-            if self.total_steps >= next_log or self._reached(goal) >= goal.target:
-                self._log(self._training_metrics())
+            is_over = stop or self._reached(goal) >= goal.target
+            if tested or is_over or self.total_steps >= next_log:
+                self._log({**self._training_metrics(), **tested})
                 next_log = (self.total_steps // log_every + 1) * log_every
             if next_checkpoint is not None and self.total_steps >= next_checkpoint:
                 assert checkpoint_every is not None
@@ -386,8 +386,22 @@ class Trainer:
                 f"{type(self.algorithm).__name__} learns from {needs.__name__}, but "
                 f"{type(self.storage).__name__} gives {gives.__name__}; choose a storage that fits"
             )
-        if self.algorithm.schedule.test_every is not None and self._test_envs is None:
+        schedule = self.algorithm.schedule
+        if schedule.test_every is not None and self._test_envs is None:
             raise ConfigError("test_every needs test environments: give the Trainer test_envs")
+        if self.storage.rollout_steps is None:
+            return
+        rows = self.storage.rollout_steps * self.envs.num_envs
+        if schedule.update_every not in (None, rows):
+            raise ConfigError(
+                f"update_every={schedule.update_every}, but a rollout is learned from when it is "
+                f"complete, after {rows} rows; leave update_every out"
+            )
+        if schedule.update_after or schedule.start_steps:
+            raise ConfigError(
+                "update_after and start_steps do not go with a rollout storage, which has no room "
+                "for more than it is learned from; leave them at 0"
+            )
 
     def _open_run_dir(self) -> None:
         if self.run_dir is None:

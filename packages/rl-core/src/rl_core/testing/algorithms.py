@@ -69,8 +69,8 @@ class AlgorithmSuite(StatefulSuite):
     def test_a_step_changes_what_is_learned_and_nothing_else(self) -> None:
         """Every parameter in a group or target moves; frozen ones and buffers stay."""
         algorithm = self._algorithm()
-        before = _tensors(algorithm)
         groups, targets = algorithm.parameter_groups(), algorithm.target_networks()
+        before = _by_name(algorithm)
         for seed in range(_period(algorithm)):
             self._step(algorithm, seed)
         moving = {
@@ -79,7 +79,7 @@ class AlgorithmSuite(StatefulSuite):
             for name in algorithm.gradients.vectors[key].shapes
         }
         assert moving
-        for name, tensor in _tensors(algorithm).items():
+        for name, tensor in _by_name(algorithm).items():
             assert torch.equal(tensor, before[name]) == (name not in moving), name
 
     def test_a_step_cut_in_two_is_the_same_step(self) -> None:
@@ -124,7 +124,7 @@ class AlgorithmSuite(StatefulSuite):
         *_, last = gradients.tensors
         with pytest.raises(ConfigError, match=last):
             algorithm.apply_gradients(
-                replace(gradients, tensors={**gradients.tensors, last: torch.zeros(1)})
+                replace(gradients, tensors={**gradients.tensors, last: torch.zeros(0)})
             )
         check_same_state(algorithm.state_dict(), before)
 
@@ -541,6 +541,12 @@ def _period(algorithm: AnyAlgorithm) -> int:
 def _tensors(algorithm: AnyAlgorithm) -> dict[str, Tensor]:
     """Copy all parameters and buffers of the algorithm's modules."""
     return dict(algorithm.get_weights().tensors)
+
+
+def _by_name(algorithm: AnyAlgorithm) -> dict[str, Tensor]:
+    """Copy the parameters, each under one name only, and the actor's buffers."""
+    tensors = {**algorithm.named_parameters(), **dict(algorithm.actor.named_buffers())}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def _learned(algorithm: AnyAlgorithm) -> StateValue:
