@@ -101,7 +101,10 @@ def test_an_interrupted_run_can_be_resumed(
             if log.exists() and log.stat().st_size:
                 break
         process.send_signal(number)
-        out, err = process.communicate(timeout=30.0)
+        try:
+            out, err = process.communicate(timeout=30.0)
+        finally:
+            process.kill()
     assert process.returncode == 128 + number
     assert out == ""
     (checkpoint,) = list_checkpoints(tmp_path / "run" / "checkpoints")

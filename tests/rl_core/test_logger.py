@@ -17,6 +17,24 @@ from rl_core.logger import (
     TensorBoardLogger,
     read_metrics,
 )
+from rl_core.testing.loggers import LoggerSuite
+
+
+class TestJsonl(LoggerSuite):
+    def make_logger(self, directory: Path) -> Logger:
+        return JsonlLogger(directory / "metrics.jsonl")
+
+
+class TestConsole(LoggerSuite):
+    def make_logger(self, directory: Path) -> Logger:
+        return ConsoleLogger(io.StringIO(), every_seconds=0.0)
+
+
+@pytest.mark.filterwarnings("ignore:NaN or Inf found in input tensor")
+class TestTensorBoard(LoggerSuite):
+    def make_logger(self, directory: Path) -> Logger:
+        pytest.importorskip("tensorboard")
+        return TensorBoardLogger(directory)
 
 
 def write_steps(path: Path, *steps: int) -> None:

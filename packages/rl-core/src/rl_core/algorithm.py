@@ -149,7 +149,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         modules: further modules that the loss uses, such as target networks, by name.
         add_ons: extra terms for the policy loss.
 
-    Class attributes:
+    Attributes:
         batch_type: the batch dataclass that `loss` takes.
         exchanges_gradients: False for algorithms whose update is no gradient step.
 

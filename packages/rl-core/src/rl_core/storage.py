@@ -58,7 +58,7 @@ class Storage(ABC, Generic[BatchT]):
     A subclass says how to allocate, insert, choose indices, gather and reset. What is concrete
     here is the same for every storage.
 
-    Class attributes:
+    Attributes:
         batch_type: the batch dataclass that `generate_batches` yields.
     """
 

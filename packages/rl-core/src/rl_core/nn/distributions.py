@@ -69,7 +69,7 @@ def draw_noise(
 class Distribution(ABC):
     """A distribution over actions, with batch axes `(*batch)` and one event per batch entry.
 
-    Class attributes:
+    Attributes:
         noise_kind: what `sample` takes.
     """
 

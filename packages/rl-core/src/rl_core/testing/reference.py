@@ -1,0 +1,398 @@
+"""Slow and obvious storages: the oracle for fast ones, and enough for tests of everything else."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
+from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.seeding import generator_state, set_generator_state
+from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation, observation_columns
+from rl_core.types import ArrayLike, ArrayObservation, StateDict
+
+
+@dataclass(slots=True)
+class _Row:
+    """What one environment did in one step.
+
+    Attributes:
+        columns: observation, action, reward, flags, states and extras by name.
+        next_observation: what the environment showed next, by column.
+        successor: what the action led to, by column: another observation than the next one where
+            an episode ended and the environment reset in the same step.
+        prepared: what the algorithm attached.
+    """
+
+    columns: dict[str, Tensor]
+    next_observation: dict[str, Tensor]
+    successor: dict[str, Tensor]
+    prepared: dict[str, Tensor] = field(default_factory=dict)
+
+
+class ReferenceRolloutStorage(Storage[RolloutBatch]):
+    """A rollout storage of Python lists: one list of rows per environment, nothing preallocated.
+
+    It stores each observation several times and copies row by row, so it is for tests only.
+
+    Args:
+        num_steps: rows per rollout, T.
+
+    Raises:
+        ConfigError: when ``num_steps`` is below 1.
+    """
+
+    batch_type: ClassVar[type] = RolloutBatch
+
+    def __init__(self, num_steps: int = 8) -> None:
+        if num_steps < 1:
+            raise ConfigError(f"storage.num_steps must be at least 1, got {num_steps}")
+        self.num_steps = num_steps
+        self._spec: StorageSpec | None = None
+        self._generator = torch.Generator()
+        self._rows: list[list[_Row]] = []
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether `allocate` was called."""
+        return self._spec is not None
+
+    @property
+    def rollout_steps(self) -> int:
+        """Rows per rollout."""
+        return self.num_steps
+
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        """Remember what will be inserted."""
+        self._spec = spec
+        self._generator = generator
+        self.reset()
+
+    def insert_transition(self, transition: Transition) -> None:
+        """Take in one row of each environment.
+
+        Raises:
+            ConfigError: when the rollout is full or nothing was allocated.
+        """
+        spec = self._allocated()
+        if len(self) == self.num_steps:
+            raise ConfigError(f"the rollout is full after {self.num_steps} steps; reset it first")
+        final = transition.final_observation
+        successor = transition.next_observation if final is None else final
+        for env, rows in enumerate(self._rows):
+            columns = {
+                **_row_of(transition.observation, env),
+                "action": transition.action[env],
+                "reward": _tensor(transition.reward[env]),
+                "terminated": _tensor(transition.terminated[env]),
+                "truncated": _tensor(transition.truncated[env]),
+                "valid": _tensor(transition.valid[env]),
+                "episode_start": _tensor(transition.episode_start[env]),
+                **{f"state/{name}": transition.state[name][env] for name in spec.state_sizes},
+                **{f"extras/{name}": transition.extras[name][env] for name in spec.extras},
+            }
+            rows.append(
+                _Row(
+                    {name: value.clone().to(spec.device) for name, value in columns.items()},
+                    _row_of(transition.next_observation, env, spec.device),
+                    _row_of(successor, env, spec.device),
+                )
+            )
+
+    def sample_indices(
+        self, num_mini_batch: int | None, mini_batch_size: int | None
+    ) -> Iterator[Tensor]:
+        """Shuffle samples, or environments when recurrent, and deal them out to minibatches.
+
+        Raises:
+            ConfigError: when the sizes contradict each other or the rollout.
+        """
+        spec = self._allocated()
+        sequence = len(self) if spec.state_sizes else 1
+        units = len(self) * spec.num_envs // max(sequence, 1)
+        if (num_mini_batch is None) == (mini_batch_size is None):
+            raise ConfigError("give just one of num_mini_batch and mini_batch_size")
+        if num_mini_batch is None:
+            assert mini_batch_size is not None
+            size = mini_batch_size // max(sequence, 1)
+            if size < 1 or mini_batch_size > len(self) * spec.num_envs:
+                raise ConfigError(f"mini_batch_size={mini_batch_size} does not fit the rollout")
+            num_mini_batch = -(-units // size)
+        if num_mini_batch > units:
+            raise ConfigError(f"num_mini_batch={num_mini_batch} is more than the rollout has")
+        batches: list[list[int]] = [[] for _ in range(num_mini_batch)]
+        for place, unit in enumerate(torch.randperm(units, generator=self._generator).tolist()):
+            batches[place % num_mini_batch].append(unit)
+        longest = max(len(batch) for batch in batches)
+        yield torch.tensor([batch + [-1] * (longest - len(batch)) for batch in batches])
+
+    def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
+        """Make one batch per row of the block.
+
+        Raises:
+            ConfigError: when no advantages were attached.
+        """
+        spec = self._allocated()
+        if any(name not in self._rows[0][0].prepared for name in PREPARED_COLUMNS):
+            raise ConfigError(f"attach the prepared columns first: {', '.join(PREPARED_COLUMNS)}")
+        for chosen in indices.tolist():
+            units = [max(unit, 0) for unit in chosen]  # padding borrows a row and is masked
+            if spec.state_sizes:
+                steps = range(len(self))
+                sequences = [_stack([self._sample(t, env) for t in steps], 0) for env in units]
+                batch = _stack(sequences, 1)
+            else:
+                batch = _stack([self._sample(*divmod(unit, spec.num_envs)) for unit in units], 0)
+            counts = torch.tensor([unit >= 0 for unit in chosen], device=spec.device)
+            yield RolloutBatch(
+                observation=join_observation(batch),
+                action=batch["action"],
+                log_prob=batch["log_prob"],
+                value=batch["value"],
+                advantage=batch["advantage"],
+                value_target=batch["value_target"],
+                mask=(batch["valid"] & counts).to(torch.float32),
+                episode_start=batch["episode_start"],
+                state={name: batch[f"state/{name}"][0] for name in spec.state_sizes},
+                extras=_below("extras/", batch),
+            )
+
+    def rollout(self) -> Rollout:
+        """Stack all rows.
+
+        Raises:
+            ConfigError: when rows are missing.
+        """
+        spec = self._allocated()
+        if len(self) < self.num_steps:
+            raise ConfigError(f"the rollout has {len(self)} of {self.num_steps} steps")
+        columns = self._stacked([row.columns for rows in self._rows for row in rows])
+        finals = []
+        for env, rows in enumerate(self._rows):
+            for step, row in enumerate(rows):
+                if step + 1 < len(rows) and _breaks_off(row, rows[step + 1].columns):
+                    columns["truncated"][step, env] = True
+                if columns["truncated"][step, env]:
+                    finals.append((step, env, row.successor))
+        last = _stack([rows[-1].next_observation for rows in self._rows], 0)
+        nothing = {name: column[:0] for name, column in last.items()}
+        return Rollout(
+            observation=join_observation(columns),
+            next_observation=join_observation(last),
+            action=columns["action"],
+            reward=columns["reward"],
+            terminated=columns["terminated"],
+            truncated=columns["truncated"],
+            valid=columns["valid"],
+            episode_start=columns["episode_start"],
+            state={name: columns[f"state/{name}"][0] for name in spec.state_sizes},
+            final_index=torch.tensor(
+                [(step, env) for step, env, _ in finals], dtype=torch.int64, device=spec.device
+            ).reshape(-1, 2),
+            final_observation=join_observation(
+                _stack([successor for _, _, successor in finals], 0) if finals else nothing
+            ),
+            extras=_below("extras/", columns),
+        )
+
+    def attach(self, columns: Mapping[str, Tensor]) -> None:
+        """Add prepared columns, each `(T, B, ...)`; names beyond a batch's fields go to extras.
+
+        Raises:
+            DataError: when a column has another leading shape than the rollout.
+        """
+        shape = (len(self), self._allocated().num_envs)
+        for name, column in columns.items():
+            if column.shape[:2] != shape:
+                raise DataError(
+                    f"prepared column '{name}': expected leading shape {shape}, got "
+                    f"{tuple(column.shape)}"
+                )
+            key = name if name in PREPARED_COLUMNS else f"extras/{name}"
+            for env, rows in enumerate(self._rows):
+                for step, row in enumerate(rows):
+                    row.prepared[key] = column[step, env]
+
+    def after_update(self) -> None:
+        """Forget the rollout that was learned from."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new rollout."""
+        self._rows = [[] for _ in range(0 if self._spec is None else self._spec.num_envs)]
+
+    def __len__(self) -> int:
+        """Return how many rows are stored."""
+        return len(self._rows[0]) if self._rows else 0
+
+    def get_data_slice(self, start: int, end: int) -> DataSlice:
+        """Copy rows; every column is `(L, B, ...)`.
+
+        Raises:
+            ConfigError: when the rows are not all stored.
+        """
+        self._allocated()
+        if not 0 <= start <= end <= len(self):
+            raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
+        if start == end:
+            num_envs = len(self._rows)
+            return {
+                name: torch.zeros((0, num_envs, *shape), dtype=dtype)
+                for name, (shape, dtype) in self._expected().items()
+            }
+        rows = [row for rows in self._rows for row in rows[start:end]]
+        return {
+            **self._stacked([row.columns for row in rows]),
+            **_put("next/", self._stacked([row.next_observation for row in rows])),
+            **_put("successor/", self._stacked([row.successor for row in rows])),
+        }
+
+    def insert_data_slice(self, data: DataSlice) -> None:
+        """Append the rows of a slice.
+
+        Raises:
+            DataError: when columns are missing, of other shape or dtype, or too long, or when a
+                recurrent rollout would go on in the middle of another episode.
+        """
+        spec = self._allocated()
+        length = len(data["reward"]) if "reward" in data else 0
+        for name, (shape, dtype) in self._expected().items():
+            column = data.get(name)
+            if column is None:
+                raise DataError(f"data slice lacks column '{name}'")
+            if column.dtype != dtype or column.shape != (length, spec.num_envs, *shape):
+                raise DataError(
+                    f"data slice column '{name}': {column.dtype} of {tuple(column.shape)}; "
+                    f"expected {dtype} of {(length, spec.num_envs, *shape)}"
+                )
+        if len(self) + length > self.num_steps:
+            raise DataError(f"data slice of {length} rows does not fit")
+        following, successors = _below("next/", data), _below("successor/", data)
+        own = {
+            name: column
+            for name, column in data.items()
+            if not name.startswith(("next/", "successor/"))
+        }
+        for env, rows in enumerate(self._rows):
+            added = [
+                _Row(_at(own, t, env), _at(following, t, env), _at(successors, t, env))
+                for t in range(length)
+            ]
+            if spec.state_sizes and rows and added and _is_elsewhere(rows[-1], added[0].columns):
+                raise DataError("a recurrent rollout cannot go on in another episode's middle")
+            rows += added
+
+    def state_dict(self) -> StateDict:
+        """Return the stored rows and the generator's state."""
+        return {
+            "data": dict(self.get_data_slice(0, len(self))) if len(self) else {},
+            "generator": generator_state(self._generator),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`; the storage must be allocated.
+
+        Raises:
+            CheckpointError: when the rows do not fit this storage.
+        """
+        self._allocated()
+        data = state["data"]
+        assert isinstance(data, Mapping)
+        self.reset()
+        if data:
+            try:
+                self.insert_data_slice({k: v for k, v in data.items() if isinstance(v, Tensor)})
+            except DataError as error:
+                raise CheckpointError(f"the saved rollout does not fit: {error}") from error
+        set_generator_state(self._generator, state["generator"])
+
+    def _allocated(self) -> StorageSpec:
+        if self._spec is None:
+            raise ConfigError("the storage is not allocated yet")
+        return self._spec
+
+    def _sample(self, step: int, env: int) -> dict[str, Tensor]:
+        row = self._rows[env][step]
+        return {**row.columns, **row.prepared}
+
+    def _stacked(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Stack one dict per row, environment by environment, to columns `(T, B, ...)`."""
+        num_envs = self._allocated().num_envs
+        return {
+            name: torch.stack([row[name] for row in rows])
+            .reshape(num_envs, -1, *value.shape)
+            .transpose(0, 1)
+            .contiguous()
+            for name, value in rows[0].items()
+        }
+
+    def _expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        spec = self._allocated()
+        observation = observation_columns(spec.observation)
+        expected = {name: (leaf.shape, leaf.dtype) for name, leaf in observation.items()}
+        expected |= {
+            f"{prefix}/{name}": (leaf.shape, leaf.dtype)
+            for prefix in ("next", "successor")
+            for name, leaf in observation.items()
+        }
+        expected["action"] = (spec.action.shape, spec.action.dtype)
+        expected["reward"] = ((), torch.float32)
+        for name in ("terminated", "truncated", "valid", "episode_start"):
+            expected[name] = ((), torch.bool)
+        for name, size in spec.state_sizes.items():
+            expected[f"state/{name}"] = ((size,), torch.float32)
+        for name, extra in spec.extras.items():
+            expected[f"extras/{name}"] = (extra.shape, extra.dtype)
+        return expected
+
+
+def _breaks_off(row: _Row, following: Mapping[str, Tensor]) -> bool:
+    """Whether an unfinished episode is followed by a row of another one."""
+    columns = row.columns
+    if columns["terminated"] or columns["truncated"] or not columns["valid"]:
+        return False
+    return bool(following["episode_start"]) or _is_elsewhere(row, following)
+
+
+def _is_elsewhere(row: _Row, following: Mapping[str, Tensor]) -> bool:
+    """Whether what follows a row neither goes on from it nor begins an episode."""
+    return not following["episode_start"] and any(
+        not torch.equal(value, following[name]) for name, value in row.next_observation.items()
+    )
+
+
+def _tensor(value: ArrayLike) -> Tensor:
+    return torch.as_tensor(value)
+
+
+def _row_of(
+    observation: ArrayObservation, env: int, device: torch.device | None = None
+) -> dict[str, Tensor]:
+    named: Mapping[str, ArrayLike] = (
+        {f"observation/{key}": value for key, value in observation.items()}
+        if isinstance(observation, Mapping)
+        else {"observation": observation}
+    )
+    return {name: _tensor(value[env]).clone().to(device) for name, value in named.items()}
+
+
+def _stack(rows: list[dict[str, Tensor]], axis: int) -> dict[str, Tensor]:
+    return {name: torch.stack([row[name] for row in rows], axis) for name in rows[0]}
+
+
+def _at(columns: Mapping[str, Tensor], step: int, env: int) -> dict[str, Tensor]:
+    return {name: column[step, env].clone() for name, column in columns.items()}
+
+
+def _below(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): column
+        for name, column in columns.items()
+        if name.startswith(prefix)
+    }
+
+
+def _put(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: column for name, column in columns.items()}
