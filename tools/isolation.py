@@ -72,7 +72,7 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
         return False
     tests = ROOT / "tests" / import_name(package)
     print(f"isolation: {package}", flush=True)
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    command: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 

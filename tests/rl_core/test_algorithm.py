@@ -28,7 +28,8 @@ from rl_core.ranges import check_ranges
 from rl_core.recipe import ComponentSpec
 from rl_core.schedules import Linear
 from rl_core.storage import DataSlice, Storage, StorageSpec, TensorSpec
-from rl_core.testing.algorithms import AlgorithmSuite, make_batch, make_rollout
+from rl_core.testing.algorithms import AlgorithmSuite
+from rl_core.testing.rollouts import make_batch, make_rollout
 from rl_core.types import Observation, State, StateDict
 
 
@@ -398,8 +399,8 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch, "compile", lambda *args, **kwargs: fail)
     algorithm = _algorithm()
-    algorithm.compile_mode = "auto"
     batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
+    algorithm.compile_mode = "auto"
     with pytest.warns(RuntimeWarning, match="no compiler"):
         algorithm.gradient_step(batch)
     algorithm.gradient_step(batch)

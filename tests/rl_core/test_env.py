@@ -15,6 +15,7 @@ from torch import Tensor
 from rl_core.env import (
     EnvMaker,
     GymVecEnv,
+    SyncVecEnv,
     VecEnv,
     as_vec_env,
     find_spec,
@@ -358,9 +359,9 @@ def test_native_environments_get_one_number_and_the_others_a_list() -> None:
     GymVecEnv(live, seed=4).reset()
     assert live.seed == spread_seed(4, 1)[0]
     with make_gym_vec(IdentityEnv, 3, 4, space=spaces.Discrete(9)) as envs:
-        sync = cast("SyncVectorEnv", envs._envs)
+        assert isinstance(envs, SyncVecEnv)
         envs.reset()
-        assert list(sync.np_random_seed) == spread_seed(4, 3)
+        assert [env.np_random_seed for env in envs.envs] == spread_seed(4, 3)
 
 
 def test_a_resumed_environment_neither_repeats_its_start_nor_guesses() -> None:

@@ -18,6 +18,7 @@ from rl_core.gradients import (
     TargetNetwork,
 )
 from rl_core.optimizers import OptimizerConfig
+from rl_core.testing.algorithms import has_cpp_compiler
 from rl_core.testing.stateful import check_same_state, copy_state
 
 SGD = OptimizerConfig(name="sgd")
@@ -442,3 +443,51 @@ def test_shared_modules_and_tied_weights_are_exchanged_everywhere_and_put_back()
     assert all(parameter is before[name] for name, parameter in net.named_parameters())
     with pytest.raises(ConfigError, match=r"did you mean 'net\.tied\.weight'"):
         module.at({"net.tied.weigth": given["net.tied.weight"]}, torch.zeros(1, 1), {})
+
+
+def _everything_at_once() -> tuple[GradientStep[Tensor], Numbers, Numbers]:
+    a, slow = Numbers(1.0), Numbers(1.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch.abs()).sum(), {"seen": batch}, stop=batch < 0.0)
+
+    rmsprop = OptimizerConfig(name="rmsprop", momentum=0.5)
+    group = _group("a", optimizer=rmsprop, max_grad_norm="bound")
+    target = TargetNetwork(module="slow", source="a", tau="tau")
+    hyper = {"bound": 2.0, "tau": 0.5}
+    step = _step({"a": a, "slow": slow}, loss, [group], [target], hyper=hyper)
+    return step, a, slow
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_steps_stop_and_skip_as_eager_ones_do() -> None:
+    if not has_cpp_compiler():
+        pytest.skip("no C++ compiler")
+    seen = []
+    for is_compiled in (False, True):
+        step, a, slow = _everything_at_once()
+        if is_compiled:
+            assert step.compile("on", torch.tensor(1.0), {})
+        record = []
+        for batch in (3.0, 1.0, -1.0, 1.0, "begin", 2.0, math.nan, 1.0, "freeze", 1.0):
+            if batch == "begin":
+                step.begin_phase()
+            elif batch == "freeze":
+                step._hyper["learning_rate"].fill_(0.0)
+            else:
+                assert isinstance(batch, float)
+                step.step(torch.tensor(batch), {})
+            moments = step.optimizer_states["a"]["square_avg"].item()
+            record.append((a.x.item(), slow.x.item(), moments, step.stopped))
+        seen.append(record)
+        with pytest.raises(NonFiniteError, match="1 gradient steps"):
+            step.read_metrics()
+        step.step(torch.tensor(4.0), {})
+        assert step.read_metrics()["seen"] == 4.0
+    eager, compiled = seen
+    assert eager[1] != eager[0]
+    assert eager[2][:3] == eager[3][:3] == eager[1][:3]
+    assert eager[6][:3] == eager[5][:3]
+    assert eager[9][:3] == eager[7][:3]
+    for expected, got in zip(eager, compiled, strict=True):
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)

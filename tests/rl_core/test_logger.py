@@ -30,7 +30,6 @@ class TestConsole(LoggerSuite):
         return ConsoleLogger(io.StringIO(), every_seconds=0.0)
 
 
-@pytest.mark.filterwarnings("ignore:NaN or Inf found in input tensor")
 class TestTensorBoard(LoggerSuite):
     def make_logger(self, directory: Path) -> Logger:
         pytest.importorskip("tensorboard")

@@ -1,7 +1,238 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rl_core.batch import PREPARED_COLUMNS, RolloutBatch
+from rl_core.errors import ConfigError, DataError
 from rl_core.testing.rollout_storages import RolloutStorageSuite
+from rl_core.testing.transitions import TransitionScript
 from rl_storages import RolloutStorage
 
 
 class TestRolloutStorage(RolloutStorageSuite):
     def make_storage(self) -> RolloutStorage:
         return RolloutStorage(11)
+
+
+class TestRolloutStorageOfOtherLength(RolloutStorageSuite):
+    """The last row ends episodes, and more samples than fit one minibatch evenly."""
+
+    def make_storage(self) -> RolloutStorage:
+        return RolloutStorage(8)
+
+
+SAME_STEP = TransitionScript(num_envs=2)
+NEXT_STEP = TransitionScript(num_envs=2, autoreset="next_step")
+
+
+def _filled(script: TransitionScript, num_steps: int, seed: int = 0) -> RolloutStorage:
+    storage = RolloutStorage(num_steps)
+    storage.allocate(script.spec(), torch.Generator().manual_seed(seed))
+    for transition in script.transitions(num_steps):
+        storage.insert_transition(transition)
+    return storage
+
+
+def _batches(storage: RolloutStorage, num_mini_batch: int) -> list[RolloutBatch]:
+    reward = storage.rollout().reward
+    storage.attach(dict.fromkeys(PREPARED_COLUMNS, reward))
+    return list(storage.generate_batches(num_mini_batch, None))
+
+
+def _rows(column: object) -> list[object]:
+    assert isinstance(column, Tensor)
+    rows: list[object] = column.tolist()
+    return rows
+
+
+# Environment 0 terminates after 3 steps, then is cut after 1; environment 1 is cut after 1 step.
+
+
+def test_a_same_step_rollout_by_hand() -> None:
+    rollout = _filled(SAME_STEP, 4).rollout()
+    assert _rows(rollout.observation) == [
+        [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+        [[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]],
+        [[0.0, 0.0, 2.0], [1.0, 1.0, 1.0]],
+        [[0.0, 1.0, 0.0], [1.0, 1.0, 2.0]],
+    ]
+    assert _rows(rollout.next_observation) == [[0.0, 2.0, 0.0], [1.0, 1.0, 3.0]]
+    assert _rows(rollout.reward) == [[1.0, 1.0], [2.0, 101.0], [3.0, 102.0], [101.0, 103.0]]
+    assert _rows(rollout.terminated.nonzero()) == [[2, 0]]
+    assert _rows(rollout.truncated.nonzero()) == [[0, 1], [3, 0]]
+    assert _rows(rollout.episode_start.nonzero()) == [[0, 0], [0, 1], [1, 1], [3, 0]]
+    assert rollout.valid.all()
+    assert _rows(rollout.final_index) == [[0, 1], [3, 0]]
+    assert _rows(rollout.final_observation) == [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]
+
+
+def test_a_next_step_rollout_by_hand() -> None:
+    rollout = _filled(NEXT_STEP, 4).rollout()
+    assert _rows(rollout.observation) == [
+        [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]],
+        [[0.0, 0.0, 2.0], [1.0, 1.0, 0.0]],
+        [[0.0, 0.0, 3.0], [1.0, 1.0, 1.0]],
+    ]
+    assert _rows(rollout.next_observation) == [[0.0, 1.0, 0.0], [1.0, 1.0, 2.0]]
+    assert _rows((~rollout.valid).nonzero()) == [[1, 1], [3, 0]]
+    assert _rows(rollout.reward) == [[1.0, 1.0], [2.0, 0.0], [3.0, 101.0], [0.0, 102.0]]
+    assert _rows(rollout.terminated.nonzero()) == [[2, 0]]
+    assert _rows(rollout.truncated.nonzero()) == [[0, 1]]
+    assert _rows(rollout.episode_start.nonzero()) == [[0, 0], [0, 1], [2, 1]]
+    assert rollout.final_index.shape == (0, 2)
+    assert isinstance(rollout.final_observation, Tensor)
+    assert rollout.final_observation.shape == (0, 3)
+
+
+@pytest.mark.parametrize("script", [SAME_STEP, NEXT_STEP])
+def test_each_observation_is_stored_once(script: TransitionScript) -> None:
+    num_steps = 50
+    storage = _filled(script, num_steps)
+    data = storage.get_all_buffer_data()
+    entries = sum(
+        column.numel() // 3 for name, column in data.items() if name.endswith("observation")
+    )
+    cut = int(storage.rollout().truncated.sum()) if script is SAME_STEP else 0
+    assert entries == num_steps * 2 + 2 + cut
+
+
+def test_memory_is_allocated_once() -> None:
+    storage = _filled(SAME_STEP, 4)
+
+    def addresses() -> list[int]:
+        rollout = storage.rollout()
+        assert isinstance(rollout.observation, Tensor)
+        return [rollout.observation.data_ptr(), rollout.action.data_ptr()]
+
+    first = addresses()
+    storage.after_update()
+    for transition in SAME_STEP.transitions(4):
+        storage.insert_transition(transition)
+    assert addresses() == first
+
+
+def test_recurrent_minibatches_are_whole_sequences() -> None:
+    script = TransitionScript(num_envs=5, recurrent=True)
+    storage = _filled(script, 6)
+    batches = _batches(storage, 2)
+    assert [batch.mask.sum(1).tolist() for batch in batches] == [[3.0] * 6, [2.0] * 6]
+    seen = []
+    for batch in batches:
+        assert isinstance(batch.observation, Tensor)
+        assert batch.observation.shape == (6, 3, 3)
+        assert batch.episode_start.shape == (6, 3)
+        assert batch.state["memory"].shape == (3, 3)
+        environments = batch.observation[:, batch.mask[0] > 0, 0]
+        assert (environments == environments[0]).all()
+        seen += environments[0].tolist()
+    assert sorted(seen) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_more_minibatches_than_environments_are_refused_when_recurrent() -> None:
+    storage = _filled(TransitionScript(num_envs=3, recurrent=True), 8)
+    with pytest.raises(ConfigError, match=r"num_mini_batch=4 is more than the 3 environments"):
+        _batches(storage, 4)
+    assert len(_batches(_filled(TransitionScript(num_envs=3), 8), 4)) == 4
+
+
+def test_sequences_per_minibatch_follow_from_its_size() -> None:
+    storage = _filled(TransitionScript(num_envs=4, recurrent=True), 5)
+    _batches(storage, 1)
+    for mini_batch_size, shapes in ((5, [(5, 1)] * 4), (14, [(5, 2)] * 2), (19, [(5, 2)] * 2)):
+        batches = list(storage.generate_batches(None, mini_batch_size))
+        assert [tuple(batch.mask.shape) for batch in batches] == shapes
+
+
+def test_padding_is_masked_and_spread() -> None:
+    batches = _batches(_filled(SAME_STEP, 5), 4)
+    assert [batch.mask.tolist() for batch in batches] == [
+        [1.0, 1.0, 1.0],
+        [1.0, 1.0, 1.0],
+        [1.0, 1.0, 0.0],
+        [1.0, 1.0, 0.0],
+    ]
+
+
+def test_a_slice_counts_from_its_own_first_row() -> None:
+    data = _filled(SAME_STEP, 4).get_data_slice(2, 4)
+    assert _rows(data["reward"]) == [[3.0, 102.0], [101.0, 103.0]]
+    assert _rows(data["final_index"]) == [[1, 0]]
+    assert _rows(data["final/observation"]) == [[0.0, 1.0, 1.0]]
+    assert _rows(data["next/observation"]) == [[0.0, 2.0, 0.0], [1.0, 1.0, 3.0]]
+    first = _filled(SAME_STEP, 4).get_data_slice(0, 2)
+    assert _rows(first["next/observation"]) == [[0.0, 0.0, 2.0], [1.0, 1.0, 1.0]]
+
+
+def test_a_seam_by_hand() -> None:
+    storage = RolloutStorage(4)
+    storage.allocate(SAME_STEP.spec(), torch.Generator())
+    worker = _filled(SAME_STEP, 4)
+    storage.insert_data_slice(worker.get_data_slice(0, 2))
+    storage.insert_data_slice(worker.get_data_slice(0, 2))
+    rollout = storage.rollout()
+    assert _rows(rollout.truncated.nonzero()) == [[0, 1], [1, 0], [1, 1], [2, 1]]
+    found = {
+        tuple(index): observation
+        for index, observation in zip(
+            rollout.final_index.tolist(), _rows(rollout.final_observation), strict=True
+        )
+    }
+    assert found == {
+        (0, 1): [1.0, 0.0, 1.0],
+        (1, 0): [0.0, 0.0, 2.0],
+        (1, 1): [1.0, 1.0, 1.0],
+        (2, 1): [1.0, 0.0, 1.0],
+    }
+
+
+def test_consecutive_slices_leave_no_seam() -> None:
+    worker = _filled(SAME_STEP, 4)
+    storage = RolloutStorage(4)
+    storage.allocate(SAME_STEP.spec(), torch.Generator())
+    for row in range(3):
+        storage.insert_data_slice(worker.get_data_slice(row, row + 1))
+    storage.insert_transition(SAME_STEP.transitions(4)[3])
+    assert torch.equal(storage.rollout().truncated, worker.rollout().truncated)
+
+
+def test_actions_are_copied() -> None:
+    storage = RolloutStorage(1)
+    storage.allocate(SAME_STEP.spec(), torch.Generator())
+    (transition,) = SAME_STEP.transitions(1)
+    action = torch.tensor([1, 0])
+    storage.insert_transition(replace(transition, action=action))
+    action.zero_()
+    assert _rows(storage.rollout().action) == [[1, 0]]
+
+
+@pytest.mark.parametrize("as_slice", [False, True])
+def test_columns_attached_before_the_last_row_are_not_used(as_slice: bool) -> None:
+    whole = _filled(SAME_STEP, 4)
+    storage = RolloutStorage(4)
+    storage.allocate(SAME_STEP.spec(), torch.Generator())
+    storage.insert_data_slice(whole.get_data_slice(0, 3))
+    storage.attach(dict.fromkeys(PREPARED_COLUMNS, torch.zeros(3, 2)))
+    if as_slice:
+        storage.insert_data_slice(whole.get_data_slice(3, 4))
+    else:
+        storage.insert_transition(SAME_STEP.transitions(4)[3])
+    with pytest.raises(ConfigError, match="attach the prepared columns"):
+        list(storage.generate_batches(1, None))
+
+
+def test_a_rollout_has_at_least_one_step() -> None:
+    with pytest.raises(ConfigError, match=r"storage\.num_steps must be at least 1, got 0"):
+        RolloutStorage(0)
+
+
+def test_a_slice_of_unequal_parts_names_the_column() -> None:
+    storage = _filled(SAME_STEP, 4)
+    data = dict(storage.get_data_slice(0, 2))
+    storage.reset()
+    with pytest.raises(DataError, match=r"'final/observation'.*\(1, 3\).*\(0, 3\)"):
+        storage.insert_data_slice({**data, "final/observation": torch.zeros(0, 3)})
+    with pytest.raises(DataError, match="lacks column 'next/observation'"):
+        storage.insert_data_slice({k: v for k, v in data.items() if k != "next/observation"})

@@ -21,6 +21,7 @@ from rl_core.collector import Collection as Collection
 from rl_core.collector import Collector as Collector
 from rl_core.env import EnvStep as EnvStep
 from rl_core.env import GymVecEnv as GymVecEnv
+from rl_core.env import SyncVecEnv as SyncVecEnv
 from rl_core.env import VecEnv as VecEnv
 from rl_core.env import as_vec_env as as_vec_env
 from rl_core.env import make_gym_vec as make_gym_vec

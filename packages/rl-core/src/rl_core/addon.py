@@ -14,7 +14,7 @@ from rl_core.nn.distributions import Distribution
 class PolicyLossAddOn(nn.Module, ABC):
     """A term added to the policy loss.
 
-    As a module it may own parameters; they are learned with the algorithm's first parameter group
+    As a module it may own parameters; they are learned with the group that names ``add_ons``
     and saved in its checkpoints.
     """
 

@@ -67,6 +67,11 @@ class EpisodeTracker:
         self._length[ended] = 0
         return episodes
 
+    @property
+    def longest(self) -> int:
+        """Steps of the longest running episode."""
+        return int(self._length.max())
+
     def reset(self) -> None:
         """Start new episodes in all environments."""
         self._return[:] = 0.0

@@ -11,7 +11,7 @@ import torch
 from rl_core.actor import Actor
 from rl_core.env import VecEnv, make_gym_vec
 from rl_core.episodes import EpisodeTracker
-from rl_core.errors import ConfigError
+from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.observations import to_tensors
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
@@ -86,6 +86,7 @@ def evaluate_policy(
     deterministic: bool = True,
     num_envs: int = 8,
     seed: int = 0,
+    max_episode_steps: int = 100_000,
 ) -> EvaluationResult:
     """Run a policy for a fixed quota of episodes in each environment.
 
@@ -99,18 +100,20 @@ def evaluate_policy(
         deterministic: take the distribution's mode, or sample.
         num_envs: how many to step together when ``env`` is an id.
         seed: of the environments and of the sampling.
+        max_episode_steps: an episode longer than this counts as endless.
 
     Raises:
         ConfigError: when ``num_episodes`` is below 1.
+        EnvironmentFaultError: when an episode does not end.
     """
     if num_episodes < 1:
         raise ConfigError(f"num_episodes must be at least 1, got {num_episodes}")
     actor = policy if isinstance(policy, Actor) else policy.actor
     with _evaluating(actor):
         if not isinstance(env, str):
-            return _run(actor, env, num_episodes, deterministic, seed)
+            return _run(actor, env, num_episodes, deterministic, seed, max_episode_steps)
         with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
-            return _run(actor, envs, num_episodes, deterministic, seed)
+            return _run(actor, envs, num_episodes, deterministic, seed, max_episode_steps)
 
 
 @contextmanager
@@ -126,7 +129,12 @@ def _evaluating(actor: Actor) -> Iterator[None]:
 
 
 def _run(
-    actor: Actor, envs: VecEnv, num_episodes: int, deterministic: bool, seed: int
+    actor: Actor,
+    envs: VecEnv,
+    num_episodes: int,
+    deterministic: bool,
+    seed: int,
+    max_episode_steps: int,
 ) -> EvaluationResult:
     device = actor.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
@@ -154,6 +162,12 @@ def _run(
                 lengths.append(episode.length)
                 if episode.success is not None:
                     successes.append(episode.success)
+        if tracker.longest > max_episode_steps:
+            raise EnvironmentFaultError(
+                f"{envs.spec_id}: an episode has not ended after {max_episode_steps} steps of an "
+                "evaluation; give the environment a time limit (gymnasium's TimeLimit wrapper, or "
+                "max_episode_steps when it is made)"
+            )
     return summarize([value for row in returns for value in row], lengths, successes, seed=seed)
 
 

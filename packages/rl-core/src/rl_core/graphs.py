@@ -32,8 +32,14 @@ def compile_graph(
     """
     if device.type != "cpu":
         return torch.compile(function, fullgraph=True, mode="reduce-overhead")
-    options = {"cpp_wrapper": True, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    compiled = torch.compile(function, fullgraph=True, options=options)
+    compiled = torch.compile(
+        function,
+        fullgraph=True,
+        options={
+            "cpp_wrapper": True,
+            "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+        },
+    )
     ahead_of_time = getattr(compiled, "aot_compile", None)
     if ahead_of_time is None:
         return compiled

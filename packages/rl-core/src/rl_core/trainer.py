@@ -33,7 +33,6 @@ from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.threads import num_threads_for, thread_count
 from rl_core.trainer_config import TrainerConfig as TrainerConfig
-from rl_core.trainer_config import TrainingResult as TrainingResult
 from rl_core.types import Json, StateDict
 
 BatchT = TypeVar("BatchT")
@@ -44,6 +43,37 @@ _RECENT_EPISODES = 100
 
 _COMPILE_PAYS_AFTER = {"cpu": 30_000, "cuda": 3_000}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """How a training run ended.
+
+    Attributes:
+        total_steps: environment transitions in all, earlier sessions included.
+        total_updates: updates in all.
+        wall_seconds: time spent in this session.
+        steps_per_second: transitions of this session per second.
+        evaluation: of the final policy; None without test environments.
+    """
+
+    total_steps: int
+    total_updates: int
+    wall_seconds: float
+    steps_per_second: float
+    evaluation: EvaluationResult | None
+
+    def as_dict(self) -> dict[str, Json]:
+        """Return the figures as a JSON object."""
+        evaluation = self.evaluation
+        return {
+            "total_steps": self.total_steps,
+            "total_updates": self.total_updates,
+            "wall_seconds": self.wall_seconds,
+            "steps_per_second": self.steps_per_second,
+            "final_return_mean": None if evaluation is None else evaluation.mean,
+            "final_evaluation": None if evaluation is None else evaluation.as_dict(),
+        }
 
 
 class Trainer:
@@ -91,6 +121,7 @@ class Trainer:
         self.callbacks = tuple(callbacks)
         self.updates = 0
         self._test_envs = test_envs
+        self._open_test_envs: VecEnv | None = None
         self._check_parts()
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
@@ -155,14 +186,17 @@ class Trainer:
                 callback.on_training_start(self, goal.target, goal.unit)
             try:
                 self._loop(goal)
-                result = self._result()
+                seconds = time.perf_counter() - self._started_at
+                if self.run_dir is not None:
+                    self.save_checkpoint()  # before an evaluation that could fail
+                result = self._result(seconds)
             finally:
+                self._close_test_envs()
                 for callback in self.callbacks:
                     callback.on_training_end(self)
                 for logger in (*self._loggers, *self._run_loggers):
                     logger.close()
         if self.run_dir is not None:
-            self.save_checkpoint()
             _write_json(self.run_dir / "summary.json", result.as_dict())
         return result
 
@@ -174,12 +208,13 @@ class Trainer:
         """
         if self._test_envs is None:
             raise ConfigError("give the Trainer test_envs to evaluate on")
-        if not isinstance(self._test_envs, VecEnv):
-            self._test_envs = self._test_envs()
+        if self._open_test_envs is None:
+            given = self._test_envs
+            self._open_test_envs = given if isinstance(given, VecEnv) else given()
         if num_episodes is None:
             num_episodes = self.algorithm.schedule.num_test_episodes
         seed = spawn_seed(self.seed, "test")
-        return evaluate_policy(self.algorithm, self._test_envs, num_episodes, seed=seed)
+        return evaluate_policy(self.algorithm, self._open_test_envs, num_episodes, seed=seed)
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the whole run; a step that has one already is left alone.
@@ -326,8 +361,13 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_log(self, metrics)
 
-    def _result(self) -> TrainingResult:
-        seconds = time.perf_counter() - self._started_at
+    def _close_test_envs(self) -> None:
+        """Close test environments that were made here; given ones belong to the giver."""
+        if self._open_test_envs is not None and self._open_test_envs is not self._test_envs:
+            self._open_test_envs.close()
+        self._open_test_envs = None
+
+    def _result(self, seconds: float) -> TrainingResult:
         evaluation = None if self._test_envs is None else self.evaluate()
         steps = self.total_steps - self._started_steps
         return TrainingResult(

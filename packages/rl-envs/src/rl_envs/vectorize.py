@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from gymnasium.vector import VectorEnv
-
 from rl_core.env import EnvFunction, EnvMaker, EnvWrapper, GymVecEnv, VecEnv
 from rl_core.errors import ConfigError, nearest
 from rl_core.recipe import ComponentSpec
@@ -56,17 +54,6 @@ def make_vec(
             f"vectorization='{vectorization}'{nearest(vectorization, VECTORIZATIONS)}"
         )
     maker = EnvMaker(env, dict(env_kwargs or {}), tuple(wrappers), check)
-    envs: VectorEnv
-    name: str | None = None
-    limit: int | None = None
-    if vectorization == "native" or (vectorization == "auto" and maker.has_native_vector):
-        envs = maker.native_vector(num_envs)
-    elif vectorization == "async":
-        envs = WorkerVectorEnv(maker.numbered(num_envs), timeout_s=timeout_s)
-        name = envs.get_attr("spec_id")[0]
-        limit = envs.get_attr("max_episode_steps")[0]
-    else:
-        envs = maker.sync_vector(num_envs)
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -78,11 +65,17 @@ def make_vec(
         if env_kwargs:
             options["env_kwargs"] = dict(env_kwargs)
         component = ComponentSpec("env", env, options)
-    return GymVecEnv(
-        envs,
-        seed=seed,
-        check=check,
-        name=name,
-        max_episode_steps=limit,
-        component=component,
-    )
+    if vectorization == "native" or (vectorization == "auto" and maker.has_native_vector):
+        native = maker.native_vector(num_envs)
+        return GymVecEnv(native, seed=seed, check=check, component=component)
+    if vectorization == "async":
+        workers = WorkerVectorEnv(maker.numbered(num_envs), timeout_s=timeout_s)
+        return GymVecEnv(
+            workers,
+            seed=seed,
+            check=check,
+            name=workers.get_attr("spec_id")[0],
+            max_episode_steps=workers.get_attr("max_episode_steps")[0],
+            component=component,
+        )
+    return maker.sync(num_envs, seed=seed, component=component)

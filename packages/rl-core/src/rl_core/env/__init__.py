@@ -1,4 +1,4 @@
-"""Vectorised environments: the contract, the adapter of Gymnasium's, and the plain maker."""
+"""Vectorised environments: the contract, the two ways to one, and the plain maker."""
 
 from rl_core.env.adapter import GymVecEnv as GymVecEnv
 from rl_core.env.contract import EnvStep as EnvStep
@@ -11,3 +11,4 @@ from rl_core.env.maker import as_vec_env as as_vec_env
 from rl_core.env.maker import make_gym_vec as make_gym_vec
 from rl_core.env.registry import find_spec as find_spec
 from rl_core.env.seeding import spread_seed as spread_seed
+from rl_core.env.sync import SyncVecEnv as SyncVecEnv

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -38,6 +39,11 @@ class Column:
         """Describe the observations of one leaf space."""
         field = f"observation '{key}'" if key else "the observation"
         return cls.make(field, (num_envs, *event_shape(space)), tensor_dtype(space))
+
+    @classmethod
+    def of_rewards(cls, num_envs: int) -> "Column":
+        """Describe the rewards."""
+        return cls.make("the reward", (num_envs,), torch.float32)
 
     @classmethod
     def make(cls, field: str, shape: tuple[int, ...], dtype: torch.dtype) -> "Column":
@@ -114,6 +120,7 @@ class NumpyArrays(Arrays):
     def __init__(self, num_envs: int, fault: Fault, *, is_fresh: bool) -> None:
         super().__init__(num_envs, fault)
         self.is_fresh = is_fresh
+        self._every_row = np.ones(num_envs, np.bool_)
 
     def take(self, raw: object, column: Column) -> Rows:
         if raw.__class__ is not np.ndarray:
@@ -124,7 +131,7 @@ class NumpyArrays(Arrays):
             raise self.fault(f"{column.field} has shape {raw.shape}; expected {column.shape}", None)
         if raw.dtype == dtype:
             return raw if self.is_fresh and raw.flags.c_contiguous else raw.copy()
-        if not np.can_cast(raw.dtype, dtype, "same_kind") and not _is_integral(raw.dtype, dtype):
+        if not _fits(raw.dtype, dtype):
             raise self.fault(f"{column.field} has dtype {raw.dtype}; expected {dtype}", None)
         return raw.astype(dtype, order="C")
 
@@ -132,7 +139,7 @@ class NumpyArrays(Arrays):
         return action if isinstance(action, np.ndarray) else _as_numpy(action)
 
     def every_row(self) -> Rows:
-        return np.ones(self.num_envs, np.bool_)
+        return self._every_row.copy()
 
     def select(self, mask: Rows, where_true: Rows, where_false: Rows) -> Rows:
         return np.where(mask.reshape(-1, *[1] * (where_true.ndim - 1)), where_true, where_false)
@@ -147,8 +154,8 @@ class NumpyArrays(Arrays):
         return cast("list[int]", mask.nonzero()[0].tolist())
 
     def set_row(self, rows: Rows, index: int, value: object, column: Column) -> None:
-        array = _as_numpy(value)
-        if array.shape != column.shape[1:] or array.dtype.kind not in "biuf":
+        array = value if isinstance(value, np.ndarray) else _as_numpy(value)
+        if array.shape != column.shape[1:] or not _fits(array.dtype, column.numpy_dtype):
             raise self.fault(_row_problem(column, array.shape, array.dtype), index)
         rows[index] = array
 
@@ -246,15 +253,18 @@ def _as_numpy(value: object) -> "np.ndarray[Any, np.dtype[Any]]":
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _is_integral(given: "np.dtype[Any]", wanted: "np.dtype[Any]") -> bool:
+@cache
+def _fits(given: "np.dtype[Any]", wanted: "np.dtype[Any]") -> bool:
+    if np.can_cast(given, wanted, "same_kind"):
+        return True
     # Flags given as integers, and categories given as unsigned ones, are what they seem to be.
     return given.kind in "biu" and wanted.kind in "bi" and wanted.itemsize in (1, 8)
 
 
 def _row_problem(column: Column, shape: tuple[int, ...], dtype: object) -> str:
     return (
-        f"{column.field} that ended the episode has shape {shape} and dtype {dtype}; expected "
-        f"{column.shape[1:]} and {column.torch_dtype}"
+        f"{column.field} has shape {shape} and dtype {dtype}; expected {column.shape[1:]} and "
+        f"{column.torch_dtype}"
     )
 
 

@@ -1,12 +1,15 @@
 """How the batched observations of one environment are laid out, and what is done to them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
+
+import numpy as np
+from gymnasium import spaces
 
 from rl_core.env._arrays import Arrays, Column, Rows
 from rl_core.env.checks import observation_problem
 from rl_core.errors import DataError
-from rl_core.spaces import Space, flatten_observation, leaf_spaces
+from rl_core.spaces import LEAF_TYPES, Space, flatten_observation, leaf_spaces
 from rl_core.types import Array, ArrayLike, ArrayObservation
 
 
@@ -32,6 +35,9 @@ class Layout:
             if isinstance(self.leaves, dict)
             else {}
         )
+        self._is_flat = isinstance(space, spaces.Dict) and all(
+            isinstance(child, LEAF_TYPES) for child in space.spaces.values()
+        )
 
     def take(self, raw: object) -> ArrayObservation:
         """Flatten, cast and copy what the environment answered.
@@ -55,8 +61,38 @@ class Layout:
         right = cast("Mapping[str, Rows]", where_false)
         return {key: select(mask, left[key], right[key]) for key in self.columns}
 
+    def empty(self) -> ArrayObservation:
+        """Return new arrays whose rows are still to be written."""
+        if self.only is not None:
+            return np.empty(self.only.shape, self.only.numpy_dtype)
+        return {
+            key: np.empty(column.shape, column.numpy_dtype) for key, column in self.columns.items()
+        }
+
+    def write(self, observation: ArrayObservation, index: int, given: object) -> None:
+        """Write one row.
+
+        Args:
+            observation: shape `(B, ...)`, written to.
+            index: the row.
+            given: a single observation, as the environment answers it.
+
+        Raises:
+            EnvironmentFaultError: when it is not of the declared space.
+        """
+        if self.only is not None:
+            self.arrays.set_row(observation, index, given, self.only)
+            return
+        parts = cast("Mapping[str, Rows]", observation)
+        flat = self._flat(given, index)
+        for key, column in self.columns.items():
+            self.arrays.set_row(parts[key], index, flat[key], column)
+
     def with_rows(
-        self, observation: ArrayObservation, indices: Sequence[int], given: Sequence[object] | Array
+        self,
+        observation: ArrayObservation,
+        indices: Iterable[int],
+        given: Mapping[int, object] | Sequence[object] | Array,
     ) -> ArrayObservation:
         """Return a copy of an observation with some rows replaced.
 
@@ -68,18 +104,15 @@ class Layout:
         Raises:
             EnvironmentFaultError: when one of them is not of the declared space.
         """
+        rows: ArrayObservation
         if self.only is not None:
-            rows = self.arrays.duplicate(observation)
-            for index in indices:
-                self.arrays.set_row(rows, index, given[index], self.only)
-            return cast("ArrayLike", rows)
-        parts = cast("Mapping[str, Rows]", observation)
-        copies = {key: self.arrays.duplicate(parts[key]) for key in self.columns}
+            rows = cast("ArrayLike", self.arrays.duplicate(observation))
+        else:
+            parts = cast("Mapping[str, Rows]", observation)
+            rows = {key: self.arrays.duplicate(parts[key]) for key in self.columns}
         for index in indices:
-            flat = self._flat(given[index], index)
-            for key, column in self.columns.items():
-                self.arrays.set_row(copies[key], index, flat[key], column)
-        return copies
+            self.write(rows, index, given[index])
+        return rows
 
     def check_finite(self, observation: ArrayObservation, step: int) -> None:
         """Refuse NaN and infinity in floating-point leaves."""
@@ -97,6 +130,8 @@ class Layout:
             raise self.arrays.fault(problem, None)
 
     def _flat(self, raw: object, index: int | None) -> Mapping[str, object]:
+        if self._is_flat and isinstance(raw, dict) and raw.keys() == self.columns.keys():
+            return raw
         try:
             return cast("Mapping[str, object]", flatten_observation(self.space, raw))
         except DataError as error:

@@ -1,5 +1,6 @@
 """What a Gymnasium vector environment tells about itself."""
 
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_core.errors import ConfigError, nearest
@@ -24,12 +25,15 @@ def autoreset_mode(envs: VectorEnv) -> AutoresetMode:
 def describe(envs: VectorEnv) -> tuple[str, int | None]:
     """Return the id, or the class name, of the environments and their time limit if known."""
     base = envs.unwrapped
-    spec, class_name = base.spec, type(base).__name__
     if isinstance(base, SyncVectorEnv):
         first = base.envs[0]
-        class_name = type(first.unwrapped).__name__
-        spec = first.spec or spec
+        return describe_spec(first.spec or base.spec, first.unwrapped)
+    return describe_spec(base.spec, base)
+
+
+def describe_spec(spec: EnvSpec | None, env: object) -> tuple[str, int | None]:
+    """Return the id and time limit of a specification; without one, the environment's class."""
     if spec is None:
-        return class_name, None
+        return type(env).__name__, None
     limit = spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
     return spec.id, limit

@@ -11,11 +11,12 @@ from torch import Tensor
 from rl_core.env._arrays import Arrays, Column, NumpyArrays, Rows, TorchArrays
 from rl_core.env._layout import Layout
 from rl_core.env._origin import autoreset_mode, describe
+from rl_core.env._progress import Progress
+from rl_core.env.checks import action_error, action_shape
 from rl_core.env.contract import EnvStep, VecEnv
-from rl_core.env.seeding import checked_seed, resumed_seed, spread_seed
-from rl_core.errors import CheckpointError, DataError, EnvironmentFaultError
+from rl_core.env.seeding import spread_seed
 from rl_core.recipe import ComponentSpec
-from rl_core.spaces import LEAF_TYPES, Space, event_shape
+from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
 
@@ -65,26 +66,20 @@ class GymVecEnv(VecEnv):
         self._mode = autoreset_mode(envs)
         self._check = check
         found_name, found_limit = describe(envs)
-        self._name = name or found_name
+        self._progress = Progress(name or found_name, seed)
         self._max_episode_steps = max_episode_steps or found_limit
 
         # Gymnasium's own vectorisers answer arrays of which they keep no second reference.
         is_fresh = isinstance(envs, SyncVectorEnv | AsyncVectorEnv) and envs.copy
-        self._arrays: Arrays = NumpyArrays(self._num_envs, self._fault, is_fresh=is_fresh)
+        self._arrays: Arrays = NumpyArrays(self._num_envs, self._progress.fault, is_fresh=is_fresh)
         self._layout = Layout(self._observation_space, self._num_envs, self._arrays)
         rows = (self._num_envs,)
-        self._reward = Column.make("the reward", rows, torch.float32)
+        self._reward = Column.of_rewards(self._num_envs)
         self._terminated = Column.make("terminated", rows, torch.bool)
         self._truncated = Column.make("truncated", rows, torch.bool)
-        is_leaf = isinstance(self._action_space, LEAF_TYPES)
-        self._action_shape = (*rows, *event_shape(self._action_space)) if is_leaf else None
-
-        self._seed = None if seed is None else checked_seed(seed)
-        self._next_seed = self._seed
-        self._steps = 0
+        self._action_shape = action_shape(self._action_space, self._num_envs)
         self._ended: Rows = None  # which rows ended in the last step; None before a reset
         self._is_first_step = True
-        self._closed = False
 
     @property
     def num_envs(self) -> int:
@@ -109,7 +104,7 @@ class GymVecEnv(VecEnv):
     @property
     def spec_id(self) -> str:
         """The registered id, or the class name of the environment."""
-        return self._name
+        return self._progress.name
 
     @property
     def component(self) -> ComponentSpec | None:
@@ -123,10 +118,8 @@ class GymVecEnv(VecEnv):
 
     def reset(self, seed: int | None = None) -> ArrayObservation:
         """Begin a new episode in every environment; see `VecEnv.reset`."""
-        self._require_open("reset")
-        if seed is not None:
-            self._seed = self._next_seed = checked_seed(seed)
-        seed, self._next_seed = self._next_seed, None
+        self._progress.require_open("reset")
+        seed = self._progress.seed_for_reset(seed)
         self._ended = None
         self._arrays.settle()
         raw, _ = self._reset(self._seed_for_envs(seed), None)
@@ -134,29 +127,26 @@ class GymVecEnv(VecEnv):
         observation = self._layout.take(raw)
         self._layout.check_thoroughly(observation)
         if self._check:
-            self._layout.check_finite(observation, self._steps)
+            self._layout.check_finite(observation, self._progress.steps)
         self._ended = ~self._arrays.every_row()
         return observation
 
     def step(self, action: ArrayLike) -> EnvStep:
         """Step every environment once; see `VecEnv.step`."""
-        arrays, layout = self._arrays, self._layout
+        arrays, layout, progress = self._arrays, self._layout, self._progress
         was_ended, self._ended = self._ended, None
         if was_ended is None:
-            self._require_open("step")
-            raise EnvironmentFaultError(f"{self._name} was not reset; call reset() first")
+            progress.require_open("step")
+            raise progress.not_reset()
         env_action = arrays.action(action)
         if env_action.shape != self._action_shape and self._action_shape is not None:
             self._ended = was_ended
-            raise DataError(
-                f"the action has shape {tuple(env_action.shape)}; expected {self._action_shape}: "
-                f"one of {self._action_space} for each of {self._num_envs} environments"
-            )
-        self._steps += 1
+            raise action_error(env_action.shape, self._action_space, self._num_envs)
+        progress.steps += 1
         try:
             raw, raw_reward, raw_terminated, raw_truncated, told = self._envs.step(env_action)
         except Exception as error:
-            raise self._wrapped("step", error) from (error.__cause__ or error)
+            raise progress.wrapped("step", error) from (error.__cause__ or error)
         observation = layout.take(raw)
         reward = arrays.take(raw_reward, self._reward)
         terminated = arrays.take(raw_terminated, self._terminated)
@@ -180,10 +170,10 @@ class GymVecEnv(VecEnv):
             layout.check_thoroughly(observation)
             self._is_first_step = False
         if self._check:
-            arrays.check_finite(reward, self._reward, self._steps)
-            layout.check_finite(observation, self._steps)
+            arrays.check_finite(reward, self._reward, progress.steps)
+            layout.check_finite(observation, progress.steps)
             if final_observation is not None:
-                layout.check_finite(final_observation, self._steps)
+                layout.check_finite(final_observation, progress.steps)
         self._ended = ended
         return EnvStep(observation, reward, terminated, truncated, final_observation, valid, info)
 
@@ -194,19 +184,17 @@ class GymVecEnv(VecEnv):
             EnvironmentFaultError: when an environment raises while it closes, or a check that
                 waited for the device has found something.
         """
-        if self._closed:
+        if self._progress.closed:
             return
-        self._closed = True
+        self._progress.closed = True
         self._ended = None
-        try:
+        with self._progress.naming("close"):
             self._envs.close()
-        except Exception as error:
-            raise self._wrapped("close", error) from (error.__cause__ or error)
         self._arrays.settle()
 
     def state_dict(self) -> StateDict:
         """Return the seed and the number of steps; running episodes are not part of it."""
-        return {"seed": self._seed, "steps": self._steps}
+        return self._progress.state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
         """Go on counting steps, and seed the next `reset` by seed and count.
@@ -216,13 +204,8 @@ class GymVecEnv(VecEnv):
         Raises:
             CheckpointError: when the state does not fit.
         """
-        seed, steps = state.get("seed"), state.get("steps")
-        if not isinstance(steps, int) or not isinstance(seed, int | None):
-            raise CheckpointError(
-                f"the state of {self._name} is {dict(state)}; expected the numbers seed and steps"
-            )
-        self._seed, self._steps, self._ended = seed, steps, None
-        self._next_seed = None if seed is None else resumed_seed(seed, steps)
+        self._progress.load_state_dict(state)
+        self._ended = None
 
     def _finish(
         self, observation: ArrayObservation, ended: Rows, info: Mapping[str, object]
@@ -244,7 +227,7 @@ class GymVecEnv(VecEnv):
         if given is not None:
             return observation, layout.select(ended, layout.take(given), observation), info
         for index in self._arrays.indices(ended):
-            raise self._fault(
+            raise self._progress.fault(
                 "the episode ended without info['final_obs']; expected its last observation "
                 "there, as same-step autoreset demands",
                 index,
@@ -254,10 +237,8 @@ class GymVecEnv(VecEnv):
     def _reset(
         self, seed: int | list[int] | None, options: dict[str, object] | None
     ) -> tuple[object, Mapping[str, object]]:
-        try:
+        with self._progress.naming("reset"):
             raw, info = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Sync and Async take a list
-        except Exception as error:
-            raise self._wrapped("reset", error) from (error.__cause__ or error)
         return raw, info
 
     def _seed_for_envs(self, seed: int | None) -> int | list[int] | None:
@@ -271,18 +252,5 @@ class GymVecEnv(VecEnv):
         while isinstance(raw, Mapping | tuple):
             raw = next(iter(raw.values() if isinstance(raw, Mapping) else raw), None)
         if isinstance(raw, Tensor) and not isinstance(self._arrays, TorchArrays):
-            self._arrays = TorchArrays(self._num_envs, self._fault, raw.device)
+            self._arrays = TorchArrays(self._num_envs, self._progress.fault, raw.device)
             self._layout = Layout(self._observation_space, self._num_envs, self._arrays)
-
-    def _require_open(self, call: str) -> None:
-        if self._closed:
-            raise EnvironmentFaultError(f"{self._name}: {call}() was called after close()")
-
-    def _wrapped(self, call: str, error: Exception) -> EnvironmentFaultError:
-        if isinstance(error, EnvironmentFaultError):
-            return EnvironmentFaultError(f"{self._name}, step {self._steps}, {error}")
-        return self._fault(f"{call}() raised {type(error).__name__}: {error}")
-
-    def _fault(self, message: str, index: int | None = None) -> EnvironmentFaultError:
-        where = "" if index is None else f", environment {index}"
-        return EnvironmentFaultError(f"{self._name}, step {self._steps}{where}: {message}")

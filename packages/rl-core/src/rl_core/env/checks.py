@@ -1,4 +1,4 @@
-"""Whether an observation is what its space declares."""
+"""Whether observations and actions are what their spaces declare."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -7,7 +7,8 @@ import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_core.spaces import Space, event_shape
+from rl_core.errors import DataError
+from rl_core.spaces import LEAF_TYPES, Space, event_shape
 from rl_core.types import ArrayObservation
 
 
@@ -37,6 +38,19 @@ def observation_problem(
         if problem is not None:
             return problem
     return None
+
+
+def action_shape(space: Space, num_envs: int) -> tuple[int, ...] | None:
+    """Return the shape of a batch of actions; None for a space whose actions are no array."""
+    return (num_envs, *event_shape(space)) if isinstance(space, LEAF_TYPES) else None
+
+
+def action_error(got: tuple[int, ...], space: Space, num_envs: int) -> DataError:
+    """Build the error of a batch of actions of the wrong shape."""
+    return DataError(
+        f"the action has shape {tuple(got)}; expected {action_shape(space, num_envs)}: one of "
+        f"{space} for each of {num_envs} environments"
+    )
 
 
 def _leaf_problem(

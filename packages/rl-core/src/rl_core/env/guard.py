@@ -52,7 +52,8 @@ class EnvGuard(gymnasium.Wrapper):
         try:
             observation, info = self.env.reset(seed=seed, options=options)
         except Exception as error:
-            raise self._raised("reset()", error) from error
+            raise self.raised("reset()", error) from error
+        self._check_info("reset()", info)
         if self.check:
             shape = getattr(observation, "shape", None)
             if shape != self._reset_shape or observation is None:
@@ -69,22 +70,37 @@ class EnvGuard(gymnasium.Wrapper):
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
-            raise self._raised("step()", error) from error
-        if self.check:
-            if type(reward) is not float:
-                self._check_scalar("reward", reward, _NUMBERS, "a number")
-            if type(terminated) is not bool or type(truncated) is not bool:
-                self._check_scalar("terminated", terminated, _FLAGS, "True or False")
-                self._check_scalar("truncated", truncated, _FLAGS, "True or False")
-            if not isinstance(info, dict):
-                raise self._fault(f"step() answered {info!r} as info; expected a dict")
-            shape = getattr(observation, "shape", None)
-            if shape != self._step_shape or observation is None:
-                self._check_observation("step()", observation)
-                self._step_shape = shape
+            raise self.raised("step()", error) from error
+        self.check_answer(observation, reward, terminated, truncated, info)
         if terminated or truncated:
             observation = deepcopy(observation)
         return observation, reward, terminated, truncated, info
+
+    def check_answer(
+        self,
+        observation: object,
+        reward: object,
+        terminated: object,
+        truncated: object,
+        info: object,
+    ) -> None:
+        """Compare what a step answered with what it may answer.
+
+        Raises:
+            EnvironmentFaultError: when a part is not of its kind.
+        """
+        self._check_info("step()", info)
+        if not self.check:
+            return
+        if type(reward) is not float:
+            self._check_scalar("reward", reward, _NUMBERS, "a number")
+        if type(terminated) is not bool or type(truncated) is not bool:
+            self._check_scalar("terminated", terminated, _FLAGS, "True or False")
+            self._check_scalar("truncated", truncated, _FLAGS, "True or False")
+        shape = getattr(observation, "shape", None)
+        if shape != self._step_shape or observation is None:
+            self._check_observation("step()", observation)
+            self._step_shape = shape
 
     def close(self) -> None:
         """Close the environment.
@@ -95,7 +111,11 @@ class EnvGuard(gymnasium.Wrapper):
         try:
             self.env.close()
         except Exception as error:
-            raise self._raised("close()", error) from error
+            raise self.raised("close()", error) from error
+
+    def raised(self, call: str, error: Exception) -> EnvironmentFaultError:
+        """Build the error that says which environment raised, and in which call."""
+        return self._fault(f"{call} raised {type(error).__name__}: {error}")
 
     def _check_observation(self, call: str, observation: object) -> None:
         try:
@@ -106,6 +126,10 @@ class EnvGuard(gymnasium.Wrapper):
         if problem is not None:
             raise self._fault(f"{call}: {problem}")
 
+    def _check_info(self, call: str, info: object) -> None:
+        if not isinstance(info, dict):
+            raise self._fault(f"{call} answered {info!r} as info; expected a dict")
+
     def _check_scalar(
         self, field: str, value: object, kinds: tuple[type, ...], expected: str
     ) -> None:
@@ -115,9 +139,6 @@ class EnvGuard(gymnasium.Wrapper):
         raise self._fault(
             f"step() answered {type(value).__name__}{shape} as {field}; expected {expected}"
         )
-
-    def _raised(self, call: str, error: Exception) -> EnvironmentFaultError:
-        return self._fault(f"{call} raised {type(error).__name__}: {error}")
 
     def _fault(self, message: str) -> EnvironmentFaultError:
         return EnvironmentFaultError(f"environment {self.index}: {message}")

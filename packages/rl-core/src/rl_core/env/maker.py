@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from rl_core.env.adapter import GymVecEnv
 from rl_core.env.contract import VecEnv
 from rl_core.env.guard import EnvGuard
 from rl_core.env.registry import find_spec
+from rl_core.env.sync import SyncVecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, RLError
 from rl_core.recipe import ComponentSpec
 
@@ -36,12 +37,19 @@ class EnvMaker:
         kwargs: what it is built with.
         wrappers: applied in this order, the last one outermost.
         check: whether each environment is checked by `EnvGuard`.
+
+    Raises:
+        ConfigError: when the id is unknown.
     """
 
     env: str | EnvFunction
     kwargs: Mapping[str, object] = field(default_factory=dict)
     wrappers: tuple[EnvWrapper, ...] = ()
     check: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.env, str):
+            find_spec(self.env)
 
     def __call__(self, index: int = 0) -> gymnasium.Env:
         """Build one environment, guarded.
@@ -50,8 +58,7 @@ class EnvMaker:
             index: its row, named in its faults.
 
         Raises:
-            ConfigError: when the id is unknown, the arguments do not fit, or the function answers
-                something else.
+            ConfigError: when the arguments do not fit, or the function answers something else.
             MissingExtraError: when its simulator is not installed.
             EnvironmentFaultError: when it raises while being built.
         """
@@ -119,19 +126,22 @@ class EnvMaker:
             )
         return envs
 
-    def sync_vector(self, num_envs: int) -> VectorEnv:
-        """Build the environments one after the other and step them so, in same-step mode.
+    def sync(
+        self, num_envs: int, *, seed: int | None = None, component: ComponentSpec | None = None
+    ) -> SyncVecEnv:
+        """Build the environments one after the other, to be stepped so.
+
+        Args:
+            num_envs: ``B``.
+            seed: used by the first `reset` that is given none.
+            component: how a recipe names these environments.
 
         Raises:
             RLError: as when building one, or when their spaces differ.
         """
-        makers = self.numbered(num_envs)
         with _build_errors(self.name, self._entry_point()):
-            # The adapter copies; a copy here would be a second one.
-            envs: VectorEnv = SyncVectorEnv(
-                makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP
-            )
-        return envs
+            envs = [build() for build in self.numbered(num_envs)]
+            return SyncVecEnv(envs, seed=seed, check=self.check, component=component)
 
     def _entry_point(self) -> str:
         return str(find_spec(self.env).entry_point) if isinstance(self.env, str) else ""
@@ -139,7 +149,7 @@ class EnvMaker:
 
 def make_gym_vec(
     env: str | EnvFunction, num_envs: int = 1, seed: int | None = None, **env_kwargs: object
-) -> GymVecEnv:
+) -> VecEnv:
     """Make a vector environment in this process, the plain way.
 
     An id that has a vectorised form of its own (``CartPole-v1``) gets it, unless it does not take
@@ -161,12 +171,12 @@ def make_gym_vec(
         SpaceError: when its observation space is not supported.
     """
     maker = EnvMaker(env, env_kwargs)
-    native = maker.has_native_vector
-    envs = maker.native_vector(num_envs) if native else maker.sync_vector(num_envs)
     component = None
     if isinstance(env, str) and not env_kwargs:
         component = ComponentSpec("env", env, {"num_envs": num_envs})
-    return GymVecEnv(envs, seed=seed, component=component)
+    if maker.has_native_vector:
+        return GymVecEnv(maker.native_vector(num_envs), seed=seed, component=component)
+    return maker.sync(num_envs, seed=seed, component=component)
 
 
 def as_vec_env(envs: VecEnv | VectorEnv | gymnasium.Env) -> VecEnv:
@@ -184,7 +194,7 @@ def as_vec_env(envs: VecEnv | VectorEnv | gymnasium.Env) -> VecEnv:
     if isinstance(envs, VectorEnv):
         return GymVecEnv(envs)
     if isinstance(envs, gymnasium.Env):
-        return GymVecEnv(EnvMaker(lambda: envs).sync_vector(1))
+        return EnvMaker(lambda: envs).sync(1)
     raise ConfigError(
         f"got a {type(envs).__name__}; expected a VecEnv, a gymnasium.vector.VectorEnv or a "
         "gymnasium.Env (for an id, call make_gym_vec or rl_envs.make_vec first)"

@@ -10,10 +10,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_core.actor import ActionEvaluation, Actor
-from rl_core.nn.encoder import ACTION_MASK_KEY
-from rl_core.spaces import Space, event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import Space
+from rl_core.testing.rollouts import random_observation, random_state
 from rl_core.testing.stateful import check_same_state
-from rl_core.types import Array, Observation, State, map_observation
+from rl_core.types import Observation, State, map_observation
 
 OBSERVATION_SPACES: Mapping[str, Space] = {
     "vector": spaces.Box(-2.0, 2.0, (3,), np.float32),
@@ -136,7 +136,7 @@ class ActorSuite:
         """With axes `(N,)`, every row gets the answer it gets alone."""
         actor = self._evaluated(case)
         row, action, start = _row(actor, 0), _actions(actor)[0], _starts()[0]
-        state = _random_state(actor)
+        state = _some_state(actor)
         whole = actor.evaluate_actions(row, action, state, start)
         _check_shapes(actor, whole, (_NUM_ENVS,))
         for env in range(_NUM_ENVS):
@@ -157,7 +157,7 @@ class ActorSuite:
         """`evaluate_actions` and `distribution` speak of one policy."""
         actor = self._evaluated(case)
         sequence, actions, starts = _sequence(actor), _actions(actor), _starts()
-        state = _random_state(actor)
+        state = _some_state(actor)
         evaluation = actor.evaluate_actions(sequence, actions, state, starts)
         distribution, _ = actor.distribution(sequence, state, starts)
         _check_shapes(actor, evaluation, (_NUM_STEPS, _NUM_ENVS))
@@ -172,7 +172,7 @@ class ActorSuite:
         """
         actor = self._evaluated(case)
         actions, starts = _actions(actor), _starts()
-        first_state = _random_state(actor)
+        first_state = _some_state(actor)
         whole = actor.evaluate_actions(_sequence(actor), actions, first_state, starts)
         state: State = first_state
         for step in range(_NUM_STEPS):
@@ -203,7 +203,7 @@ class ActorSuite:
         starts[0] = False
         empty = actor.actor_initial_states(_NUM_ENVS)
         one = actor.evaluate_actions(sequence, actions, empty, starts)
-        other = actor.evaluate_actions(sequence, actions, _random_state(actor), starts)
+        other = actor.evaluate_actions(sequence, actions, _some_state(actor), starts)
         has_started = starts.cumsum(0) > 0
         for name, states in one.state.items():
             differs = (states != other.state[name]).any(-1)
@@ -218,7 +218,7 @@ class ActorSuite:
         other = self.make_actor(self.observation_spaces[seen], self.action_spaces[done])
         other.load_state_dict(actor.state_dict())
         check_same_state(dict(other.state_dict()), dict(actor.state_dict()))
-        state, start, row = _random_state(actor), _starts()[0], _row(actor, 0)
+        state, start, row = _some_state(actor), _starts()[0], _row(actor, 0)
         noise = _noise(actor)
         expected = actor.get_action(row, state, noise, episode_start=start)
         got = other.get_action(row, state, noise, episode_start=start)
@@ -258,44 +258,6 @@ class ActorSuite:
         return self._actor(case)
 
 
-def random_observation(
-    space: Space, batch_shape: tuple[int, ...], generator: np.random.Generator
-) -> Observation:
-    """Draw observations of a space, as the tensors that an actor is given.
-
-    Continuous numbers are drawn within the bounds, but no further out than 5. An action mask
-    allows everything.
-
-    Args:
-        space: of one environment.
-        batch_shape: leading axes.
-        generator: draws the numbers.
-    """
-    leaves = leaf_spaces(space)
-    if isinstance(leaves, Mapping):
-        parts = {key: _draw(leaf, batch_shape, generator) for key, leaf in leaves.items()}
-        if ACTION_MASK_KEY in parts:
-            parts[ACTION_MASK_KEY] = torch.ones_like(parts[ACTION_MASK_KEY])
-        return parts
-    return _draw(leaves, batch_shape, generator)
-
-
-def _draw(space: Space, batch_shape: tuple[int, ...], generator: np.random.Generator) -> Tensor:
-    shape = (*batch_shape, *event_shape(space))
-    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
-        low, high = np.maximum(space.low, -5.0), np.minimum(space.high, 5.0)
-        values: Array = generator.uniform(low, high, shape)
-    elif isinstance(space, spaces.Box):
-        values = generator.integers(space.low, space.high, shape, endpoint=True)
-    elif isinstance(space, spaces.Discrete):
-        values = np.asarray(space.start + generator.integers(space.n, size=shape))
-    elif isinstance(space, spaces.MultiDiscrete):
-        values = space.start + generator.integers(space.nvec, size=shape)
-    else:
-        values = generator.integers(0, 2, shape)
-    return torch.from_numpy(values).to(tensor_dtype(space))
-
-
 def _sequence(actor: Actor) -> Observation:
     generator = np.random.default_rng(3)
     return random_observation(actor.observation_space, (_NUM_STEPS, _NUM_ENVS), generator)
@@ -325,12 +287,8 @@ def _actions(actor: Actor) -> Tensor:
     return distribution.sample(noise)
 
 
-def _random_state(actor: Actor) -> State:
-    generator = torch.Generator().manual_seed(7)
-    return {
-        name: torch.randn(_NUM_ENVS, size, generator=generator)
-        for name, size in actor.state_sizes.items()
-    }
+def _some_state(actor: Actor) -> State:
+    return random_state(actor, _NUM_ENVS, torch.Generator().manual_seed(7))
 
 
 def _check_shapes(actor: Actor, evaluation: ActionEvaluation, batch: tuple[int, ...]) -> None:

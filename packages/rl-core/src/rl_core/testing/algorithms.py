@@ -14,16 +14,16 @@ from torch import Tensor
 
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm, EnvSpec, Weights
-from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch
+from rl_core.batch import PREPARED_COLUMNS, RolloutBatch
 from rl_core.codec import decode, options_of
 from rl_core.errors import ConfigError, NonFiniteError, PluginError
 from rl_core.gradients import Noise
 from rl_core.schedules import Linear
 from rl_core.stateful import Stateful
-from rl_core.testing.actors import random_observation
+from rl_core.testing.rollouts import make_batch, make_rollout, random_observation, random_state
 from rl_core.testing.stateful import StatefulSuite, check_same_state, copy_state
 from rl_core.trainer import TrainerConfig
-from rl_core.types import State, StateValue, map_observation
+from rl_core.types import StateValue, map_observation
 
 TreeT = TypeVar("TreeT")
 
@@ -414,92 +414,6 @@ class AlgorithmSuite(StatefulSuite):
         return algorithm.gradient_step(self.make_batch(algorithm, seed))
 
 
-@torch.no_grad()
-def make_rollout(algorithm: AnyAlgorithm, seed: int, num_steps: int = 6) -> Rollout:
-    """Make up a rollout of four environments, acting as the algorithm does.
-
-    Observations and rewards are drawn at random. One episode is terminated and one truncated
-    inside a step, and one is terminated and reset in a step of its own.
-
-    Args:
-        algorithm: what acts.
-        seed: of everything random.
-        num_steps: rows, at least 5.
-    """
-    assert num_steps >= 5
-    actor, device = algorithm.actor, algorithm.device
-    numbers = np.random.default_rng(seed)
-    generator = torch.Generator(device).manual_seed(seed)
-    shape = (num_steps, _NUM_ENVS)
-
-    def draw(*batch_shape: int) -> Any:
-        drawn = random_observation(actor.observation_space, batch_shape, numbers)
-        return map_observation(lambda part: part.to(device), drawn)
-
-    terminated, truncated, start = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
-    valid = torch.ones(shape, dtype=torch.bool)
-    terminated[1, 0] = truncated[2, 1] = terminated[2, 2] = True
-    valid[3, 2] = False
-    start[0, :3] = start[2, 0] = start[3, 1] = start[4, 2] = True
-    start = start.to(device)
-    observation = draw(*shape)
-    first_state = state = _random_state(algorithm, generator)
-    noise = algorithm.draw_noise(shape, generator)
-    actions, extras = [], []
-    for step in range(num_steps):
-        row = map_observation(lambda part, step=step: part[step], observation)  # type: ignore[misc]  # bound now
-        output = algorithm.acting_step(row, state, noise[step], episode_start=start[step])
-        actions.append(output.action)
-        extras.append(output.extras)
-        state = output.state
-    reward = torch.randn(shape, generator=generator, device=device)
-    return Rollout(
-        observation=observation,
-        next_observation=draw(_NUM_ENVS),
-        action=torch.stack(actions),
-        reward=reward * valid.to(device),
-        terminated=terminated.to(device),
-        truncated=truncated.to(device),
-        valid=valid.to(device),
-        episode_start=start,
-        state=first_state,
-        final_index=torch.tensor([[2, 1]], device=device),
-        final_observation=draw(1),
-        extras={name: torch.stack([row[name] for row in extras]) for name in algorithm.extras},
-    )
-
-
-def make_batch(algorithm: AnyAlgorithm, rollout: Rollout) -> RolloutBatch:
-    """Prepare a rollout and take all of it as one batch.
-
-    Args:
-        algorithm: what prepares it.
-        rollout: `(T, B, ...)`.
-
-    Returns:
-        A batch `(T * B, ...)`, or `(T, B, ...)` for a recurrent actor.
-    """
-    columns, _ = algorithm.prepare(rollout)
-    extras = dict(rollout.extras)
-    extras |= {name: value for name, value in columns.items() if name not in PREPARED_COLUMNS}
-
-    def take(column: Tensor) -> Tensor:
-        return column if algorithm.actor.is_recurrent else column.flatten(0, 1)
-
-    return RolloutBatch(
-        observation=map_observation(take, rollout.observation),
-        action=take(rollout.action),
-        log_prob=take(columns["log_prob"]),
-        value=take(columns["value"]),
-        advantage=take(columns["advantage"]),
-        value_target=take(columns["value_target"]),
-        mask=take(rollout.valid).to(torch.float32),
-        episode_start=take(rollout.episode_start),
-        state=rollout.state,
-        extras={name: take(value) for name, value in extras.items()},
-    )
-
-
 def has_cpp_compiler() -> bool:
     """Say whether `torch.compile` can make code for the CPU."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
@@ -518,18 +432,11 @@ def _act(algorithm: AnyAlgorithm, noise_seed: int | None = 3) -> Any:
     with torch.no_grad():
         return algorithm.acting_step(
             observation,
-            _random_state(algorithm, generator),
+            random_state(algorithm.actor, _NUM_ENVS, generator),
             noise,
             deterministic=noise_seed is None,
             episode_start=start,
         )
-
-
-def _random_state(algorithm: AnyAlgorithm, generator: torch.Generator) -> State:
-    return {
-        name: torch.randn(_NUM_ENVS, size, generator=generator, device=algorithm.device)
-        for name, size in algorithm.actor.state_sizes.items()
-    }
 
 
 def _period(algorithm: AnyAlgorithm) -> int:

@@ -226,7 +226,7 @@ class StorageSuite(StatefulSuite):
             with pytest.raises(ConfigError, match="5"):
                 storage.get_data_slice(start, end)
 
-    def test_a_reset_forgets_thestored(self, script: TransitionScript) -> None:
+    def test_a_reset_forgets_the_data(self, script: TransitionScript) -> None:
         """And the storage is as good as new."""
         storage = self.filled(script)
         storage.reset()

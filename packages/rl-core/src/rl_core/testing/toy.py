@@ -1,20 +1,23 @@
 """The smallest actor and the smallest algorithm that do everything: to test with, and to copy.
 
 `ToyActor` is linear, so that values can be worked out by hand; `ToyActorCritic` is a one-step
-actor-critic. Together with `ReferenceRolloutStorage` they make a whole run without any other
-package.
+actor-critic. Together with `ReferenceRolloutStorage` and `counting_envs` they make a whole run
+without any other package.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import gymnasium
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.env import GymVecEnv
 from rl_core.gradients import LossOutput, Noise
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ObservationEncoder
@@ -24,7 +27,27 @@ from rl_core.recipe import ComponentSpec
 from rl_core.returns import td_advantages
 from rl_core.rollouts import evaluate_rollout
 from rl_core.storage import TensorSpec
+from rl_core.testing.scripted import CountingEnv
 from rl_core.types import Observation, State
+
+
+def counting_envs(
+    lengths: Sequence[Sequence[int]],
+    terminate: Sequence[bool | Sequence[bool]],
+    autoreset: AutoresetMode = AutoresetMode.SAME_STEP,
+) -> GymVecEnv:
+    """Step one `CountingEnv` per row.
+
+    Args:
+        lengths: of each row's episodes.
+        terminate: how each row's episodes end.
+        autoreset: how ended rows are reset.
+    """
+    rows = [
+        partial(CountingEnv, row_lengths, row_ends, index)
+        for index, (row_lengths, row_ends) in enumerate(zip(lengths, terminate, strict=True))
+    ]
+    return GymVecEnv(SyncVectorEnv(rows, autoreset_mode=autoreset))
 
 
 class ToyActor(Actor):

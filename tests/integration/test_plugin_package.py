@@ -1,0 +1,87 @@
+"""A package outside the repository, installed and used as any user would."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import docs
+import pytest
+
+NAMES = {"algorithms": "reinforce", "storages": "step-list", "envs": "corridor"}
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the plug-in out of the repository, and install it into a folder of its own."""
+    workspace = tmp_path_factory.mktemp("plugin")
+    copy, site = workspace / "my-plugin", workspace / "site"
+    shutil.copytree(docs.PLUGIN, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--no-build-isolation", "--target", str(site), str(copy)]
+    subprocess.run(command, check=True)
+    assert (site / "my_plugin" / "py.typed").exists()
+    return workspace
+
+
+def run(plugin: Path, *words: str | Path) -> str:
+    """Run Python with the plug-in's folder on its path, away from the repository."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=plugin / "my-plugin",
+        env={**os.environ, "PYTHONPATH": str(plugin / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_own_tests_pass(plugin: Path) -> None:
+    output = run(plugin, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "tests")
+    assert " passed" in output
+
+
+def test_it_is_listed(plugin: Path) -> None:
+    listed = json.loads(run(plugin, "-m", "rl_cli", "list", "--json"))
+    for kind, name in NAMES.items():
+        assert listed[kind][name]["distribution"] == "my-plugin"
+        assert listed[kind][name]["allowed"]
+
+
+def test_it_trains_by_name_and_learns(plugin: Path) -> None:
+    run_dir = plugin / "runs" / "corridor"
+    train = ("-m", "rl_cli", "train", "reinforce", "corridor", "--seed", "1")
+    run(plugin, *train, "--total-steps", "20000", "--run-dir", run_dir)
+    recipe = (run_dir / "recipe.toml").read_text("utf-8")
+    assert all(f'name = "{name}"' in recipe for name in NAMES.values())
+    lines = (run_dir / "metrics.jsonl").read_text("utf-8").splitlines()
+    returns = [json.loads(line).get("train/episode_return") for line in lines]
+    assert returns[0] < 0.4  # a random walk ends at either end
+    assert returns[-1] > 0.9
+    evaluation = json.loads(
+        run(plugin, "-m", "rl_cli", "eval", run_dir, "--episodes", "50", "--json")
+    )
+    assert evaluation["num_episodes"] == 50
+    assert evaluation["mean"] > 0.95
+
+
+def test_what_its_page_says_works(plugin: Path) -> None:
+    run(plugin, docs.ROOT / "tools" / "snippets.py", docs.PLUGIN_PAGE)
+
+
+def test_the_page_shows_every_file_as_it_is() -> None:
+    page = docs.PLUGIN_PAGE.read_text("utf-8")
+    assert page == docs.with_files(page, docs.PLUGIN), "run python tools/docs.py"
+    files = {path for path in docs.PLUGIN.rglob("*") if path.is_file() and path.stat().st_size}
+    shown = {docs.PLUGIN / name for name in docs.titled_files(page)}
+    assert {path for path in files if "__pycache__" not in path.parts} == shown
+
+
+def test_it_needs_nothing_but_rl_core() -> None:
+    sources = [path.read_text("utf-8") for path in docs.PLUGIN.rglob("*.py")]
+    packages = {path.name.replace("-", "_") for path in (docs.ROOT / "packages").iterdir()}
+    assert not [name for name in packages - {"rl_core"} if any(name in text for text in sources)]

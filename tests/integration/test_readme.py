@@ -1,0 +1,88 @@
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import docs
+import pytest
+import snippets
+
+PACKAGES = sorted((docs.ROOT / "packages").iterdir())
+PAGES = [docs.ROOT / "README.md", *sorted(docs.PAGES.rglob("*.md"))]
+PAGES += [package / "README.md" for package in PACKAGES]
+RUNNABLE = [
+    page
+    for page in PAGES
+    if page != docs.PLUGIN_PAGE and list(snippets.snippets(page.read_text("utf-8")))
+]
+"""Pages with something to run; the one on plug-ins runs where its plug-in is installed."""
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(docs.ROOT)))
+def test_what_a_page_says_works(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    snippets.run_page(page)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_packages_own_example_needs_no_other_package(package: Path) -> None:
+    readme = (package / "README.md").read_text("utf-8")
+    imported = {
+        name.partition(".")[0]
+        for snippet in snippets.snippets(readme)
+        if not snippet.is_command
+        for node in ast.walk(ast.parse(snippet.text))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    ours = {name for name in imported if name.startswith("rl_")}
+    assert ours <= {"rl_core", package.name.replace("-", "_")}
+    assert f"pip install {package.name}" in readme
+
+
+def test_every_hatch_command_is_there() -> None:
+    environments = tomllib.loads((docs.ROOT / "hatch.toml").read_text("utf-8"))["envs"]
+    known = {
+        script if name == "default" else f"{name}:{script}"
+        for name, environment in environments.items()
+        for script in environment.get("scripts", {})
+    }
+    texts = [page.read_text("utf-8") for page in PAGES]
+    texts += [page.read_text("utf-8") for page in (docs.ROOT / ".github").glob("*.md")]
+    used = {word for text in texts for word in re.findall(r"hatch run ([\w:]+)", text)}
+    tools = {word for word in used if word.partition(":")[2] in {"towncrier"}}
+    assert used
+    assert used - tools - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(docs.ROOT)))
+def test_links_between_files_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_counts_are_scaled_and_nothing_else() -> None:
+    python = "agent.train(total_steps=50_000, num_envs=8); evaluate(num_episodes=100)"
+    assert snippets.scaled(python) == (
+        "agent.train(total_steps=1000, num_envs=8); evaluate(num_episodes=10)"
+    )
+    assert snippets.scaled("train a B-v1 --total-steps 100000 --seed 50") == (
+        "train a B-v1 --total-steps 2000 --seed 50"
+    )
+
+
+def test_a_failing_command_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Text\n\n```console\n$ rl eval nowhere\n```\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=r"page\.md:3: rl eval nowhere ended with status 2"):
+        snippets.run_page(page)

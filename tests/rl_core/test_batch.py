@@ -1,0 +1,70 @@
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, masked_mean
+
+
+def _batch(num_samples: int) -> RolloutBatch:
+    numbers = torch.arange(num_samples, dtype=torch.float32)
+    return RolloutBatch(
+        observation={"a": numbers.unsqueeze(1), "b": numbers},
+        action=numbers.long(),
+        log_prob=-numbers,
+        value=numbers,
+        advantage=2 * numbers,
+        value_target=3 * numbers,
+        mask=torch.ones(num_samples),
+        episode_start=numbers == 0,
+        state={},
+        extras={"surprise": numbers},
+    )
+
+
+def test_masked_mean_by_hand() -> None:
+    values = torch.tensor([[1.0, 100.0], [3.0, 5.0]])
+    mask = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    assert float(masked_mean(values, mask)) == 3.0
+
+
+def test_masked_mean_of_nothing_is_zero() -> None:
+    assert float(masked_mean(torch.ones(3), torch.zeros(3))) == 0.0
+
+
+def test_masked_mean_sends_no_gradient_to_what_does_not_count() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    masked_mean(values, torch.tensor([1.0, 0.0, 1.0])).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    assert values.grad is not None
+    assert values.grad.tolist() == [0.5, 0.0, 0.5]
+
+
+def test_prepared_columns_are_fields_of_a_batch() -> None:
+    names = {field.name for field in dataclasses.fields(RolloutBatch)}
+    assert set(PREPARED_COLUMNS) <= names
+
+
+def test_batches_are_trees_of_tensors() -> None:
+    leaves, _ = pytree.tree_flatten(_batch(3))
+    assert len(leaves) == 10
+    assert all(isinstance(leaf, Tensor) for leaf in leaves)
+    doubled = pytree.tree_map(lambda leaf: torch.cat([leaf, leaf]), _batch(3))
+    assert isinstance(doubled, RolloutBatch)
+    assert doubled.extras["surprise"].tolist() == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
+
+
+def test_batches_pass_through_vmap() -> None:
+    def total(batch: RolloutBatch) -> Tensor:
+        assert not isinstance(batch.observation, Tensor)
+        return batch.observation["a"].sum() + batch.advantage + batch.extras["surprise"]
+
+    assert torch.vmap(total)(_batch(3)).tolist() == [0.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize("cls", [Rollout, RolloutBatch])
+def test_batches_are_frozen(cls: type) -> None:
+    parameters = cls.__dataclass_params__  # type: ignore[attr-defined]  # of a dataclass
+    assert parameters.frozen
+    assert not hasattr(_batch(1), "__dict__")

@@ -1,0 +1,145 @@
+"""Keep the documentation in step with the code.
+
+Copies the plug-in that the tests install into the page that explains it, and reports public names
+that no reference page shows.
+
+    python tools/docs.py [--check]
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "pages"
+PLUGIN_PAGE = PAGES / "plugins.md"
+PLUGIN = ROOT / "tests" / "integration" / "plugin_package"
+
+_DIRECTIVE = re.compile(r"^::: ([\w.]+)\n((?:[ \t]+.*\n|\n)*)", re.MULTILINE)
+_MEMBER = re.compile(r"^ {8}- (\w+)$", re.MULTILINE)
+_FILE_BLOCK = re.compile(r'^(```\w+ title="([^"]+)"\n)(.*?)(^```$)', re.MULTILINE | re.DOTALL)
+
+
+def main() -> int:
+    """Bring the pages up to date; the exit status is 1 when something is left to do."""
+    parser = argparse.ArgumentParser(description="Keep the documentation in step with the code.")
+    parser.add_argument("--check", action="store_true", help="only report, write nothing")
+    check = parser.parse_args().check
+    problems = reference_problems()
+    page = PLUGIN_PAGE.read_text(encoding="utf-8")
+    updated = with_files(page, PLUGIN)
+    if page != updated:
+        if check:
+            problems.append(f"{PLUGIN_PAGE.name} differs from {PLUGIN.relative_to(ROOT)}")
+        else:
+            PLUGIN_PAGE.write_text(updated, encoding="utf-8")
+    for problem in problems:
+        print(problem)
+    return int(bool(problems))
+
+
+def reference_problems() -> list[str]:
+    """Compare the reference pages with the packages' public names."""
+    sources = {module_name(path): path for path in sorted(ROOT.glob("packages/*/src/**/*.py"))}
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in sources.items()}
+    shown: dict[tuple[str, str], str] = {}
+    problems = []
+    for page in sorted((PAGES / "reference").glob("*.md")):
+        for entry in shown_names(page.read_text(encoding="utf-8")):
+            if entry in shown:
+                problems.append(f"{'.'.join(entry)} is on {shown[entry]} and on {page.name}")
+            shown[entry] = page.name
+    public = {
+        (module, name)
+        for module, tree in trees.items()
+        if not any(part.startswith("_") for part in module.split("."))
+        for name in defined_names(tree)
+    }
+    public |= {
+        _origin(trees, *imported)
+        for module, tree in trees.items()
+        if "." not in module
+        for imported in exported_names(tree)
+    }
+    problems += [f"{module}.{name} is on no page" for module, name in sorted(public - set(shown))]
+    problems += [
+        f"{shown[module, name]} shows {module}.{name}, which is not there"
+        for module, name in sorted(set(shown) - public)
+    ]
+    return problems
+
+
+def module_name(path: Path) -> str:
+    """Return the import name of a package's source file."""
+    parts = path.relative_to(ROOT / "packages").with_suffix("").parts[2:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the public classes and functions of a module, and its constants with a docstring."""
+    for statement, following in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
+        names: list[str] = []
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            names = [statement.name]
+        elif isinstance(statement, ast.Assign | ast.AnnAssign) and _is_text(following):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def exported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield module and name of what a package re-exports by ``from module import X as X``."""
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.module is not None:
+            for alias in statement.names:
+                if alias.asname == alias.name:
+                    yield statement.module, alias.name
+
+
+def shown_names(page: str) -> Iterator[tuple[str, str]]:
+    """Yield module and name of what a reference page shows."""
+    for directive in _DIRECTIVE.finditer(page):
+        for member in _MEMBER.findall(directive[2]):
+            yield directive[1], member
+
+
+def with_files(page: str, folder: Path) -> str:
+    """Fill every block of a page that is titled with a file's path with that file.
+
+    Args:
+        page: Markdown.
+        folder: what the paths are relative to.
+    """
+
+    def fill(block: re.Match[str]) -> str:
+        return block[1] + (folder / block[2]).read_text(encoding="utf-8") + block[4]
+
+    return _FILE_BLOCK.sub(fill, page)
+
+
+def titled_files(page: str) -> list[str]:
+    """Return the paths that a page's blocks are titled with."""
+    return [block[2] for block in _FILE_BLOCK.finditer(page)]
+
+
+def _origin(trees: dict[str, ast.Module], module: str, name: str) -> tuple[str, str]:
+    """Follow re-exports to the module that defines a name."""
+    for source, exported in exported_names(trees[module]):
+        if exported == name:
+            return _origin(trees, source, name)
+    return module, name
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
