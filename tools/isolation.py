@@ -61,7 +61,9 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
     python = create(workspace / package)
     site = site_packages(python)
     (site / "shared_torch.pth").write_text(f"{site_packages(shared)}\n", encoding="utf-8")
-    install(python, "--find-links", wheels, package, *TEST_REQUIREMENTS)
+    # By path, because the package index may know other projects by these names.
+    ours = [wheel(wheels, name) for name in dict.fromkeys((package, "rl-core"))]
+    install(python, *ours, *TEST_REQUIREMENTS)
     others = {path.name for path in (ROOT / "packages").iterdir()} - {package, "rl-core"}
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
@@ -74,6 +76,12 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
     print(f"isolation: {package}", flush=True)
     command: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def wheel(wheels: Path, package: str) -> Path:
+    """Find a package's wheel."""
+    (found,) = wheels.glob(f"{package.replace('-', '_')}-*.whl")
+    return found
 
 
 def import_name(package: str) -> str:

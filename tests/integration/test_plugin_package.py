@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import docs
 import pytest
+
+import docs
 
 NAMES = {"algorithms": "reinforce", "storages": "step-list", "envs": "corridor"}
 

@@ -3,9 +3,10 @@ import re
 import tomllib
 from pathlib import Path
 
-import docs
 import pytest
 import snippets
+
+import docs
 
 PACKAGES = sorted((docs.ROOT / "packages").iterdir())
 PAGES = [docs.ROOT / "README.md", *sorted(docs.PAGES.rglob("*.md"))]

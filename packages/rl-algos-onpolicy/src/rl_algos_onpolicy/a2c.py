@@ -4,6 +4,7 @@ Source: Mnih et al. 2016, https://arxiv.org/abs/1602.01783, synchronous form.
 
 (1) $L^{\pi} = -\mathbb{E}_t[\log \pi_\theta(a_t|s_t) A_t]
     - c\,\mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
+
 (2) $L^{V} = \mathbb{E}_t[(V_\phi(s_t) - V^{target}_t)^2]$
 
 Deviations from the paper: environments step together instead of asynchronously; policy and

@@ -5,9 +5,12 @@ Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old}}(a_t|s_t)$:
 
 (1) $L^{CLIP} = -\mathbb{E}_t[\min(r_t A_t, \mathrm{clip}(r_t, 1-\epsilon, 1+\epsilon) A_t)]$
+
 (2) $L^{V} = \tfrac12 \mathbb{E}_t[(V_\theta(s_t) - V^{target}_t)^2]$
+
 (3) $L^{V}_{CLIP} = \tfrac12 \mathbb{E}_t[\max((V_\theta - V^{target})^2,
     (V_{old} + \mathrm{clip}(V_\theta - V_{old}, -\epsilon, \epsilon) - V^{target})^2)]$
+
 (4) $L = L^{CLIP} + c_1 L^{V} - c_2 \mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
 
 Deviations from the paper: advantages are standardised, the gradient's norm is bounded, and

@@ -52,7 +52,7 @@ class EpisodeTracker:
             self.episode_start = ~valid
         else:
             self.episode_start = ended | ~valid
-        if not ended.any():
+        if not np.count_nonzero(ended):
             return []
         episodes = [
             Episode(

@@ -313,6 +313,7 @@ class Trainer:
         )
         stop = False
         while not stop and self._reached(goal) < goal.target:
+            progress = self._reached(goal) / goal.target  # before, so that no last step gets none
             rows = update_every
             if self.storage.rollout_steps is not None:
                 rows -= len(self.storage) * self.envs.num_envs  # an interrupted rollout is finished
@@ -322,7 +323,7 @@ class Trainer:
                 self._recent_lengths.append(float(episode.length))
             tested: Mapping[str, float] = {}
             if self.total_steps >= max(schedule.update_after, schedule.start_steps):
-                self.algorithm.set_progress(min(1.0, self._reached(goal) / goal.target))
+                self.algorithm.set_progress(progress)
                 self._prepared = self.algorithm.update(self.storage)
                 self.updates += 1
                 ends = [callback.on_update_end(self) for callback in self.callbacks]

@@ -37,7 +37,9 @@ class EnvStep:
             accelerator may give it in every step.
         valid: shape `(B,)`, bool: False where the row did nothing but reset. Such a row is no
             transition: it is never stored as one, trained on or counted.
-        info: what the environment told, as it gave it.
+        info: what the environment told, as it gave it; for Gymnasium's, arrays by key, with masks
+            under ``_key``. It may be put together only when it is read, from what the environment
+            has not written over by then.
     """
 
     observation: ArrayObservation

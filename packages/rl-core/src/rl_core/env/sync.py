@@ -62,8 +62,8 @@ class SyncVecEnv(VecEnv):
             env if isinstance(env, EnvGuard) else EnvGuard(env, index, check=check)
             for index, env in enumerate(envs)
         ]
-        # The guards are asked only about answers of unusual types.
-        self._steps = [(index, guard.env.step) for index, guard in enumerate(self._guards)]
+        # The guards are asked about resets, and about answers of unusual types.
+        self._row_steps = [(index, guard.env.step) for index, guard in enumerate(self._guards)]
         self._num_envs = len(envs)
         self._observation_space, self._action_space = _common_spaces(self._guards)
         self._check = check
@@ -216,7 +216,7 @@ class SyncVecEnv(VecEnv):
         shape, usual_dtype = self._shape, self._usual_dtype
         told: list[Info] = []
         ended: dict[int, Last] = {}
-        for index, step in self._steps:
+        for index, step in self._row_steps:
             try:
                 single, number, ends, is_cut, info = step(actions[index])
             except Exception as error:
@@ -234,8 +234,9 @@ class SyncVecEnv(VecEnv):
                 and is_cut.__class__ in _USUAL_FLAGS
                 and info.__class__ is dict
             ):
-                self._look_at(index, single, number, ends, is_cut, info)
-            reward[index] = number
+                self._look_at(index, reward, (single, number, ends, is_cut, info))
+            else:
+                reward[index] = number
             if ends or is_cut:
                 terminated[index], truncated[index] = ends, is_cut
                 ended[index] = deepcopy(single), info.copy()
@@ -248,11 +249,19 @@ class SyncVecEnv(VecEnv):
             told.append(info.copy())
         return told, ended
 
-    def _look_at(self, index: int, *answer: object) -> None:
+    def _look_at(
+        self, index: int, reward: Rows, answer: tuple[object, object, object, object, object]
+    ) -> None:
+        """Check an answer of unusual types and take its reward."""
+        guard = self._guards[index]
         try:
-            self._guards[index].check_answer(*answer)
+            guard.check_answer(*answer)
         except EnvironmentFaultError as error:
             raise self._progress.wrapped("step", error) from (error.__cause__ or error)
+        try:
+            reward[index] = answer[1]
+        except (TypeError, ValueError) as error:
+            raise self._progress.wrapped("step", guard.raised("step()", error)) from error
 
     def _begin(self, observation: ArrayObservation, index: int, seed: int | None) -> Info:
         with self._progress.naming("reset"):

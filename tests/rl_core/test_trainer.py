@@ -1,0 +1,732 @@
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from rl_core.algorithm import UpdateSchedule
+from rl_core.callbacks import Callback
+from rl_core.checkpoint import list_checkpoints, load_checkpoint
+from rl_core.env import EnvStep, VecEnv, make_gym_vec
+from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
+from rl_core.evaluation import EvaluationResult, evaluate_policy
+from rl_core.logger import JsonlLogger, Logger, read_metrics
+from rl_core.schedules import Linear
+from rl_core.seeding import numpy_generator_state, set_numpy_generator_state, spawn_seed
+from rl_core.storage import AnyStorage
+from rl_core.testing.reference import ReferenceRolloutStorage
+from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
+from rl_core.testing.stateful import check_same_state, copy_state
+from rl_core.testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
+from rl_core.trainer import Trainer, TrainerConfig
+from rl_core.types import Array, ArrayLike, StateDict
+
+NUM_STEPS, NUM_ENVS = 4, 2
+ROWS = NUM_STEPS * NUM_ENVS
+
+
+def _identity_envs() -> VecEnv:
+    return make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 5), NUM_ENVS)
+
+
+class Walks(VecEnv):
+    """Random walks that a checkpoint brings back exactly: cut after 7 steps, over at a wall."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng()
+        self.place = np.zeros((NUM_ENVS, 2), np.float32)
+        self.age = np.zeros(NUM_ENVS, np.int64)
+
+    @property
+    def num_envs(self) -> int:
+        return NUM_ENVS
+
+    @property
+    def single_observation_space(self) -> spaces.Box:
+        return spaces.Box(-9.0, 9.0, (2,), np.float32)
+
+    @property
+    def single_action_space(self) -> spaces.Discrete:
+        return spaces.Discrete(2)
+
+    @property
+    def array_type(self) -> Literal["numpy", "torch"]:
+        return "numpy"
+
+    @property
+    def resume_grade(self) -> Literal["exact", "episode"]:
+        return "exact"
+
+    def reset(self, seed: int | None = None) -> Array:
+        if seed is not None:
+            self.generator = np.random.default_rng(seed)
+        self._begin(np.ones(NUM_ENVS, np.bool_))
+        return self.place.copy()
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        moves = self.generator.normal(0.0, 0.5, (NUM_ENVS, 2)).astype(np.float32)
+        moves[:, 0] += 0.1 * np.asarray(action)
+        self.place = self.place + moves
+        self.age += 1
+        terminated = np.abs(self.place).max(axis=1) > 1.0
+        truncated = self.age == 7
+        reward = -np.abs(self.place[:, 0])
+        final = self.place.copy() if (terminated | truncated).any() else None
+        self._begin(terminated | truncated)
+        valid = np.ones(NUM_ENVS, np.bool_)
+        return EnvStep(self.place.copy(), reward, terminated, truncated, final, valid, {})
+
+    def close(self) -> None:
+        pass
+
+    def state_dict(self) -> StateDict:
+        return {
+            "generator": numpy_generator_state(self.generator),
+            "place": torch.from_numpy(self.place.copy()),
+            "age": self.age.tolist(),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        generator, place, age = state["generator"], state["place"], state["age"]
+        assert isinstance(generator, Mapping)
+        assert isinstance(place, Tensor)
+        set_numpy_generator_state(self.generator, generator)
+        self.place = place.numpy().copy()
+        self.age = np.array(age)
+
+    def _begin(self, which: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> None:
+        start = self.generator.uniform(-0.5, 0.5, (NUM_ENVS, 2)).astype(np.float32)
+        self.place = np.where(which[:, None], start, self.place)
+        self.age[which] = 0
+
+
+class Recorder(Logger):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, dict[str, float]]] = []
+        self.closed = 0
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.lines.append((step, dict(metrics)))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _trainer(
+    run_dir: Path | None = None,
+    *,
+    envs: VecEnv | None = None,
+    storage: AnyStorage | None = None,
+    config: TrainerConfig | None = None,
+    algorithm: ToyConfig | None = None,
+    remembers: bool = False,
+    seed: int | None = 1,
+    weights: int = 1,
+    test_envs: VecEnv | Callable[[], VecEnv] | None = None,
+    loggers: tuple[Logger, ...] = (),
+    callbacks: tuple[Callback, ...] = (),
+) -> Trainer:
+    envs = _identity_envs() if envs is None else envs
+    with torch.random.fork_rng():
+        torch.manual_seed(weights)
+        actor = ToyActor(
+            envs.single_observation_space,
+            envs.single_action_space,
+            remembers=remembers,
+            normalize=True,
+        )
+    return Trainer(
+        envs,
+        ToyActorCritic(actor, algorithm),
+        ReferenceRolloutStorage(NUM_STEPS) if storage is None else storage,
+        config=config,
+        seed=seed,
+        run_dir=run_dir,
+        test_envs=test_envs,
+        loggers=loggers,
+        callbacks=callbacks,
+    )
+
+
+# Counts
+
+
+def test_a_run_ends_with_the_rollout_that_reaches_its_steps() -> None:
+    trainer = _trainer()
+    result = trainer.train(total_steps=3 * ROWS - 1)
+    assert (result.total_steps, result.total_updates) == (3 * ROWS, 3)
+    assert trainer.algorithm.gradients.count == 6
+    assert result.wall_seconds > 0.0
+    assert result.steps_per_second == pytest.approx(3 * ROWS / result.wall_seconds)
+    assert result.evaluation is None
+
+
+def test_a_run_ends_with_the_rollout_that_reaches_its_episodes() -> None:
+    trainer = _trainer()  # two episodes end in steps 5, 10, 15, ...
+    result = trainer.train(total_episodes=3)
+    assert trainer.collector.total_episodes == 4
+    assert result.total_updates == 3
+
+
+def test_a_run_ends_with_its_updates() -> None:
+    assert _trainer().train(total_updates=2).total_steps == 2 * ROWS
+
+
+def test_a_second_call_goes_on() -> None:
+    trainer, whole = _trainer(), _trainer()
+    trainer.train(total_updates=2)
+    result = trainer.train(total_updates=5)
+    assert (result.total_steps, result.total_updates) == (5 * ROWS, 5)
+    assert result.steps_per_second == pytest.approx(3 * ROWS / result.wall_seconds)
+    whole.train(total_updates=5)
+    check_same_state(trainer.state_dict(), whole.state_dict())
+
+
+def test_rows_that_only_reset_are_not_counted() -> None:
+    envs = counting_envs([[1], [1]], [True, True], AutoresetMode.NEXT_STEP)
+    result = _trainer(envs=envs).train(total_updates=3)
+    assert result.total_steps == 3 * ROWS // 2
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({}, "got none"),
+        ({"total_steps": 8, "total_updates": 2}, "total_steps, total_updates"),
+        ({"total_steps": 8, "total_episodes": 1, "total_updates": 2}, "just one of"),
+        ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
+        ({"total_episodes": -1}, "total_episodes must be at least 1"),
+    ],
+)
+def test_just_one_count_is_taken(counts: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _trainer().train(**counts)
+
+
+def test_a_count_that_was_reached_is_refused() -> None:
+    trainer = _trainer()
+    trainer.train(total_updates=2)
+    with pytest.raises(ConfigError, match="total_updates is 2, but the run already has 2 updates"):
+        trainer.train(total_updates=2)
+    with pytest.raises(ConfigError, match="already has 16 steps"):
+        trainer.train(total_steps=9)
+
+
+# Parts that do not go together
+
+
+def test_evaluations_need_environments_of_their_own() -> None:
+    with pytest.raises(ConfigError, match="test_every needs test environments"):
+        _trainer(algorithm=ToyConfig(test_every=2))
+    with pytest.raises(ConfigError, match="test_envs"):
+        _trainer().evaluate()
+
+
+def test_a_storage_of_other_batches_is_refused_before_anything_is_allocated() -> None:
+    class Other(ReferenceRolloutStorage):
+        batch_type = dict
+
+    storage = Other(NUM_STEPS)
+    with pytest.raises(ConfigError, match="learns from RolloutBatch, but Other gives dict"):
+        _trainer(storage=storage)
+    assert not storage.is_allocated
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (UpdateSchedule(num_mini_batch=1, update_every=3), "complete, after 8 rows"),
+        (UpdateSchedule(num_mini_batch=1, update_after=100), "update_after"),
+        (UpdateSchedule(num_mini_batch=1, start_steps=100), "start_steps"),
+    ],
+)
+def test_a_rollout_has_its_own_rhythm(schedule: UpdateSchedule, message: str) -> None:
+    class Odd(ToyActorCritic):
+        @property
+        def schedule(self) -> UpdateSchedule:
+            return schedule
+
+    envs = _identity_envs()
+    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+    with pytest.raises(ConfigError, match=message):
+        Trainer(envs, Odd(actor), ReferenceRolloutStorage(NUM_STEPS))
+
+
+@pytest.mark.parametrize(
+    "name", ["log_every", "checkpoint_every", "keep_checkpoints", "num_threads"]
+)
+def test_options_out_of_range_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{name} must be at least 1, got 0"):
+        TrainerConfig(**{name: 0})  # type: ignore[arg-type]  # one of the counts
+    with pytest.raises(ConfigError, match=r"trainer\.compile"):
+        TrainerConfig(compile="sometimes")  # type: ignore[arg-type]  # what is tested
+
+
+# Callbacks
+
+
+class Diary(Callback):
+    """Notes every turn, and ends the run where it is told to."""
+
+    def __init__(self, *, stop_at_update: int = 0, stop_at_evaluation: bool = False) -> None:
+        self.turns: list[str] = []
+        self.metrics: list[Mapping[str, float]] = []
+        self.stop_at_update = stop_at_update
+        self.stop_at_evaluation = stop_at_evaluation
+
+    def on_training_start(self, trainer: Trainer, target: int, unit: str) -> None:
+        self.turns.append(f"start {target} {unit}")
+
+    def on_update_end(self, trainer: Trainer) -> bool | None:
+        self.turns.append(f"update {trainer.updates}")
+        return True if trainer.updates == self.stop_at_update else None
+
+    def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        self.turns.append(f"log {trainer.total_steps}")
+        self.metrics.append(metrics)
+
+    def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> bool | None:
+        self.turns.append(f"evaluation {result.num_episodes}")
+        return self.stop_at_evaluation
+
+    def on_training_end(self, trainer: Trainer) -> None:
+        self.turns.append("end")
+
+
+def test_callbacks_see_every_turn() -> None:
+    diary = Diary()
+    trainer = _trainer(
+        algorithm=ToyConfig(test_every=2, num_test_episodes=3),
+        config=TrainerConfig(log_every=1000),
+        test_envs=_identity_envs(),
+        callbacks=(diary,),
+    )
+    trainer.train(total_updates=3)
+    expected = ["start 3 updates", "update 1", "update 2", "evaluation 3", "log 16", "update 3"]
+    assert diary.turns == [*expected, "log 24", "end"]
+    assert "test/episode_return" in diary.metrics[0]
+    assert "test/episode_return" not in diary.metrics[1]
+
+
+def test_any_callback_ends_the_run_after_an_update() -> None:
+    first, second = Diary(stop_at_update=2), Diary()
+    result = _trainer(config=TrainerConfig(log_every=1000), callbacks=(first, second)).train(
+        total_updates=9
+    )
+    assert result.total_updates == 2
+    assert first.turns == second.turns
+    assert first.turns[-3:] == ["update 2", "log 16", "end"]
+
+
+def test_any_callback_ends_the_run_after_an_evaluation() -> None:
+    diary = Diary(stop_at_evaluation=True)
+    result = _trainer(
+        algorithm=ToyConfig(test_every=3), test_envs=_identity_envs, callbacks=(diary,)
+    ).train(total_updates=9)
+    assert result.total_updates == 3
+
+
+def test_a_failed_run_says_goodbye_too() -> None:
+    diary, recorder = Diary(), Recorder()
+    envs = make_gym_vec(lambda: FaultyEnv(CountingEnv([9]), "raise_step", at_step=10), NUM_ENVS)
+    trainer = _trainer(envs=envs, callbacks=(diary,), loggers=(recorder,))
+    with pytest.raises(EnvironmentFaultError):
+        trainer.train(total_updates=5)
+    assert diary.turns[-1] == "end"
+    assert recorder.closed == 1
+
+
+# Metrics
+
+
+def test_a_line_of_metrics_tells_what_happened() -> None:
+    recorder = Recorder()
+    trainer = _trainer(
+        envs=counting_envs([[2], [4]], [True, False]),
+        config=TrainerConfig(log_every=1),
+        loggers=(recorder,),
+    )
+    trainer.train(total_updates=2)
+    assert [step for step, _ in recorder.lines] == [ROWS, 2 * ROWS]
+    metrics = recorder.lines[0][1]
+    # Two episodes of the first row, 1 + 2 and 101 + 102, and one of the second, 1 + 2 + 3 + 4.
+    assert metrics["train/episode_return"] == pytest.approx((3 + 203 + 10) / 3)
+    assert metrics["train/episode_length"] == pytest.approx(8 / 3)
+    assert metrics["train/episodes"] == 3.0
+    assert metrics["train/updates"] == 1.0
+    assert metrics["steps_per_second"] > 0.0
+    assert {"loss/policy", "loss/value", "gradients/actor_norm"} <= set(metrics)
+    assert "value/advantage" in metrics
+    assert trainer.algorithm.read_metrics() == {}
+    assert recorder.closed == 1
+
+
+def test_returns_are_those_of_the_environment_when_rewards_are_scaled() -> None:
+    recorder = Recorder()
+    config = TrainerConfig(scale_rewards=True)
+    trainer = _trainer(
+        envs=counting_envs([[4], [4]], [True, True]), config=config, loggers=(recorder,)
+    )
+    assert trainer.collector.reward_scaler is not None
+    assert trainer.collector.reward_scaler.gamma == pytest.approx(0.9)
+    trainer.train(total_updates=1)
+    assert recorder.lines[0][1]["train/episode_return"] == 10.0
+
+
+def test_lines_are_spaced_by_environment_steps() -> None:
+    recorder = Recorder()
+    _trainer(config=TrainerConfig(log_every=20), loggers=(recorder,)).train(total_updates=7)
+    assert [step for step, _ in recorder.lines] == [24, 40, 56]
+
+
+def test_the_mean_return_is_of_the_last_hundred_episodes() -> None:
+    recorder = Recorder()
+    _trainer(envs=counting_envs([[1], [1]], [True, True]), loggers=(recorder,)).train(
+        total_episodes=160
+    )
+    # Each row's episode e returns 100 e + 1; the last hundred are its 30th to 79th.
+    assert recorder.lines[-1][1]["train/episode_return"] == pytest.approx(54.5 * 100 + 1)
+
+
+# The run directory
+
+
+def _plain_names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "first"
+    trainer = _trainer(
+        run_dir,
+        algorithm=ToyConfig(test_every=2),
+        config=TrainerConfig(log_every=1),
+        test_envs=_identity_envs,
+    )
+    result = trainer.train(total_updates=3)
+    assert _plain_names(run_dir) == ["checkpoints", "metrics.jsonl", "recipe.toml", "summary.json"]
+    assert _plain_names(run_dir / "checkpoints") == ["step-24"]
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [8, 16, 24]
+    for line in lines:
+        assert {"step", "time", "steps_per_second", "train/episode_return"} <= set(line)
+    assert lines[0]["train/episode_return"] is None  # no episode has ended yet
+    assert [line.get("test/episode_return") is not None for line in lines] == [False, True, False]
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert result.evaluation is not None
+    assert summary == {
+        "total_steps": 24,
+        "total_updates": 3,
+        "wall_seconds": result.wall_seconds,
+        "steps_per_second": result.steps_per_second,
+        "final_return_mean": result.evaluation.mean,
+        "final_evaluation": result.evaluation.as_dict(),
+    }
+    assert result.evaluation.num_episodes == 4
+    assert trainer.evaluate() == result.evaluation
+    again = evaluate_policy(trainer.algorithm, _identity_envs(), 4, seed=spawn_seed(1, "test"))
+    assert again == result.evaluation
+
+
+def test_nothing_is_written_without_a_run_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = _trainer(config=TrainerConfig(checkpoint_every=8))
+    trainer.train(total_updates=2)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="run_dir"):
+        trainer.save_checkpoint()
+    with pytest.raises(ConfigError, match="run_dir"):
+        trainer.resume()
+
+
+def test_an_unknown_return_is_null_in_the_summary(tmp_path: Path) -> None:
+    _trainer(tmp_path).train(total_updates=1)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["final_return_mean"] is None
+    assert summary["final_evaluation"] is None
+
+
+def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="is not empty"):
+        _trainer(tmp_path).train(total_updates=1)
+    assert _plain_names(tmp_path) == ["notes.txt"]
+    with pytest.raises(ConfigError, match="is not writable"):
+        _trainer(tmp_path / "notes.txt").train(total_updates=1)
+
+
+def test_a_second_call_goes_on_in_the_same_run_directory(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, config=TrainerConfig(log_every=1))
+    trainer.train(total_updates=2)
+    trainer.train(total_updates=4)
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [8, 16, 24, 32]
+    assert json.loads((tmp_path / "summary.json").read_text())["total_steps"] == 32
+
+
+def test_a_run_that_failed_may_be_tried_again(tmp_path: Path) -> None:
+    class FailOnce(Callback):
+        failed = False
+
+        def on_update_end(self, trainer: Trainer) -> bool | None:
+            if not self.failed:
+                self.failed = True
+                raise RuntimeError("a bug in a callback")
+            return None
+
+    trainer = _trainer(tmp_path, callbacks=(FailOnce(),))
+    with pytest.raises(RuntimeError, match="a bug"):
+        trainer.train(total_updates=2)
+    assert trainer.train(total_updates=2).total_updates == 2
+
+
+# Checkpoints
+
+
+def test_checkpoints_are_kept_and_pruned(tmp_path: Path) -> None:
+    config = TrainerConfig(checkpoint_every=10, keep_checkpoints=2)
+    trainer = _trainer(tmp_path, config=config)
+    trainer.train(total_updates=6)
+    # Due at 10, 20, 30 and 40 steps, taken after the rollouts that reach them, and at the end.
+    assert _plain_names(tmp_path / "checkpoints") == ["step-40", "step-48"]
+    assert load_checkpoint(tmp_path / "checkpoints" / "step-40").resume_grade == "episode"
+
+
+def test_a_step_is_saved_once(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    trainer.train(total_updates=1)
+    (path,) = list_checkpoints(tmp_path / "checkpoints")
+    written = (path / "manifest.json").stat().st_mtime_ns
+    assert trainer.save_checkpoint() == path
+    assert (path / "manifest.json").stat().st_mtime_ns == written
+
+
+def test_a_resumed_run_begins_where_the_saved_one_ended(tmp_path: Path) -> None:
+    config = TrainerConfig(scale_rewards=True, log_every=1)
+    saved = _trainer(tmp_path, config=config)
+    saved.train(total_updates=5)
+    expected = copy_state(saved.state_dict())
+    resumed = _trainer(tmp_path, config=config, seed=2, weights=2)
+    with pytest.raises(AssertionError):
+        check_same_state(resumed.state_dict(), expected)
+    checkpoint = resumed.resume()
+    assert checkpoint.path == tmp_path / "checkpoints" / "step-40"
+    check_same_state(resumed.state_dict(), expected)
+    assert (resumed.total_steps, resumed.updates, resumed.seed) == (40, 5, 1)
+    assert resumed.collector.total_episodes == saved.collector.total_episodes == 8
+    check_same_state(
+        dict(resumed.algorithm.actor.state_dict()), dict(saved.algorithm.actor.state_dict())
+    )
+    check_same_state(
+        resumed.algorithm.gradients.state_dict(), saved.algorithm.gradients.state_dict()
+    )
+    result = resumed.train(total_updates=7)
+    assert (result.total_steps, result.total_updates) == (56, 7)
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [
+        *(8, 16, 24, 32, 40),
+        *(48, 56),
+    ]
+    assert _plain_names(tmp_path / "checkpoints") == ["step-40", "step-56"]
+
+
+def test_lines_after_the_checkpoint_are_replaced(tmp_path: Path) -> None:
+    config = TrainerConfig(log_every=1)
+    _trainer(tmp_path, config=config).train(total_updates=2)
+    logger = JsonlLogger(tmp_path / "metrics.jsonl", append=True)
+    logger.log(24, {"train/episode_return": -1.0})  # written, but its step was never saved
+    logger.close()
+    resumed = _trainer(tmp_path, config=config)
+    resumed.resume()
+    resumed.train(total_updates=3)
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [8, 16, 24]
+    assert lines[-1]["train/episode_return"] != -1.0
+
+
+def test_the_checkpoint_resumed_from_is_never_pruned(tmp_path: Path) -> None:
+    config = TrainerConfig(checkpoint_every=8, keep_checkpoints=1)
+    _trainer(tmp_path, config=config).train(total_updates=2)
+    resumed = _trainer(tmp_path, config=config)
+    resumed.resume()
+    resumed.train(total_updates=5)
+    assert _plain_names(tmp_path / "checkpoints") == ["step-16", "step-40"]
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_its_step_saved_again(tmp_path: Path) -> None:
+    config = TrainerConfig(checkpoint_every=8)
+    _trainer(tmp_path, config=config).train(total_updates=3)
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "step-24" / "state.json").write_text("{}")
+    resumed = _trainer(tmp_path, config=config)
+    checkpoint = resumed.resume()
+    assert checkpoint.step == 16
+    assert [skipped.path.name for skipped in checkpoint.skipped] == ["step-24"]
+    resumed.train(total_updates=4)
+    assert [path.name for path in list_checkpoints(checkpoints)] == [
+        *("step-8", "step-16", "step-24", "step-32")
+    ][1:]
+    load_checkpoint(checkpoints / "step-24")
+    assert sum(name.startswith("damaged-step-24") for name in _plain_names(checkpoints)) == 1
+
+
+def test_a_resume_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no checkpoint to resume from"):
+        _trainer(tmp_path).resume()
+
+
+def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path) -> None:
+    _trainer(tmp_path).train(total_updates=1)
+    other = _trainer(tmp_path, envs=counting_envs([[2], [3]], [True, True]))
+    with pytest.raises(CheckpointError, match="the saved weights do not fit"):
+        other.resume()
+
+
+def test_a_live_change_survives_a_resume(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    trainer.algorithm.update_algorithm_parameter("learning_rate", Linear(0.5, 0.1))
+    trainer.algorithm.update_algorithm_parameter("gamma", 0.5)
+    trainer.train(total_updates=2)
+    resumed = _trainer(tmp_path)
+    resumed.resume()
+    assert resumed.algorithm.schedules["learning_rate"] == Linear(0.5, 0.1)
+    assert float(resumed.algorithm.hyper["gamma"]) == 0.5
+    resumed.train(total_updates=4)
+    rate = float(resumed.algorithm.hyper["learning_rate"])
+    assert rate == pytest.approx(0.2)  # of the fourth update, after three quarters of the run
+
+
+@pytest.mark.parametrize(
+    "counts", [{"total_steps": 4 * ROWS}, {"total_updates": 4}, {"total_episodes": 6}]
+)
+def test_schedules_begin_at_their_start_and_leave_something_for_the_last_update(
+    counts: dict[str, int],
+) -> None:
+    class Rates(Callback):
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def on_update_end(self, trainer: Trainer) -> bool | None:
+            self.seen.append(float(trainer.algorithm.hyper["learning_rate"]))
+            return None
+
+    rates = Rates()
+    config = ToyConfig(learning_rate=Linear(0.4, 0.0))
+    _trainer(algorithm=config, callbacks=(rates,)).train(**counts)
+    if "total_episodes" in counts:  # 0, 2 and 4 of 6 episodes are over before an update
+        assert rates.seen == pytest.approx([0.4, 0.4, 0.4 * 4 / 6, 0.4 * 2 / 6])
+    else:
+        assert rates.seen == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_loading_into_a_trainer_that_has_run_leaves_nothing_of_it(tmp_path: Path) -> None:
+    saved, used = _trainer(), _trainer(seed=2, weights=2)
+    saved.train(total_updates=4)
+    used.train(total_updates=6)
+    state = copy_state(saved.state_dict())
+    assert isinstance(state, Mapping)
+    used.load_state_dict(state)
+    check_same_state(used.state_dict(), state)
+
+
+def test_an_interrupted_rollout_is_left_out_when_its_episodes_are_lost() -> None:
+    trainer = _trainer()
+    trainer.train(total_updates=1)
+    trainer.collector.collect(3 * NUM_ENVS, into=trainer.storage)
+    state = copy_state(trainer.state_dict())
+    assert isinstance(state, Mapping)
+    resumed = _trainer()
+    resumed.load_state_dict(state)
+    assert len(resumed.storage) == 0
+    assert resumed.total_steps == ROWS + 6
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_environments_that_can_be_saved_make_a_resume_exact(
+    tmp_path: Path, remembers: bool
+) -> None:
+    """Bit for bit what an uninterrupted run has: weights, moments, statistics, rollouts, noise."""
+
+    def new(run_dir: Path | None = None, seed: int = 1) -> Trainer:
+        config = TrainerConfig(scale_rewards=True)
+        return _trainer(
+            run_dir, envs=Walks(), config=config, remembers=remembers, seed=seed, weights=seed
+        )
+
+    whole = new()
+    whole.train(total_updates=40)
+    saved = new(tmp_path)
+    saved.train(total_updates=20)
+    resumed = new(tmp_path, seed=2)
+    checkpoint = resumed.resume()
+    assert checkpoint.resume_grade == "exact"
+    resumed.train(total_updates=40)
+    check_same_state(resumed.state_dict(), whole.state_dict())
+    # In the middle of a rollout too.
+    whole.collector.collect(3 * NUM_ENVS, into=whole.storage)
+    state = copy_state(whole.state_dict())
+    assert isinstance(state, Mapping)
+    resumed = new(seed=3)
+    resumed.load_state_dict(state)
+    for trainer in (whole, resumed):
+        trainer.train(total_updates=42)
+    check_same_state(resumed.state_dict(), whole.state_dict())
+
+
+# Seeds and threads
+
+
+def test_the_seed_decides_the_whole_run() -> None:
+    runs = [_trainer(seed=seed, remembers=True) for seed in (1, 1, 2)]
+    for run in runs:
+        run.train(total_updates=3)
+    check_same_state(runs[1].state_dict(), runs[0].state_dict())
+    with pytest.raises(AssertionError):
+        check_same_state(runs[2].algorithm.state_dict(), runs[0].algorithm.state_dict())
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    for seed in (None, 1):
+        trainer = _trainer(seed=seed)
+        trainer.train(total_updates=1)
+        assert trainer.seed >= 0
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_a_seed_environments_keep_their_own() -> None:
+    def first() -> object:
+        envs = make_gym_vec(partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,))), NUM_ENVS, 5)
+        trainer = _trainer(envs=envs, seed=None)
+        trainer.collector.collect(2, into=trainer.storage)
+        return trainer.storage.get_all_buffer_data()["observation"].tolist()
+
+    assert first() == first()
+
+
+def test_threads_are_chosen_while_training_and_put_back() -> None:
+    class Threads(Callback):
+        seen = 0
+
+        def on_update_end(self, trainer: Trainer) -> bool | None:
+            self.seen = torch.get_num_threads()
+            return None
+
+    before = torch.get_num_threads()
+    for given, expected in ((None, 1), (3, 3)):
+        callback = Threads()
+        _trainer(config=TrainerConfig(num_threads=given), callbacks=(callback,)).train(
+            total_updates=1
+        )
+        assert callback.seen == expected
+        assert torch.get_num_threads() == before
