@@ -196,6 +196,18 @@ def test_a_wrong_dtype_in_the_middle_of_an_episode_is_named() -> None:
         envs.step(ZEROS)
 
 
+def test_a_row_is_never_stretched_to_its_place() -> None:
+    def shorter(observation: Array, *rest: Any) -> tuple[Any, ...]:
+        return observation if observation[2] < 3 else observation[:1], *rest
+
+    envs = SyncVecEnv([AnsweringEnv(shorter)])
+    envs.reset()
+    envs.step(ZEROS[:1])
+    envs.step(ZEROS[:1])
+    with pytest.raises(EnvironmentFaultError, match=r"step 3, environment 0: .*shape \(1,\)"):
+        envs.step(ZEROS[:1])
+
+
 FAULTS: Mapping[FaultName, str] = {
     "wrong_shape": r"shape \(4,\)",
     "none_observation": "the observation is None",
