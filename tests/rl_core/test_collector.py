@@ -404,3 +404,13 @@ def test_closing_closes_the_environments() -> None:
     collector.close()
     with pytest.raises(EnvironmentFaultError):
         collector.reset()
+
+
+def test_a_reset_ends_the_sums_that_scale_rewards() -> None:
+    collector = _collector(counting_envs([[9], [9]], [True, True]))
+    collector.reward_scaler = RewardScaler(2, gamma=0.5)
+    _collect(collector, 2)  # sums of 1 and 2.5
+    collector.reset()
+    _collect(collector, 1)  # and of 101, not 102.25
+    variance = collector.reward_scaler.state_dict()["var"]
+    assert variance == pytest.approx(np.var([1.0, 1.0, 2.5, 2.5, 101.0, 101.0]))

@@ -180,6 +180,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         )
         self.generator = torch.Generator(self.device)
         self.compile_mode: CompileMode = "off"
+        self._is_recurrent = actor.is_recurrent
         self._acting_graphs: dict[torch.Size, ActingGraph] = {}
         self._modules = LossModule(
             self.loss,
@@ -268,12 +269,12 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             deterministic: take the mode, explore nothing.
             episode_start: shape `(B,)`, bool.
         """
-        if self.compile_mode == "off" or deterministic or noise is None or self.actor.is_recurrent:
+        if self.compile_mode == "off" or deterministic or noise is None or self._is_recurrent:
             return self.actor.get_action(observation, state, noise, deterministic, episode_start)
-        key = noise.shape
-        if key not in self._acting_graphs:
-            self._acting_graphs[key] = self._compile_acting(observation, noise)
-        action, env_action = self._acting_graphs[key](observation, noise)
+        graph = self._acting_graphs.get(noise.shape)
+        if graph is None:
+            graph = self._acting_graphs[noise.shape] = self._compile_acting(observation, noise)
+        action, env_action = graph(observation, noise)
         return ActionOutput(action, env_action, None, state)
 
     def _compile_acting(self, observation: Observation, noise: Tensor) -> ActingGraph:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,8 +67,7 @@ class Collector:
         self.total_steps = 0
         self.total_episodes = 0
         self._device = algorithm.device
-        self._noise = torch.zeros(0)
-        self._noise_cursor = 0
+        self._set_noise(torch.zeros(0), 0)
         self._observation: ArrayObservation | None = None
         self._state: State = {}
         self._tracker = EpisodeTracker(envs.num_envs)
@@ -114,7 +114,7 @@ class Collector:
                     to_tensors(observation, self._device),
                     state,
                     self._next_noise(),
-                    episode_start=self._flag(start),
+                    episode_start=self._flag(start) if state else None,
                 )
             outcome = envs.step(self._to_env(output.env_action))
             ended = self._tracker.track(outcome)
@@ -137,7 +137,7 @@ class Collector:
             )
             self._observation = outcome.observation
             self._state = output.state
-            valid = int(outcome.valid.sum())
+            valid = int(np.count_nonzero(to_flags(outcome.valid)))
             steps += valid
             self.total_steps += valid
         return Collection(steps, episodes)
@@ -193,9 +193,9 @@ class Collector:
         assert isinstance(scaler, Mapping)
         assert isinstance(envs, Mapping)
         assert isinstance(running, Mapping)
-        self.total_steps, self.total_episodes, self._noise_cursor = steps, episodes, cursor
+        self.total_steps, self.total_episodes = steps, episodes
         set_generator_state(self.generator, generator)
-        self._noise = noise.to(self._device)
+        self._set_noise(noise.to(self._device), cursor)
         if self.reward_scaler is not None and scaler:
             self.reward_scaler.load_state_dict(scaler)
         self.envs.load_state_dict(envs)
@@ -238,13 +238,17 @@ class Collector:
         return value.clone() if self.envs.array_type == "torch" else value.numpy().copy()
 
     def _next_noise(self) -> Tensor:
-        if self._noise_cursor == len(self._noise):
+        if self._noise_cursor == len(self._noise_rows):
             shape = (_NOISE_STEPS, self.envs.num_envs)
-            self._noise = self.algorithm.draw_noise(shape, self.generator)
-            self._noise_cursor = 0
-        noise = self._noise[self._noise_cursor]
+            self._set_noise(self.algorithm.draw_noise(shape, self.generator), 0)
+        noise = self._noise_rows[self._noise_cursor]
         self._noise_cursor += 1
         return noise
+
+    def _set_noise(self, noise: Tensor, cursor: int) -> None:
+        self._noise = noise
+        self._noise_rows = noise.unbind(0)
+        self._noise_cursor = cursor
 
     def _learning_reward(self, outcome: EnvStep) -> ArrayLike:
         if self.reward_scaler is None:
