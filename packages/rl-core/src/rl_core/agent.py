@@ -15,10 +15,9 @@ from rl_core.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.logger import Logger
-from rl_core.observations import to_tensors
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
-from rl_core.spaces import event_shape, flatten_observation, leaf_spaces
+from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.trainer import Trainer, TrainingResult
 from rl_core.types import ArrayLike, ArrayObservation, Json, Observation, State
 
@@ -164,23 +163,24 @@ class Agent:
         """Close the environments."""
         self.parts.envs.close()
 
-    def _as_batch(self, arrays: ArrayObservation) -> tuple[Observation, bool]:
+    def _as_batch(self, observation: ArrayObservation) -> tuple[Observation, bool]:
+        """Bring observations to the declared dtypes and the device, with a batch axis."""
         leaves = leaf_spaces(self.actor.observation_space)
-        if isinstance(arrays, Mapping):
-            assert isinstance(leaves, Mapping)
-            shapes = {key: event_shape(leaf) for key, leaf in leaves.items()}
-            batched = {key: _is_batch(key, arrays[key], shapes[key]) for key in shapes}
-            is_batch = all(batched.values())
-            tensors = to_tensors(arrays, self.actor.device)
-            assert not isinstance(tensors, Tensor)
-            return tensors if is_batch else {
-                k: t.unsqueeze(0) for k, t in tensors.items()
-            }, is_batch
-        assert not isinstance(leaves, Mapping)
-        is_batch = _is_batch("observation", arrays, event_shape(leaves))
-        tensor = to_tensors(arrays, self.actor.device)
-        assert isinstance(tensor, Tensor)
-        return tensor if is_batch else tensor.unsqueeze(0), is_batch
+        device = self.actor.device
+        if not isinstance(leaves, Mapping):
+            array, is_batch = _checked("observation", observation, leaves)
+            tensor = torch.as_tensor(array, dtype=tensor_dtype(leaves), device=device)
+            return tensor if is_batch else tensor.unsqueeze(0), is_batch
+        assert isinstance(observation, Mapping)
+        tensors, batched = {}, []
+        for key, leaf in leaves.items():
+            array, is_batch = _checked(key, observation[key], leaf)
+            tensor = torch.as_tensor(array, dtype=tensor_dtype(leaf), device=device)
+            tensors[key] = tensor if is_batch else tensor.unsqueeze(0)
+            batched.append(is_batch)
+        if len(set(batched)) > 1:
+            raise DataError("some entries of the observation are batches and others are not")
+        return tensors, batched[0]
 
 
 def make(
@@ -243,12 +243,14 @@ def load(
     return agent
 
 
-def _is_batch(name: str, value: ArrayLike, shape: tuple[int, ...]) -> bool:
-    if tuple(value.shape) == shape:
-        return False
-    if tuple(value.shape[1:]) == shape and value.ndim == len(shape) + 1:
-        return True
+def _checked(name: str, value: object, space: Space) -> tuple[ArrayLike, bool]:
+    """Compare an observation's shape with its space; say whether it has a batch axis."""
+    array = value if isinstance(value, Tensor) else np.asarray(value)
+    shape = event_shape(space)
+    if tuple(array.shape) == shape:
+        return array, False
+    if array.ndim == len(shape) + 1 and tuple(array.shape[1:]) == shape:
+        return array, True
     raise DataError(
-        f"{name}: expected shape {shape}, or (N, {', '.join(map(str, shape))}) for a batch, got "
-        f"{tuple(value.shape)}"
+        f"{name}: expected shape {shape}, or {('N', *shape)} for a batch, got {tuple(array.shape)}"
     )

@@ -48,10 +48,8 @@ class EpisodeTracker:
         ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
         self._return += to_numbers(outcome.reward)
         self._length += valid
-        if outcome.final_observation is None:
-            self.episode_start = ~valid
-        else:
-            self.episode_start = ended | ~valid
+        # Rows whose final observation is kept apart show the next episode's first one already.
+        self.episode_start = ~valid if outcome.final_observation is None else ended
         if not np.count_nonzero(ended):
             return []
         episodes = [

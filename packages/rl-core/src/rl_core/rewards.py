@@ -53,7 +53,7 @@ class RewardScaler:
         sums = self._sum if valid.all() else self._sum[valid]
         if len(sums):
             self._include(sums)
-        self._sum[ended | ~valid] = 0.0
+        self._sum[ended] = 0.0
         scaled = np.clip(reward / np.sqrt(self._var + self.epsilon), -self.clip, self.clip)
         return np.asarray(scaled, dtype=np.float32)
 

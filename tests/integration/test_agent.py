@@ -1,0 +1,163 @@
+"""Agents: made by name, composed by hand, saved, loaded, and asked for actions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+import rl_core
+from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_core import Agent, CheckpointError, ConfigError, DataError, Trainer
+from rl_core.build import Sections
+from rl_core.types import Json
+from rl_envs import make_vec
+from rl_storages import RolloutStorage
+
+SMALL: Sections = {
+    "env": {"num_envs": 2},
+    "storage": {"num_steps": 16},
+    "actor": {"hidden_sizes": [8]},
+    "algorithm": {"mini_batch_size": 16, "num_epochs": 1},
+}
+
+
+def small_agent(**algorithm_options: Json) -> Agent:
+    algorithm = {**SMALL["algorithm"], **algorithm_options}
+    return rl_core.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "algorithm": algorithm})
+
+
+def test_options_reach_every_part() -> None:
+    agent = rl_core.make("ppo", "CartPole-v1", options=SMALL, learning_rate=0.5)
+    assert agent.recipe.algorithm["learning_rate"] == 0.5
+    assert agent.recipe.algorithm["num_epochs"] == 1
+    assert agent.recipe.actor["hidden_sizes"] == [8]
+    assert agent.parts.envs.num_envs == 2
+    assert isinstance(agent.parts.storage, RolloutStorage)
+    assert agent.parts.storage.num_steps == 16
+
+
+def test_same_seed_same_weights_and_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    first, second = small_agent(), small_agent()
+    assert torch.equal(torch.rand(3), expected)
+    for one, other in zip(first.actor.parameters(), second.actor.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_training_twice_from_one_seed_gives_identical_weights() -> None:
+    weights = []
+    for _ in range(2):
+        agent = small_agent()
+        agent.train(128)
+        weights.append(torch.cat([p.detach().flatten() for p in agent.actor.parameters()]))
+    assert torch.equal(weights[0], weights[1])
+
+
+@pytest.mark.parametrize("observation", [[0.1, 0.2, 0.3, 0.4], np.full(4, 0.1), torch.zeros(4)])
+def test_predict_takes_lists_arrays_and_tensors(observation: object) -> None:
+    action, state = small_agent().predict(observation)
+    assert action.shape == ()
+    assert action in (0, 1)
+    assert state == {}
+
+
+def test_predict_answers_a_batch_row_by_row() -> None:
+    agent = small_agent()
+    batch = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    actions, _ = agent.predict(batch)
+    assert actions.tolist() == [int(agent.predict(row)[0]) for row in batch]
+
+
+def test_predict_refuses_another_shape() -> None:
+    with pytest.raises(DataError, match=r"expected shape \(4,\).*got \(3,\)"):
+        small_agent().predict(np.zeros(3))
+
+
+def test_predict_samples_when_asked() -> None:
+    agent = small_agent()
+    rows = np.zeros((200, 4), dtype=np.float32)
+    actions, _ = agent.predict(rows, deterministic=False)
+    assert 20 < int(actions.sum()) < 180  # a fresh policy is close to a fair coin
+
+
+def test_a_saved_agent_comes_back_and_trains_on(tmp_path: Path) -> None:
+    agent = small_agent()
+    agent.train(64)
+    agent.save(tmp_path)
+    loaded = rl_core.load(tmp_path)
+    rows = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    assert np.array_equal(agent.predict(rows)[0], loaded.predict(rows)[0])
+    assert loaded.train(160).total_steps >= 160
+
+
+def test_loading_from_nowhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        rl_core.load(tmp_path)
+
+
+def test_parts_composed_by_hand_are_described_by_name(tmp_path: Path) -> None:
+    envs = make_vec("CartPole-v1", num_envs=2, seed=0)
+    actor = OnPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OnPolicyActorConfig(hidden_sizes=(8,)),
+    )
+    algorithm = PPO(actor, PPOConfig(mini_batch_size=16, num_epochs=1))
+    trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, run_dir=tmp_path)
+    trainer.train(total_steps=64)
+    loaded = rl_core.load(tmp_path)
+    assert loaded.recipe.env.name == "CartPole-v1"
+    assert loaded.recipe.storage["num_steps"] == 16
+    for one, other in zip(actor.parameters(), loaded.actor.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Doubled(nn.Module):
+    """A user's own extractor."""
+
+    out_features = 8
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return torch.cat([observation, observation], -1)
+
+
+def test_a_custom_part_must_be_given_again(tmp_path: Path) -> None:
+    envs = make_vec("CartPole-v1", num_envs=2, seed=0)
+
+    def new_actor() -> OnPolicyActor:
+        return OnPolicyActor(
+            envs.single_observation_space, envs.single_action_space, feature_extractor=Doubled()
+        )
+
+    actor = new_actor()
+    algorithm = PPO(actor, PPOConfig(mini_batch_size=16, num_epochs=1))
+    trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, run_dir=tmp_path)
+    trainer.train(total_steps=32)
+    with pytest.raises(ConfigError, match="actor was built from Python objects"):
+        rl_core.load(tmp_path)
+    with pytest.raises(ConfigError, match="expected Actor"):
+        rl_core.load(tmp_path, parts={"actor": Doubled()})
+    loaded = rl_core.load(tmp_path, parts={"actor": new_actor()})
+    for one, other in zip(actor.parameters(), loaded.actor.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(rl_core.PluginError, match="did you mean 'ppo'"):
+        rl_core.make("pppo", "CartPole-v1")
+    with pytest.raises(ConfigError, match="learning_rate"):
+        small_agent(learning_rat=0.1)
+    with pytest.raises(ConfigError, match="did you mean 'actor'"):
+        rl_core.make("ppo", "CartPole-v1", options={"actr": {}})
+
+
+def test_the_action_space_is_the_environments() -> None:
+    agent = rl_core.make("ppo", "Pendulum-v1", seed=0, options=SMALL)
+    assert isinstance(agent.actor.action_space, spaces.Box)
+    action, _ = agent.predict(np.zeros(3))
+    assert agent.actor.action_space.contains(action)
