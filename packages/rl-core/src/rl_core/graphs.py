@@ -43,7 +43,7 @@ def compile_graph(
     ahead_of_time = getattr(compiled, "aot_compile", None)
     if ahead_of_time is None:
         return compiled
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch._dynamo.config.patch(record_runtime_overhead=False):
         warnings.simplefilter("ignore", DeprecationWarning)
         graph = ahead_of_time((arguments, {}))
     graph.disable_guard_check()
