@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,15 @@ from torch import Tensor, nn
 
 import rl_core
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_core import Agent, CheckpointError, ConfigError, DataError, Trainer
+from rl_core import (
+    Agent,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    SpaceError,
+    Trainer,
+    evaluate_policy,
+)
 from rl_core.build import Sections
 from rl_core.types import Json
 from rl_envs import make_vec
@@ -161,3 +170,22 @@ def test_the_action_space_is_the_environments() -> None:
     assert isinstance(agent.actor.action_space, spaces.Box)
     action, _ = agent.predict(np.zeros(3))
     assert agent.actor.action_space.contains(action)
+
+
+def test_gymnasiums_own_environments_go_straight_in() -> None:
+    envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
+    algorithm = PPO(actor, PPOConfig(mini_batch_size=16, num_epochs=1))
+    test_env = gymnasium.make("CartPole-v1")
+    trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, test_envs=test_env)
+    result = trainer.train(total_steps=64)
+    assert result.evaluation is not None
+    assert evaluate_policy(algorithm, test_env, num_episodes=2).num_episodes == 2
+
+
+def test_an_actor_for_other_spaces_is_refused() -> None:
+    envs = make_vec("CartPole-v1", num_envs=2)
+    other = make_vec("Acrobot-v1")
+    actor = OnPolicyActor(other.single_observation_space, other.single_action_space)
+    with pytest.raises(SpaceError, match="environments' observation space"):
+        Trainer(envs, PPO(actor), RolloutStorage(num_steps=32))

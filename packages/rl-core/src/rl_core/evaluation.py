@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rl_core.actor import Actor
-from rl_core.env import VecEnv, make_gym_vec
+from rl_core.env import AnyEnv, VecEnv, as_vec_env, make_gym_vec
 from rl_core.episodes import EpisodeTracker
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.observations import to_tensors
@@ -80,7 +80,7 @@ class EvaluationResult:
 @torch.no_grad()
 def evaluate_policy(
     policy: HasActor | Actor,
-    env: str | VecEnv,
+    env: str | AnyEnv,
     num_episodes: int = 100,
     *,
     deterministic: bool = True,
@@ -95,7 +95,8 @@ def evaluate_policy(
 
     Args:
         policy: an actor, or what has one.
-        env: a Gymnasium id, or environments; given ones are reset, not closed.
+        env: a Gymnasium id, or environments, Gymnasium's own included; given ones are reset, not
+            closed.
         num_episodes: how many episodes in all, at least 1.
         deterministic: take the distribution's mode, or sample.
         num_envs: how many to step together when ``env`` is an id.
@@ -111,7 +112,9 @@ def evaluate_policy(
     actor = policy if isinstance(policy, Actor) else policy.actor
     with _evaluating(actor):
         if not isinstance(env, str):
-            return _run(actor, env, num_episodes, deterministic, seed, max_episode_steps)
+            return _run(
+                actor, as_vec_env(env), num_episodes, deterministic, seed, max_episode_steps
+            )
         with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
             return _run(actor, envs, num_episodes, deterministic, seed, max_episode_steps)
 

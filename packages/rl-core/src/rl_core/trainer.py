@@ -22,7 +22,7 @@ from rl_core.checkpoint import (
 )
 from rl_core.collector import Collector
 from rl_core.description import describe
-from rl_core.env import VecEnv
+from rl_core.env import AnyEnv, VecEnv, as_vec_env
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_metrics
 from rl_core.gradients import CompileMode
@@ -30,6 +30,7 @@ from rl_core.logger import JsonlLogger, Logger
 from rl_core.recipe import Recipe
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.spaces import check_same_space
 from rl_core.storage import AnyStorage, Storage
 from rl_core.threads import num_threads_for, thread_count
 from rl_core.trainer_config import TrainerConfig as TrainerConfig
@@ -80,7 +81,7 @@ class Trainer:
     """Collect, update, evaluate, log and checkpoint, until the run is over.
 
     Args:
-        envs: environments to learn in.
+        envs: environments to learn in; Gymnasium's own go straight in.
         algorithm: what learns.
         storage: where transitions go; allocated here.
         config: options.
@@ -95,18 +96,19 @@ class Trainer:
 
     Raises:
         ConfigError: when parts or options contradict each other.
+        SpaceError: when the actor was built for other spaces than the environments have.
     """
 
     def __init__(
         self,
-        envs: VecEnv,
+        envs: AnyEnv,
         algorithm: Algorithm[ConfigT, BatchT],
         storage: Storage[BatchT],
         *,
         config: TrainerConfig | None = None,
         seed: int | None = None,
         run_dir: str | Path | None = None,
-        test_envs: VecEnv | Callable[[], VecEnv] | None = None,
+        test_envs: AnyEnv | Callable[[], AnyEnv] | None = None,
         loggers: Sequence[Logger] = (),
         callbacks: Sequence[Callback] = (),
         recipe: Recipe | None = None,
@@ -114,7 +116,7 @@ class Trainer:
         self.config = config or TrainerConfig()
         self.algorithm: AnyAlgorithm = algorithm
         self.storage: AnyStorage = storage
-        self.envs = envs
+        self.envs = envs = as_vec_env(envs)
         self.seed = secrets.randbits(31) if seed is None else seed
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
@@ -210,7 +212,7 @@ class Trainer:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if self._open_test_envs is None:
             given = self._test_envs
-            self._open_test_envs = given if isinstance(given, VecEnv) else given()
+            self._open_test_envs = as_vec_env(given() if callable(given) else given)
         if num_episodes is None:
             num_episodes = self.algorithm.schedule.num_test_episodes
         seed = spawn_seed(self.seed, "test")
@@ -364,7 +366,7 @@ class Trainer:
 
     def _close_test_envs(self) -> None:
         """Close test environments that were made here; given ones belong to the giver."""
-        if self._open_test_envs is not None and self._open_test_envs is not self._test_envs:
+        if self._open_test_envs is not None and callable(self._test_envs):
             self._open_test_envs.close()
         self._open_test_envs = None
 
@@ -427,6 +429,13 @@ class Trainer:
                 f"{type(self.algorithm).__name__} learns from {needs.__name__}, but "
                 f"{type(self.storage).__name__} gives {gives.__name__}; choose a storage that fits"
             )
+        actor, envs = self.algorithm.actor, self.envs
+        check_same_space(
+            actor.observation_space,
+            envs.single_observation_space,
+            "environments' observation space",
+        )
+        check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
         schedule = self.algorithm.schedule
         if schedule.test_every is not None and self._test_envs is None:
             raise ConfigError("test_every needs test environments: give the Trainer test_envs")

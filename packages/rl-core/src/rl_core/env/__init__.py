@@ -4,6 +4,7 @@ from rl_core.env.adapter import GymVecEnv as GymVecEnv
 from rl_core.env.contract import EnvStep as EnvStep
 from rl_core.env.contract import VecEnv as VecEnv
 from rl_core.env.guard import EnvGuard as EnvGuard
+from rl_core.env.maker import AnyEnv as AnyEnv
 from rl_core.env.maker import EnvFunction as EnvFunction
 from rl_core.env.maker import EnvMaker as EnvMaker
 from rl_core.env.maker import EnvWrapper as EnvWrapper

@@ -179,7 +179,11 @@ def make_gym_vec(
     return maker.sync(num_envs, seed=seed, component=component)
 
 
-def as_vec_env(envs: VecEnv | VectorEnv | gymnasium.Env) -> VecEnv:
+AnyEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
+"""What can be stepped: the toolbox's own vectors, Gymnasium's, and a single environment."""
+
+
+def as_vec_env(envs: AnyEnv) -> VecEnv:
     """Take a user's own environments as they are.
 
     Args:

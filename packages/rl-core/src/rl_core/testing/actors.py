@@ -65,7 +65,7 @@ class ActorSuite:
                 next(iter(cls.observation_spaces)),
                 next(iter(cls.action_spaces)),
             )
-            pairs = [(first_seen, done) for done in cls.action_spaces]
+            pairs = [(first_seen, acting) for acting in cls.action_spaces]
             pairs += [(seen, first_done) for seen in cls.observation_spaces if seen != first_seen]
             metafunc.parametrize("case", pairs, ids=["-".join(pair) for pair in pairs])
 
@@ -214,8 +214,8 @@ class ActorSuite:
         actor = self._actor(case)
         actor.update_normalization(_sequence(actor))
         torch.manual_seed(99)
-        seen, done = case
-        other = self.make_actor(self.observation_spaces[seen], self.action_spaces[done])
+        seen, acting = case
+        other = self.make_actor(self.observation_spaces[seen], self.action_spaces[acting])
         other.load_state_dict(actor.state_dict())
         check_same_state(dict(other.state_dict()), dict(actor.state_dict()))
         state, start, row = _some_state(actor), _starts()[0], _row(actor, 0)
@@ -243,8 +243,8 @@ class ActorSuite:
 
     def _actor(self, case: tuple[str, str]) -> Actor:
         torch.manual_seed(1)
-        seen, done = case
-        actor = self.make_actor(self.observation_spaces[seen], self.action_spaces[done])
+        seen, acting = case
+        actor = self.make_actor(self.observation_spaces[seen], self.action_spaces[acting])
         actor.requires_grad_(False)
         # A fresh policy is nearly uniform, whatever it sees: nothing could be told apart.
         for parameter in actor.parameters():
