@@ -184,7 +184,6 @@ class OnPolicyActor(Actor):
         return ActionEvaluation(
             distribution,
             distribution.log_prob(action),
-            distribution.entropy(),
             self.value_head(value_features).squeeze(-1),
             states,
         )

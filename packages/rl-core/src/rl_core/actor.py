@@ -40,16 +40,19 @@ class ActionEvaluation:
     Attributes:
         distribution: over actions, batch axes those of the observations.
         log_prob: shape `(*batch,)`.
-        entropy: shape `(*batch,)`.
         value: shape `(*batch,)`; None for an actor without a state-value function.
         state: recurrent state after each step, each `(*batch, S)`.
     """
 
     distribution: Distribution
     log_prob: Tensor
-    entropy: Tensor
     value: Tensor | None
     state: State
+
+    @property
+    def entropy(self) -> Tensor:
+        """The policy's entropy, `(*batch,)`, computed where a loss asks for it."""
+        return self.distribution.entropy()
 
 
 class Actor(nn.Module, ABC):
@@ -218,6 +221,4 @@ class Actor(nn.Module, ABC):
             episode_start: shape of the batch axes, bool; only recurrent actors need it.
         """
         distribution, state = self.distribution(observation, state, episode_start)
-        return ActionEvaluation(
-            distribution, distribution.log_prob(action), distribution.entropy(), None, state
-        )
+        return ActionEvaluation(distribution, distribution.log_prob(action), None, state)

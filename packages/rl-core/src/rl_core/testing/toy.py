@@ -112,7 +112,6 @@ class ToyActor(Actor):
         return ActionEvaluation(
             distribution,
             distribution.log_prob(action),
-            distribution.entropy(),
             self.value_layer(features).squeeze(-1),
             after,
         )
