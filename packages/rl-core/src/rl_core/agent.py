@@ -13,7 +13,7 @@ from rl_core.build import Parts, Sections, build, build_test_envs, build_trainer
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from rl_core.errors import CheckpointError, ConfigError, DataError
-from rl_core.evaluation import EvaluationResult, evaluate_policy
+from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_mode
 from rl_core.logger import Logger
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
@@ -108,10 +108,8 @@ class Agent:
         if episode_start is not None:
             start = torch.as_tensor(episode_start, device=first.device)
         noise = None if deterministic else self.actor.draw_noise((count,), self._generator)
-        training = self.actor.training
-        self.actor.eval()
-        output = self.actor.get_action(tensors, state, noise, deterministic, start)
-        self.actor.train(training)
+        with evaluation_mode(self.actor):
+            output = self.actor.get_action(tensors, state, noise, deterministic, start)
         action = output.env_action.cpu().numpy()
         return (action if batched else action[0]), output.state
 

@@ -110,7 +110,7 @@ def evaluate_policy(
     if num_episodes < 1:
         raise ConfigError(f"num_episodes must be at least 1, got {num_episodes}")
     actor = policy if isinstance(policy, Actor) else policy.actor
-    with _evaluating(actor):
+    with evaluation_mode(actor):
         if not isinstance(env, str):
             return _run(
                 actor, as_vec_env(env), num_episodes, deterministic, seed, max_episode_steps
@@ -120,7 +120,7 @@ def evaluate_policy(
 
 
 @contextmanager
-def _evaluating(actor: Actor) -> Iterator[None]:
+def evaluation_mode(actor: Actor) -> Iterator[None]:
     """Put every module into evaluation mode within a block, and back into its own mode after it."""
     modes = [(module, module.training) for module in actor.modules()]
     actor.eval()

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 Array: TypeAlias = npt.NDArray[np.generic]
@@ -47,21 +46,3 @@ def map_observation(function: Callable[[Tensor], Tensor], observation: Observati
     if isinstance(observation, Tensor):
         return function(observation)
     return {key: function(value) for key, value in observation.items()}
-
-
-def leading_shape(observation: Observation, event_dims: int | Mapping[str, int]) -> torch.Size:
-    """Return the batch axes of an observation.
-
-    Args:
-        observation: shape `(*batch, *event)`, or a dict of such.
-        event_dims: the number of event axes, per key for a dict observation.
-
-    Returns:
-        The shape that comes before the event axes.
-    """
-    if isinstance(observation, Tensor):
-        assert isinstance(event_dims, int)
-        return observation.shape[: observation.dim() - event_dims]
-    assert not isinstance(event_dims, int)
-    key, value = next(iter(observation.items()))
-    return value.shape[: value.dim() - event_dims[key]]
