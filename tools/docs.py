@@ -56,12 +56,13 @@ def reference_problems() -> list[str]:
         (module, name)
         for module, tree in trees.items()
         if not any(part.startswith("_") for part in module.split("."))
+        and not any(_is_facade(trees, package) for package in _enclosing(module))
         for name in defined_names(tree)
     }
     public |= {
-        _origin(trees, *imported)
+        _home(trees, *imported)
         for module, tree in trees.items()
-        if "." not in module
+        if "." not in module or _is_facade(trees, module)
         for imported in exported_names(tree)
     }
     problems += [f"{module}.{name} is on no page" for module, name in sorted(public - set(shown))]
@@ -131,6 +132,26 @@ def _origin(trees: dict[str, ast.Module], module: str, name: str) -> tuple[str, 
         if exported == name:
             return _origin(trees, source, name)
     return module, name
+
+
+def _home(trees: dict[str, ast.Module], module: str, name: str) -> tuple[str, str]:
+    """Return from where a name is meant to be imported: its package, if that re-exports it."""
+    origin, name = _origin(trees, module, name)
+    for package in _enclosing(origin):
+        if name in (exported for _, exported in exported_names(trees[package])):
+            return package, name
+    return origin, name
+
+
+def _enclosing(module: str) -> list[str]:
+    """Name the packages around a module, outermost first, but for the distribution's own."""
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(2, len(parts))]
+
+
+def _is_facade(trees: dict[str, ast.Module], package: str) -> bool:
+    """Return whether a package's names are those that it re-exports."""
+    return "." in package and any(True for _ in exported_names(trees[package]))
 
 
 def _is_text(statement: ast.stmt) -> bool:

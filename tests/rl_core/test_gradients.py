@@ -1,3 +1,4 @@
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_core.gradients import (
+    CompileMode,
     Gradients,
     GradientStep,
     HyperParameters,
@@ -161,6 +163,96 @@ def test_a_target_may_move_every_other_step() -> None:
     assert slow.x.item() == 1.0
     step.step(torch.tensor([4.0]), {})  # a: 0.6 -> 0.2
     assert slow.x.item() == pytest.approx(0.75 * 1.0 + 0.25 * 0.2)
+
+
+def test_a_target_follows_a_part_of_what_a_group_learns() -> None:
+    net = nn.Module()
+    net.first, net.second, net.third = Numbers(1.0), Numbers(2.0, 3.0), Numbers(4.0)
+    slow = Numbers(0.0, 0.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput(sum((p.sum() for p in net.parameters()), torch.zeros(())))
+
+    target = TargetNetwork(module="slow", source="net.second", tau="tau")
+    step = _step({"net": net, "slow": slow}, loss, [_group("net")], [target], hyper={"tau": 0.5})
+    step.step(torch.zeros(1), {})
+    assert slow.x.tolist() == pytest.approx([0.5 * 1.9, 0.5 * 2.9])
+    assert not slow.x.requires_grad
+
+
+def test_a_target_must_follow_parameters_of_one_group() -> None:
+    net = nn.Module()
+    net.first, net.second = Numbers(1.0), Numbers(2.0)
+    groups = [
+        replace(_group("one"), modules=("net.first",)),
+        replace(_group("two"), modules=("net.second",)),
+    ]
+    slow = copy.deepcopy(net)
+    target = TargetNetwork(module="slow", source="net", tau="tau")
+    with pytest.raises(ConfigError, match="all of them learned by one parameter group"):
+        _step({"net": net, "slow": slow}, _linear(), groups, [target], hyper={"tau": 0.5})
+    missing = TargetNetwork(module="slwo", source="net", tau="tau")
+    with pytest.raises(ConfigError, match="the loss has no module 'slwo'"):
+        _step({"net": net, "slow": slow}, _linear(), groups, [missing], hyper={"tau": 0.5})
+
+
+def test_a_targets_buffers_are_those_of_its_source_after_a_phase() -> None:
+    a, slow = Numbers(1.0), Numbers(1.0)
+    for module in (a, slow):
+        module.register_buffer("mean", torch.zeros(2))
+    target = TargetNetwork(module="slow", source="a", tau="tau")
+    step = _step({"a": a, "slow": slow}, _linear(a), [_group("a")], [target], hyper={"tau": 0.5})
+    a.get_buffer("mean").fill_(3.0)
+    step.step(torch.ones(1), {})
+    assert slow.get_buffer("mean").tolist() == [0.0, 0.0]
+    step.end_phase()
+    assert slow.get_buffer("mean").tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("compile_mode", ["off", "on"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_rare_target_needs_no_graph_of_its_own(compile_mode: CompileMode) -> None:
+    if compile_mode == "on" and not has_cpp_compiler():
+        pytest.skip("no C++ compiler")
+    step, slow = _followed(every=3, tau="one")
+    step._hyper.register_buffer("one", torch.tensor(1.0))
+    step.compile(compile_mode, torch.tensor([1.0]), {})
+    seen = []
+    for gradient in (1.0, 1.0, 1.0, 1.0, 1.0, math.nan):
+        step.step(torch.tensor([gradient]), {})
+        seen.append(slow.x.item())
+    # After 3 steps the source is at 0.7; the sixth is not finite, and the target stays.
+    assert seen == pytest.approx([1.0, 1.0, 0.7, 0.7, 0.7, 0.7])
+    assert len(step._graphs) == (1 if compile_mode == "on" else 0)
+
+
+@pytest.mark.parametrize("compile_mode", ["off", "on"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_loss_leaves_out_what_is_not_due(compile_mode: CompileMode) -> None:
+    if compile_mode == "on" and not has_cpp_compiler():
+        pytest.skip("no C++ compiler")
+    a, b = Numbers(0.0), Numbers(0.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        total, metrics = (a.x * batch).sum(), {"loss/a": batch.sum()}
+        if module.is_due("b"):
+            total = total + (b.x * batch).sum()
+            metrics["loss/b"] = 10.0 * batch.sum()
+        return LossOutput(total, metrics)
+
+    numbers = HyperParameters({"learning_rate": 0.1})
+    module = LossModule(loss, {"a": a, "b": b}, numbers)
+    step = GradientStep(module, numbers, [_group("a"), _group("b", every=2)])
+    step.compile(compile_mode, torch.tensor([1.0]), {})
+    for value in (1.0, 2.0, 3.0, 4.0):
+        step.step(torch.tensor([value]), {})
+    assert a.x.item() == pytest.approx(-1.0)
+    assert b.x.item() == pytest.approx(-0.6)
+    # Each metric is the mean over the steps that had it.
+    assert step.read_metrics() == pytest.approx(
+        {"loss/a": 2.5, "loss/b": 30.0, "gradients/a_norm": 2.5, "gradients/b_norm": 3.0}
+    )
+    assert module.is_due("b")  # outside a step, everything is
 
 
 def test_a_target_stays_where_the_step_was_not_finite_or_the_rate_is_zero() -> None:
@@ -340,7 +432,7 @@ def test_a_group_takes_whole_names_and_leaves_frozen_parts_of_it() -> None:
 def test_a_target_of_other_shapes_is_refused() -> None:
     a, slow = Numbers(1.0), Numbers(1.0, 2.0)
     target = TargetNetwork(module="slow", source="a", tau="tau")
-    with pytest.raises(ConfigError, match="'slow' does not match group 'a'"):
+    with pytest.raises(ConfigError, match="'slow' must have the parameters of 'a'"):
         _step({"a": a, "slow": slow}, _linear(a), [_group("a")], [target], hyper={"tau": 0.1})
 
 
@@ -349,7 +441,7 @@ def test_a_saved_state_of_another_shape_is_refused() -> None:
     a, b = Numbers(1.0), Numbers(1.0, 2.0)
     one = _step({"a": a}, _linear(a), [_group("a", optimizer=adam)])
     other = _step({"a": b}, _linear(b), [_group("a", optimizer=adam)])
-    with pytest.raises(CheckpointError, match="optimiser state 'exp_avg' of 'a'"):
+    with pytest.raises(CheckpointError, match="optimizers/a: 'exp_avg' should have shape"):
         other.load_state_dict(one.state_dict())
 
 

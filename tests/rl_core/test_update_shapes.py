@@ -144,7 +144,7 @@ class Entropic(ReplayAlgorithm):
     """Policy, twin critics and a learned temperature, each with an optimiser, as in SAC."""
 
     def __init__(self, actor: ActorCritic, config: ReplayConfig | None = None) -> None:
-        self.target_critics = copy.deepcopy(actor.critics).requires_grad_(False)
+        self.target_critics = copy.deepcopy(actor.critics)
         self.temperature = Temperature()
         modules = {"target_critics": self.target_critics, "temperature": self.temperature}
         super().__init__(actor, config or ReplayConfig(), modules=modules)
@@ -165,7 +165,7 @@ class Entropic(ReplayAlgorithm):
         )
 
     def target_networks(self) -> tuple[TargetNetwork, ...]:
-        return (TargetNetwork(module="target_critics", source="critics", tau="tau"),)
+        return (TargetNetwork(module="target_critics", source="actor.critics", tau="tau"),)
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
         shape = (len(batch.reward),)
@@ -201,8 +201,8 @@ class Delayed(ReplayAlgorithm):
     """A policy and its target that move every other step, and smoothed targets, as in TD3."""
 
     def __init__(self, actor: ActorCritic, config: ReplayConfig | None = None) -> None:
-        self.target_critics = copy.deepcopy(actor.critics).requires_grad_(False)
-        self.target_policy = copy.deepcopy(actor.policy).requires_grad_(False)
+        self.target_critics = copy.deepcopy(actor.critics)
+        self.target_policy = copy.deepcopy(actor.policy)
         modules = {"target_critics": self.target_critics, "target_policy": self.target_policy}
         super().__init__(actor, config or ReplayConfig(), modules=modules)
 
@@ -221,8 +221,8 @@ class Delayed(ReplayAlgorithm):
 
     def target_networks(self) -> tuple[TargetNetwork, ...]:
         return (
-            TargetNetwork(module="target_critics", source="critics", tau="tau", every=2),
-            TargetNetwork(module="target_policy", source="policy", tau="tau", every=2),
+            TargetNetwork(module="target_critics", source="actor.critics", tau="tau", every=2),
+            TargetNetwork(module="target_policy", source="actor.policy", tau="tau", every=2),
         )
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:

@@ -13,8 +13,10 @@ from rl_core.algorithm import EnvSpec as EnvSpec
 from rl_core.algorithm import Scheduled as Scheduled
 from rl_core.algorithm import UpdateSchedule as UpdateSchedule
 from rl_core.algorithm import Weights as Weights
+from rl_core.batch import ReplayBatch as ReplayBatch
 from rl_core.batch import Rollout as Rollout
 from rl_core.batch import RolloutBatch as RolloutBatch
+from rl_core.batch import SequenceStart as SequenceStart
 from rl_core.batch import Transition as Transition
 from rl_core.callbacks import Callback as Callback
 from rl_core.collector import Collection as Collection

@@ -112,6 +112,63 @@ class RolloutBatch:
     extras: Extras = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceStart:
+    """How recurrent networks get into the state in which a replayed sequence begins.
+
+    Networks start from ``state`` and run over the ``burn_in`` observations without a gradient.
+
+    Attributes:
+        state: as it was stored while acting, before the first row of ``burn_in`` (or of the
+            sequence where there is none), each `(N, S)`.
+        burn_in: shape `(W, N, ...)`, the rows before the sequence; W may be 0.
+        episode_start: shape `(W + 1, N)`, bool: zero the state before these rows, of which the
+            last is the sequence's first. Rows before such a one belong to no episode and pad.
+    """
+
+    state: State
+    burn_in: Observation
+    episode_start: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBatch:
+    """Replayed transitions of up to n steps: `(N, ...)`, or sequences of them `(T, N, ...)`.
+
+    A transition goes from ``observation`` over ``num_steps`` rewards to what follows them. It is
+    shorter than n where the episode ended, or where the stored data breaks off; it never leaves
+    its episode.
+
+    Attributes:
+        observation: shape `(N, ...)`.
+        action: shape `(N, ...)`, actor-space.
+        reward: shape `(N, n)`: the rewards on the way, zeros beyond ``num_steps``.
+        num_steps: shape `(N,)`, int64, from 1 to n.
+        terminated: shape `(N,)`, bool: the episode ended there, nothing follows.
+        next_observation: shape `(N, ...)`: what follows the last of ``num_steps``; in a batch of
+            sequences, the n rows `(n, N, ...)` after its last row, so that row t is followed by
+            row t + ``num_steps`` of both together.
+        weight: shape `(N,)`, float: importance weights, 1 where all are drawn alike.
+        mask: shape `(N,)`, float: 1 for a transition, 0 for a row that pads.
+        key: shape `(N, 2)`, int64: slot and generation, by which a storage knows the sample again;
+            `(N, 2)` for sequences too.
+        start: how recurrent networks get into the first row; None in batches of transitions.
+        extras: what else was stored, each `(N, ...)`.
+    """
+
+    observation: Observation
+    action: Tensor
+    reward: Tensor
+    num_steps: Tensor
+    terminated: Tensor
+    next_observation: Observation
+    weight: Tensor
+    mask: Tensor
+    key: Tensor
+    start: SequenceStart | None = None
+    extras: Extras = field(default_factory=dict)
+
+
 PREPARED_COLUMNS = ("log_prob", "value", "advantage", "value_target")
 """The columns of a `RolloutBatch` that an algorithm's ``prepare`` must answer."""
 
@@ -129,5 +186,5 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum() / mask.sum().clamp(min=1.0)
 
 
-for _batch_type in (Rollout, RolloutBatch):
+for _batch_type in (Rollout, RolloutBatch, SequenceStart, ReplayBatch):
     torch.export.register_dataclass(_batch_type)

@@ -16,8 +16,9 @@ from rl_core.observations import to_tensors
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
+from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
-from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict, StateValue
+from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
 
 _NOISE_STEPS = 128
 """Steps for which noise is drawn ahead; a draw costs the same for one step as for many."""
@@ -107,15 +108,12 @@ class Collector:
         for _ in range(-(-n // envs.num_envs)):
             observation, state, start = self._observation, self._state, self._tracker.episode_start
             assert observation is not None
+            inputs = to_tensors(observation, self._device), state, self._next_noise()
+            starts = self._flag(start) if state else None
             if self.total_steps < start_steps:
-                output = algorithm.random_step(envs.num_envs, state, self.generator)
+                output = algorithm.random_step(*inputs, self.generator, episode_start=starts)
             else:
-                output = algorithm.acting_step(
-                    to_tensors(observation, self._device),
-                    state,
-                    self._next_noise(),
-                    episode_start=self._flag(start) if state else None,
-                )
+                output = algorithm.acting_step(*inputs, episode_start=starts)
             outcome = envs.step(self._to_env(output.env_action))
             ended = self._tracker.track(outcome)
             episodes += ended
@@ -179,33 +177,22 @@ class Collector:
         Environments that cannot be put back into the middle of their episodes start new ones, and
         other ones than at the start of the run.
         """
-        steps, episodes, cursor = (
-            state[key] for key in ("total_steps", "total_episodes", "noise_cursor")
-        )
-        generator, noise, scaler, envs, running = (
-            state[key] for key in ("generator", "noise", "reward_scaler", "envs", "running")
-        )
-        assert isinstance(steps, int)
-        assert isinstance(episodes, int)
-        assert isinstance(cursor, int)
-        assert isinstance(generator, Tensor)
-        assert isinstance(noise, Tensor)
-        assert isinstance(scaler, Mapping)
-        assert isinstance(envs, Mapping)
-        assert isinstance(running, Mapping)
-        self.total_steps, self.total_episodes = steps, episodes
-        set_generator_state(self.generator, generator)
-        self._set_noise(noise.to(self._device), cursor)
-        if self.reward_scaler is not None and scaler:
-            self.reward_scaler.load_state_dict(scaler)
+        saved = StateReader(state, "collector")
+        self.total_steps = saved.integer("total_steps")
+        self.total_episodes = saved.integer("total_episodes")
+        set_generator_state(self.generator, saved.tensor("generator"))
+        self._set_noise(saved.tensor("noise").to(self._device), saved.integer("noise_cursor"))
+        if self.reward_scaler is not None:
+            self.reward_scaler.load_state_dict(saved.tree("reward_scaler"))
+        envs = saved.tree("envs")
         self.envs.load_state_dict(envs)
         if envs:
             self.seed = None  # they know themselves how to go on
         elif self.seed is not None:
-            self.seed = resumed_seed(self.seed, steps)
+            self.seed = resumed_seed(self.seed, self.total_steps)
         self._observation = None
-        if running:
-            self._go_on(running)
+        if saved.tree("running"):
+            self._go_on(saved.reader("running"))
 
     def _running_episodes(self) -> StateDict:
         if self._observation is None or self.envs.resume_grade != "exact":
@@ -217,24 +204,18 @@ class Collector:
             "episodes": self._tracker.state_dict(),
         }
 
-    def _go_on(self, running: StateDict) -> None:
-        observation, state, episodes = (
-            running[key] for key in ("observation", "state", "episodes")
-        )
-        assert isinstance(observation, Mapping)
-        assert isinstance(state, Mapping)
-        assert isinstance(episodes, Mapping)
-        arrays = {key: self._to_array(value) for key, value in observation.items()}
+    def _go_on(self, running: StateReader) -> None:
+        arrays = {
+            key: self._to_array(value) for key, value in running.tensors("observation").items()
+        }
         self._observation = arrays.get("", arrays)
         self._state = {
             name: value.to(self._device, copy=True)
-            for name, value in state.items()
-            if isinstance(value, Tensor)
+            for name, value in running.tensors("state").items()
         }
-        self._tracker.load_state_dict(episodes)
+        self._tracker.load_state_dict(running.tree("episodes"))
 
-    def _to_array(self, value: StateValue) -> ArrayLike:
-        assert isinstance(value, Tensor)
+    def _to_array(self, value: Tensor) -> ArrayLike:
         return value.clone() if self.envs.array_type == "torch" else value.numpy().copy()
 
     def _next_noise(self) -> Tensor:

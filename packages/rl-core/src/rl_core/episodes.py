@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_core.env import EnvStep
+from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, StateDict
 
 
@@ -86,13 +87,13 @@ class EpisodeTracker:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`."""
-        returns, length, start = (state[key] for key in ("return", "length", "episode_start"))
-        assert isinstance(returns, Tensor)
-        assert isinstance(length, Tensor)
-        assert isinstance(start, Tensor)
-        self._return = returns.numpy().copy()
-        self._length = length.numpy().copy()
-        self.episode_start = start.numpy().copy()
+        saved = StateReader(state, "episodes")
+        for key, array in (
+            ("return", self._return),
+            ("length", self._length),
+            ("episode_start", self.episode_start),
+        ):
+            array[...] = saved.tensor(key, like=torch.from_numpy(array)).numpy()
 
 
 def to_numbers(value: ArrayLike) -> npt.NDArray[np.float32]:

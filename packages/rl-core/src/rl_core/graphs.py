@@ -37,6 +37,8 @@ def compile_graph(
         fullgraph=True,
         options={
             "cpp_wrapper": True,
+            # The exponential's vector form costs half the hyperbolic tangent's; off by 1e-7.
+            "cpp.use_decompose_tanh": True,
             "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
         },
     )
@@ -45,7 +47,10 @@ def compile_graph(
         return compiled
     with warnings.catch_warnings(), torch._dynamo.config.patch(record_runtime_overhead=False):
         warnings.simplefilter("ignore", DeprecationWarning)
-        graph = ahead_of_time((arguments, {}))
+        try:
+            graph = ahead_of_time((arguments, {}))
+        except OSError:  # the function was typed into an interpreter and has no source file
+            return compiled
     graph.disable_guard_check()
     unguarded: Callable[..., ResultT] = graph
     return unguarded

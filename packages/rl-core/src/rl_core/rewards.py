@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from rl_core.errors import CheckpointError
+from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
 FloatArray = npt.NDArray[np.float64]
@@ -78,13 +80,15 @@ class RewardScaler:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`."""
-        total, mean, var, count = (state[key] for key in ("sum", "mean", "var", "count"))
-        assert isinstance(total, list)
-        assert isinstance(mean, float)
-        assert isinstance(var, float)
-        assert isinstance(count, float)
-        self._sum = np.asarray(total, dtype=np.float64)
-        self._mean, self._var, self._count = mean, var, count
+        saved = StateReader(state, "reward_scaler")
+        sums = np.asarray(saved.numbers("sum"), dtype=np.float64)
+        if sums.shape != self._sum.shape:
+            raise CheckpointError(
+                f"reward_scaler: the saved state is of {len(sums)} environments, but there are "
+                f"{len(self._sum)}"
+            )
+        self._sum = sums
+        self._mean, self._var, self._count = (saved.number(key) for key in ("mean", "var", "count"))
 
     def forget_running_sums(self) -> None:
         """Start the sums anew, because the environments were reset."""

@@ -1,7 +1,6 @@
 """Slow and obvious storages: the oracle for fast ones, and enough for tests of everything else."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -10,26 +9,19 @@ from torch import Tensor
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.seeding import generator_state, set_generator_state
-from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation, observation_columns
-from rl_core.types import ArrayLike, ArrayObservation, StateDict
-
-
-@dataclass(slots=True)
-class _Row:
-    """What one environment did in one step.
-
-    Attributes:
-        columns: observation, action, reward, flags, states and extras by name.
-        next_observation: what the environment showed next, by column.
-        successor: what the action led to, by column: another observation than the next one where
-            an episode ended and the environment reset in the same step.
-        prepared: what the algorithm attached.
-    """
-
-    columns: dict[str, Tensor]
-    next_observation: dict[str, Tensor]
-    successor: dict[str, Tensor]
-    prepared: dict[str, Tensor] = field(default_factory=dict)
+from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation
+from rl_core.testing._rows import (
+    Row,
+    below,
+    breaks_off,
+    is_elsewhere,
+    put_below,
+    row_at,
+    row_of,
+    slice_columns,
+    stack,
+)
+from rl_core.types import StateDict
 
 
 class ReferenceRolloutStorage(Storage[RolloutBatch]):
@@ -52,7 +44,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         self.num_steps = num_steps
         self._spec: StorageSpec | None = None
         self._generator = torch.Generator()
-        self._rows: list[list[_Row]] = []
+        self._rows: list[list[Row]] = []
 
     @property
     def is_allocated(self) -> bool:
@@ -83,21 +75,21 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         successor = transition.next_observation if final is None else final
         for env, rows in enumerate(self._rows):
             columns = {
-                **_row_of(transition.observation, env),
+                **row_of(transition.observation, env),
                 "action": transition.action[env],
-                "reward": _tensor(transition.reward[env]),
-                "terminated": _tensor(transition.terminated[env]),
-                "truncated": _tensor(transition.truncated[env]),
-                "valid": _tensor(transition.valid[env]),
-                "episode_start": _tensor(transition.episode_start[env]),
+                "reward": torch.as_tensor(transition.reward[env]),
+                "terminated": torch.as_tensor(transition.terminated[env]),
+                "truncated": torch.as_tensor(transition.truncated[env]),
+                "valid": torch.as_tensor(transition.valid[env]),
+                "episode_start": torch.as_tensor(transition.episode_start[env]),
                 **{f"state/{name}": transition.state[name][env] for name in spec.state_sizes},
                 **{f"extras/{name}": transition.extras[name][env] for name in spec.extras},
             }
             rows.append(
-                _Row(
+                Row(
                     {name: value.clone().to(spec.device) for name, value in columns.items()},
-                    _row_of(transition.next_observation, env, spec.device),
-                    _row_of(successor, env, spec.device),
+                    row_of(transition.next_observation, env, spec.device),
+                    row_of(successor, env, spec.device),
                 )
             )
 
@@ -141,10 +133,10 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
             units = [max(unit, 0) for unit in chosen]  # padding borrows a row and is masked
             if spec.state_sizes:
                 steps = range(len(self))
-                sequences = [_stack([self._sample(t, env) for t in steps], 0) for env in units]
-                batch = _stack(sequences, 1)
+                sequences = [stack([self._sample(t, env) for t in steps], 0) for env in units]
+                batch = stack(sequences, 1)
             else:
-                batch = _stack([self._sample(*divmod(unit, spec.num_envs)) for unit in units], 0)
+                batch = stack([self._sample(*divmod(unit, spec.num_envs)) for unit in units], 0)
             counts = torch.tensor([unit >= 0 for unit in chosen], device=spec.device)
             yield RolloutBatch(
                 observation=join_observation(batch),
@@ -156,7 +148,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
                 mask=(batch["valid"] & counts).to(torch.float32),
                 episode_start=batch["episode_start"],
                 state={name: batch[f"state/{name}"][0] for name in spec.state_sizes},
-                extras=_below("extras/", batch),
+                extras=below("extras/", batch),
             )
 
     def rollout(self) -> Rollout:
@@ -172,11 +164,11 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         finals = []
         for env, rows in enumerate(self._rows):
             for step, row in enumerate(rows):
-                if step + 1 < len(rows) and _breaks_off(row, rows[step + 1].columns):
+                if step + 1 < len(rows) and breaks_off(row, rows[step + 1].columns):
                     columns["truncated"][step, env] = True
                 if columns["truncated"][step, env]:
                     finals.append((step, env, row.successor))
-        last = _stack([rows[-1].next_observation for rows in self._rows], 0)
+        last = stack([rows[-1].next_observation for rows in self._rows], 0)
         nothing = {name: column[:0] for name, column in last.items()}
         return Rollout(
             observation=join_observation(columns),
@@ -192,9 +184,9 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
                 [(step, env) for step, env, _ in finals], dtype=torch.int64, device=spec.device
             ).reshape(-1, 2),
             final_observation=join_observation(
-                _stack([successor for _, _, successor in finals], 0) if finals else nothing
+                stack([successor for _, _, successor in finals], 0) if finals else nothing
             ),
-            extras=_below("extras/", columns),
+            extras=below("extras/", columns),
         )
 
     def attach(self, columns: Mapping[str, Tensor]) -> None:
@@ -233,20 +225,19 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         Raises:
             ConfigError: when the rows are not all stored.
         """
-        self._allocated()
+        spec = self._allocated()
         if not 0 <= start <= end <= len(self):
             raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
         if start == end:
-            num_envs = len(self._rows)
             return {
-                name: torch.zeros((0, num_envs, *shape), dtype=dtype)
-                for name, (shape, dtype) in self._expected().items()
+                name: torch.zeros((0, spec.num_envs, *shape), dtype=dtype)
+                for name, (shape, dtype) in slice_columns(spec).items()
             }
         rows = [row for rows in self._rows for row in rows[start:end]]
         return {
             **self._stacked([row.columns for row in rows]),
-            **_put("next/", self._stacked([row.next_observation for row in rows])),
-            **_put("successor/", self._stacked([row.successor for row in rows])),
+            **put_below("next/", self._stacked([row.next_observation for row in rows])),
+            **put_below("successor/", self._stacked([row.successor for row in rows])),
         }
 
     def insert_data_slice(self, data: DataSlice) -> None:
@@ -258,7 +249,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         """
         spec = self._allocated()
         length = len(data["reward"]) if "reward" in data else 0
-        for name, (shape, dtype) in self._expected().items():
+        for name, (shape, dtype) in slice_columns(spec).items():
             column = data.get(name)
             if column is None:
                 raise DataError(f"data slice lacks column '{name}'")
@@ -269,7 +260,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
                 )
         if len(self) + length > self.num_steps:
             raise DataError(f"data slice of {length} rows does not fit")
-        following, successors = _below("next/", data), _below("successor/", data)
+        following, successors = below("next/", data), below("successor/", data)
         own = {
             name: column
             for name, column in data.items()
@@ -277,10 +268,10 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         }
         for env, rows in enumerate(self._rows):
             added = [
-                _Row(_at(own, t, env), _at(following, t, env), _at(successors, t, env))
+                Row(row_at(own, t, env), row_at(following, t, env), row_at(successors, t, env))
                 for t in range(length)
             ]
-            if spec.state_sizes and rows and added and _is_elsewhere(rows[-1], added[0].columns):
+            if spec.state_sizes and rows and added and is_elsewhere(rows[-1], added[0].columns):
                 raise DataError("a recurrent rollout cannot go on in another episode's middle")
             rows += added
 
@@ -327,72 +318,3 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
             .contiguous()
             for name, value in rows[0].items()
         }
-
-    def _expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        spec = self._allocated()
-        observation = observation_columns(spec.observation)
-        expected = {name: (leaf.shape, leaf.dtype) for name, leaf in observation.items()}
-        expected |= {
-            f"{prefix}/{name}": (leaf.shape, leaf.dtype)
-            for prefix in ("next", "successor")
-            for name, leaf in observation.items()
-        }
-        expected["action"] = (spec.action.shape, spec.action.dtype)
-        expected["reward"] = ((), torch.float32)
-        for name in ("terminated", "truncated", "valid", "episode_start"):
-            expected[name] = ((), torch.bool)
-        for name, size in spec.state_sizes.items():
-            expected[f"state/{name}"] = ((size,), torch.float32)
-        for name, extra in spec.extras.items():
-            expected[f"extras/{name}"] = (extra.shape, extra.dtype)
-        return expected
-
-
-def _breaks_off(row: _Row, following: Mapping[str, Tensor]) -> bool:
-    """Whether an unfinished episode is followed by a row of another one."""
-    columns = row.columns
-    if columns["terminated"] or columns["truncated"] or not columns["valid"]:
-        return False
-    return bool(following["episode_start"]) or _is_elsewhere(row, following)
-
-
-def _is_elsewhere(row: _Row, following: Mapping[str, Tensor]) -> bool:
-    """Whether what follows a row neither goes on from it nor begins an episode."""
-    return not following["episode_start"] and any(
-        not torch.equal(value, following[name]) for name, value in row.next_observation.items()
-    )
-
-
-def _tensor(value: ArrayLike) -> Tensor:
-    return torch.as_tensor(value)
-
-
-def _row_of(
-    observation: ArrayObservation, env: int, device: torch.device | None = None
-) -> dict[str, Tensor]:
-    named: Mapping[str, ArrayLike] = (
-        {f"observation/{key}": value for key, value in observation.items()}
-        if isinstance(observation, Mapping)
-        else {"observation": observation}
-    )
-    return {name: _tensor(value[env]).clone().to(device) for name, value in named.items()}
-
-
-def _stack(rows: list[dict[str, Tensor]], axis: int) -> dict[str, Tensor]:
-    return {name: torch.stack([row[name] for row in rows], axis) for name in rows[0]}
-
-
-def _at(columns: Mapping[str, Tensor], step: int, env: int) -> dict[str, Tensor]:
-    return {name: column[step, env].clone() for name, column in columns.items()}
-
-
-def _below(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): column
-        for name, column in columns.items()
-        if name.startswith(prefix)
-    }
-
-
-def _put(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: column for name, column in columns.items()}

@@ -1,0 +1,59 @@
+"""Acting as a compiled graph, where that gains something."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from rl_core.actor import Actor
+from rl_core.graphs import compile_graph
+from rl_core.types import Observation
+
+ActingGraph: TypeAlias = Callable[[Observation, Tensor], tuple[Tensor, Tensor]]
+"""From observation and noise to the actor's and the environment's action."""
+
+
+class ActingGraphs:
+    """Compiled sampling of a feed-forward actor, one graph per number of environments.
+
+    Args:
+        actor: what acts.
+    """
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._graphs: dict[torch.Size, ActingGraph] = {}
+
+    def __call__(
+        self, observation: Observation, noise: Tensor, must_compile: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Sample actions.
+
+        Args:
+            observation: shape `(B, ...)`.
+            noise: shape `(B, ...)`.
+            must_compile: raise what compiling raises, instead of going on uncompiled.
+
+        Returns:
+            The actor's and the environment's action, each `(B, ...)`.
+        """
+        graph = self._graphs.get(noise.shape)
+        if graph is None:
+            graph = self._graphs[noise.shape] = self._compile(observation, noise, must_compile)
+        return graph(observation, noise)
+
+    def _compile(self, observation: Observation, noise: Tensor, must_compile: bool) -> ActingGraph:
+        def act(observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor]:
+            output = self._actor.get_action(observation, {}, noise)
+            return output.action, output.env_action
+
+        if noise.device.type != "cpu":
+            return act
+        try:
+            graph: ActingGraph = compile_graph(act, (observation, noise), noise.device)
+        except Exception:
+            if must_compile:
+                raise
+            return act
+        return graph

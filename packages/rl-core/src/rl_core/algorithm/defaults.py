@@ -1,0 +1,43 @@
+"""What an algorithm wants for an environment when the user names nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import gymnasium
+
+from rl_core.recipe import ComponentSpec
+from rl_core.types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What a recipe's defaults may depend on.
+
+    Attributes:
+        name: registered name or Gymnasium id.
+        observation_space: of one environment.
+        action_space: of one environment.
+    """
+
+    name: str
+    observation_space: gymnasium.Space[object]
+    action_space: gymnasium.Space[object]
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultRecipe:
+    """The parts an algorithm wants when the user names none.
+
+    Attributes:
+        actor: by registered name.
+        storage: by registered name.
+        env: options such as ``num_envs``.
+        algorithm: options that differ from the config's defaults for this environment.
+        trainer: options of the trainer.
+    """
+
+    actor: ComponentSpec
+    storage: ComponentSpec
+    env: Mapping[str, Json]
+    algorithm: Mapping[str, Json]
+    trainer: Mapping[str, Json]

@@ -1,0 +1,30 @@
+"""The fields of a config that may change while running."""
+
+import typing
+from dataclasses import fields, is_dataclass, replace
+
+from rl_core.errors import ConfigError
+from rl_core.schedules import Schedule, as_schedule
+
+Scheduled = float | Schedule
+"""The type of a config field that may change while running: a number, or a schedule of them."""
+
+
+def schedules_of(config: object) -> dict[str, Schedule]:
+    """Find the fields that may change while running; those set to None are left out."""
+    if not is_dataclass(config):
+        raise ConfigError(f"config must be a dataclass, got {type(config).__name__}")
+    hints = typing.get_type_hints(type(config))
+    return {
+        field.name: as_schedule(getattr(config, field.name))
+        for field in fields(config)
+        if Schedule in typing.get_args(hints[field.name])
+        and getattr(config, field.name) is not None
+    }
+
+
+def check_value(config: object, name: str, value: float | Schedule) -> None:
+    """Let the config's own checks judge a new value."""
+    assert is_dataclass(config)
+    assert not isinstance(config, type)
+    replace(config, **{name: value})

@@ -1,0 +1,49 @@
+"""How data collection and gradient steps take turns."""
+
+from dataclasses import dataclass
+
+from rl_core.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpdateSchedule:
+    """How data collection and gradient steps take turns.
+
+    Attributes:
+        start_steps: environment transitions collected with uniformly random actions first.
+        update_after: no update before this many environment transitions.
+        update_every: environment transitions between updates; None takes the storage's rollout.
+        num_epochs: passes over the data in an update.
+        num_mini_batch: minibatches per epoch.
+        mini_batch_size: samples per minibatch; on-policy, only one of the two is given.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation.
+
+    Raises:
+        ConfigError: for a negative or zero count.
+    """
+
+    start_steps: int = 0
+    update_after: int = 0
+    update_every: int | None = None
+    num_epochs: int = 1
+    num_mini_batch: int | None = None
+    mini_batch_size: int | None = None
+    test_every: int | None = None
+    num_test_episodes: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("start_steps", "update_after"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in (
+            "update_every",
+            "num_epochs",
+            "num_mini_batch",
+            "mini_batch_size",
+            "test_every",
+            "num_test_episodes",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")

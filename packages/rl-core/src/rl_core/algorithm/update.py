@@ -1,0 +1,44 @@
+"""The order of steps in an update that almost all algorithms share."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from rl_core.batch import RolloutBatch
+from rl_core.storage import AnyStorage
+
+if TYPE_CHECKING:
+    from rl_core.algorithm.contract import AnyAlgorithm
+
+
+def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, float]:
+    """Update an algorithm from a storage: the order of steps that almost all algorithms share.
+
+    Args:
+        algorithm: what learns.
+        storage: what it learns from.
+
+    Returns:
+        The metrics of preparing a rollout; empty off-policy.
+    """
+    schedule = algorithm.schedule
+    step = algorithm.gradients
+    prepared: Mapping[str, Tensor] = {}
+    rollout = None
+    if algorithm.batch_type is RolloutBatch:
+        rollout = storage.rollout()
+        columns, prepared = algorithm.prepare(rollout)
+        storage.attach(columns)
+    storage.before_gradients()
+    step.begin_phase()
+    for _ in range(schedule.num_epochs):
+        for batch in storage.generate_batches(schedule.num_mini_batch, schedule.mini_batch_size):
+            storage.after_gradients(batch, algorithm.gradient_step(batch))
+        if step.stopped:
+            break
+    if rollout is not None and step.learns:
+        algorithm.actor.update_normalization(rollout.observation, rollout.valid)
+    step.end_phase()
+    storage.after_update()
+    return {name: float(value) for name, value in prepared.items()}

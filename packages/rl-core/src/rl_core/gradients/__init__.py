@@ -1,0 +1,12 @@
+"""The gradient step: loss, gradient, clipping, optimiser and target movement, as one function."""
+
+from rl_core.gradients.exchange import Gradients as Gradients
+from rl_core.gradients.groups import ParameterGroup as ParameterGroup
+from rl_core.gradients.groups import TargetNetwork as TargetNetwork
+from rl_core.gradients.loss import HyperParameters as HyperParameters
+from rl_core.gradients.loss import LossModule as LossModule
+from rl_core.gradients.loss import LossOutput as LossOutput
+from rl_core.gradients.loss import Noise as Noise
+from rl_core.gradients.step import CompiledStep as CompiledStep
+from rl_core.gradients.step import CompileMode as CompileMode
+from rl_core.gradients.step import GradientStep as GradientStep

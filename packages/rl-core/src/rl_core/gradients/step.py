@@ -1,0 +1,403 @@
+"""Gradient steps in their three forms: compiled, through autograd, and cut in two.
+
+Uncompiled, the loss goes through autograd and a fused optimiser. Compiled, everything is one graph
+over explicit parameter vectors. Both see the same noise, which is drawn outside, and agree within
+rounding.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.gradients.exchange import Gradients
+from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
+from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
+from rl_core.gradients.metrics import MetricSums, mean_metrics
+from rl_core.graphs import compile_graph, tensor_shapes
+from rl_core.optimizers import new_optimizer_state, optimizer_step
+from rl_core.stateful import StateReader
+from rl_core.types import StateDict
+
+BatchT = TypeVar("BatchT")
+
+CompiledStep: TypeAlias = Callable[..., Mapping[str, Tensor]]
+"""A compiled step, from vectors, optimiser states, batch and noise to per-sample results."""
+
+CompileMode = Literal["auto", "on", "off"]
+"""Whether the gradient step is compiled; ``auto`` decides by the length of the run."""
+
+
+class GradientStep(Generic[BatchT]):
+    """Takes gradient steps on an algorithm's loss.
+
+    Args:
+        loss: a module whose forward is the loss.
+        hyper: the algorithm's hyper-parameters.
+        groups: which parameters are learned, and how.
+        targets: which modules follow which.
+
+    Attributes:
+        vectors: the parameters, by group, by target's module, and ``frozen``.
+        optimizer_states: by group.
+        count: gradient steps taken.
+
+    Raises:
+        ConfigError: when groups or targets do not fit the loss's parameters.
+    """
+
+    def __init__(
+        self,
+        loss: LossModule[BatchT],
+        hyper: HyperParameters,
+        groups: Sequence[ParameterGroup],
+        targets: Sequence[TargetNetwork] = (),
+    ) -> None:
+        self._loss = loss
+        self._hyper = hyper
+        self._layout = ParameterLayout(loss, groups, targets)
+        self._groups = {group.name: group for group in groups}
+        self._targets = tuple(targets)
+        # A target that keeps no group's pace moves after the graph: it needs no graph of its own.
+        paces = {1, *(group.every for group in groups)}
+        self._rare_targets = tuple(target for target in targets if target.every not in paces)
+        self.vectors = self._layout.vectors
+        self._device = next(iter(self.vectors.values())).values.device
+        self.optimizer_states = {
+            name: new_optimizer_state(group.optimizer, self.vectors[name].values)
+            for name, group in self._groups.items()
+        }
+        self.count = 0
+        self._stopped = torch.zeros((), dtype=torch.bool, device=self._device)
+        self._applied = torch.zeros((), dtype=torch.bool, device=self._device)
+        self._skipped = torch.zeros((), device=self._device)
+        self._metrics: dict[Due, MetricSums] = {}
+        self._computed: Gradients | None = None
+        self._is_compiled = False
+        self._graphs: dict[tuple[object, ...], CompiledStep] = {}
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether steps run as a compiled graph."""
+        return self._is_compiled
+
+    def compile(self, mode: CompileMode, batch: BatchT, noise: Noise) -> bool:
+        """Compile the step, trying it on a batch without changing any parameter.
+
+        Args:
+            mode: ``"on"`` raises when compiling fails; ``"auto"`` falls back with one warning;
+                ``"off"`` goes back to the uncompiled form.
+            batch: one to trace with; later ones should have its shapes.
+            noise: likewise.
+
+        Returns:
+            Whether steps are compiled now.
+
+        Raises:
+            ConfigError: when compiling was asked for and fails.
+        """
+        self._is_compiled = False
+        self._graphs.clear()
+        if mode == "off":
+            return False
+        if self._device.type == "cuda":
+            for vector in self.vectors.values():
+                torch._dynamo.mark_static_address(vector.values)
+        try:
+            self._stopped.fill_(True)
+            self._graph(self._due(), batch, noise)(*self._tensors(), batch, noise)
+        except Exception as error:
+            reason = _reason(error)
+            if mode == "on":
+                raise ConfigError(
+                    f"compile='on', but compiling the gradient step failed ({reason}); "
+                    "install a C++ compiler (g++ or clang++), or use compile='off'"
+                ) from error
+            warnings.warn(
+                f"compiling the gradient step failed ({reason}); going on uncompiled",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return False
+        finally:
+            self.begin_phase()
+            self._forget_metrics()
+        self._is_compiled = True
+        return True
+
+    def step(self, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
+        """Take one step.
+
+        Returns:
+            The loss's per-sample results.
+        """
+        samples: Mapping[str, Tensor]
+        due = self._due()
+        if self._is_compiled:
+            samples = self._graph(due, batch, noise)(*self._tensors(), batch, noise)
+        else:
+            finite, output = self._autograd(due, batch, noise)
+            self._apply(due, finite, output.stop, output.metrics)
+            samples = _detached(output.samples)
+        self._end_step()
+        return samples
+
+    def compute_gradients(self, batch: BatchT, noise: Noise, num_samples: int) -> Gradients:
+        """Compute gradients and change nothing."""
+        finite, output = self._autograd(self._due(), batch, noise)
+        self._computed = Gradients(
+            self.count,
+            num_samples,
+            {name: self.vectors[name].gradient.clone() for name in self._groups},
+            bool(finite),
+            _detached(output.metrics),
+            _detached(output.samples),
+            output.stop is not None and bool(output.stop),
+        )
+        return self._computed
+
+    def apply_gradients(self, gradients: Gradients | None) -> None:
+        """Clip, step and move targets, with given gradients or those computed last.
+
+        Raises:
+            ConfigError: when a group's gradient is missing or has another size, or when none is
+                given and none was computed.
+        """
+        gradients = gradients or self._computed
+        if gradients is None:
+            raise ConfigError("no gradients were given and none were computed before")
+        for name in self._groups:
+            vector = self.vectors[name]
+            given = gradients.tensors.get(name)
+            if given is None or given.shape != vector.gradient.shape:
+                got = "none" if given is None else str(tuple(given.shape))
+                raise ConfigError(
+                    f"gradients of group '{name}': expected shape "
+                    f"{tuple(vector.gradient.shape)}, got {got}"
+                )
+        for name in self._groups:
+            self.vectors[name].gradient.copy_(gradients.tensors[name])
+        self._apply(
+            self._due(),
+            torch.tensor(gradients.finite, device=self._device),
+            torch.tensor(gradients.stop, device=self._device),
+            {name: metric.to(self._device) for name, metric in gradients.metrics.items()},
+        )
+        self._end_step()
+
+    def begin_phase(self) -> None:
+        """Let steps count again after a loss asked to stop."""
+        self._stopped.fill_(False)
+
+    def end_phase(self) -> None:
+        """Let targets have the buffers, such as running statistics, of what they follow."""
+        self._layout.copy_buffers()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a loss asked for the phase to stop."""
+        return bool(self._stopped)
+
+    @property
+    def learns(self) -> bool:
+        """Whether any group has a learning rate above 0."""
+        return any(float(self._hyper[group.learning_rate]) > 0.0 for group in self._groups.values())
+
+    def read_metrics(self) -> dict[str, float]:
+        """Return the means of the metrics since the last reading; empty without any step.
+
+        Raises:
+            NonFiniteError: when the loss or gradient of a step was not finite; that step
+                changed no parameter.
+            ConfigError: when the actor's parameters were moved or replaced meanwhile.
+        """
+        for vector in self.vectors.values():
+            vector.check_tied()
+        skipped = float(self._skipped)
+        means = mean_metrics(list(self._metrics.values()))
+        self._forget_metrics()
+        if skipped:
+            raise NonFiniteError(
+                f"{skipped:.0f} gradient steps since the last log had a loss or gradient that is "
+                "not finite; they changed no parameter. Lower the learning rate, bound the "
+                "gradient norm, or look for extreme rewards and observations"
+            )
+        return means
+
+    def _forget_metrics(self) -> None:
+        self._skipped.zero_()
+        for sums in self._metrics.values():
+            sums.clear()
+
+    def state_dict(self) -> StateDict:
+        """Return optimiser states and the counter; parameters belong to the modules."""
+        return {"count": self.count, "optimizers": self.optimizer_states}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            CheckpointError: when it belongs to other groups or sizes.
+        """
+        saved = StateReader(state, "gradients")
+        self.count = saved.integer("count")
+        optimizers = saved.reader("optimizers")
+        for group, tensors in self.optimizer_states.items():
+            of_group = optimizers.reader(group)
+            for name, tensor in tensors.items():
+                tensor.copy_(of_group.tensor(name, like=tensor))
+
+    def _graph(self, due: Due, batch: BatchT, noise: Noise) -> CompiledStep:
+        """Return the graph for these parts and shapes, compiling it the first time."""
+        key = (due, tensor_shapes(batch), tensor_shapes(noise))
+        graph = self._graphs.get(key)
+        if graph is None:
+            values, states = self._tensors()
+            with self._loss.moving(due.groups):
+                with torch.no_grad():
+                    self._sums(due, self._loss(batch, noise).metrics)
+                graph = compile_graph(
+                    partial(self._functional_step, due),
+                    (values, states, batch, noise),
+                    self._device,
+                )
+            self._graphs[key] = graph
+        return graph
+
+    def _due(self) -> Due:
+        number = self.count + 1
+        return Due(
+            tuple(group.name for group in self._groups.values() if number % group.every == 0),
+            tuple(
+                target.module
+                for target in self._targets
+                if number % target.every == 0 and target not in self._rare_targets
+            ),
+        )
+
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+        values = {name: vector.values for name, vector in self.vectors.items()}
+        return values, self.optimizer_states
+
+    def _functional_step(
+        self,
+        due: Due,
+        values: dict[str, Tensor],
+        states: dict[str, dict[str, Tensor]],
+        batch: BatchT,
+        noise: Noise,
+    ) -> Mapping[str, Tensor]:
+        learned = {name: values[name] for name in due.groups}
+        fixed = {name: vector for name, vector in values.items() if name not in learned}
+
+        def loss(vectors: dict[str, Tensor]) -> tuple[Tensor, LossOutput]:
+            parameters = self._layout.named({**vectors, **fixed})
+            output = self._loss.at(parameters, batch, noise)
+            return output.loss, output
+
+        gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)
+        finite = torch.isfinite(value)
+        self._finish(due, values, states, gradients, finite, output.stop, output.metrics)
+        samples: Mapping[str, Tensor] = output.samples
+        return samples
+
+    def _autograd(self, due: Due, batch: BatchT, noise: Noise) -> tuple[Tensor, LossOutput]:
+        for name in self._groups:
+            self.vectors[name].gradient.zero_()
+        with self._loss.moving(due.groups):
+            output: LossOutput = self._loss(batch, noise)
+        output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return torch.isfinite(output.loss.detach()), output
+
+    def _apply(
+        self, due: Due, finite: Tensor, stop: Tensor | None, metrics: Mapping[str, Tensor]
+    ) -> None:
+        values, states = self._tensors()
+        gradients = {name: self.vectors[name].gradient for name in due.groups}
+        self._finish(due, values, states, gradients, finite, stop, metrics)
+
+    @torch.no_grad()
+    def _finish(
+        self,
+        due: Due,
+        values: dict[str, Tensor],
+        states: dict[str, dict[str, Tensor]],
+        gradients: dict[str, Tensor],
+        finite: Tensor,
+        stop: Tensor | None,
+        metrics: Mapping[str, Tensor],
+    ) -> None:
+        """Clip, step, move targets and note metrics, all masked where the step must not count."""
+        norms = {name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()}
+        for norm in norms.values():
+            finite = finite & torch.isfinite(norm)
+        before = ~self._stopped
+        if stop is not None:
+            self._stopped.logical_or_(stop.detach())
+        apply = finite & ~self._stopped
+        for name, gradient in gradients.items():
+            group = self._groups[name]
+            if group.max_grad_norm is not None:
+                bound = self._hyper[group.max_grad_norm]
+                norm = self._joint_norm(group.max_grad_norm, norms)
+                gradient = gradient * (bound / (norm + 1e-6)).clamp(max=1.0)
+            rate = self._hyper[group.learning_rate]
+            # A rate of 0 must not fill the optimiser's moments either.
+            moves = apply & (rate > 0.0)
+            optimizer_step(group.optimizer, values[name], gradient, states[name], rate, moves)
+        for target in self._targets:
+            if target.module in due.targets:
+                self._move(target, values, apply)
+        if self._rare_targets:
+            self._applied.copy_(apply)
+        self._skipped.add_((~finite & before).to(torch.float32))
+        named = {**metrics, **{f"gradients/{name}_norm": norm for name, norm in norms.items()}}
+        self._sums(due, metrics).add(named, finite & before)
+
+    def _end_step(self) -> None:
+        self.count += 1
+        for target in self._rare_targets:
+            if self.count % target.every == 0:
+                values, _ = self._tensors()
+                self._move(target, values, self._applied)
+
+    @torch.no_grad()
+    def _move(self, target: TargetNetwork, values: Mapping[str, Tensor], apply: Tensor) -> None:
+        """Move a target where the step counts and what it follows is learned."""
+        group = self._groups[self._layout.group_of(target)]
+        learns = self._hyper[group.learning_rate] > 0.0
+        tau = torch.where(apply & learns, self._hyper[target.tau], 0.0)
+        slow = values[target.module]
+        slow.lerp_(self._layout.source_of(target, values), tau.to(slow.dtype))
+
+    def _joint_norm(self, bound: str, norms: Mapping[str, Tensor]) -> Tensor:
+        sharing = [
+            norm for name, norm in norms.items() if self._groups[name].max_grad_norm == bound
+        ]
+        if len(sharing) == 1:
+            return sharing[0]
+        joint: Tensor = torch.linalg.vector_norm(torch.stack(sharing))
+        return joint
+
+    def _sums(self, due: Due, metrics: Mapping[str, Tensor]) -> MetricSums:
+        """Return where the metrics of steps that move these parts are summed."""
+        sums = self._metrics.get(due)
+        if sums is None:
+            norms = [f"gradients/{name}_norm" for name in due.groups]
+            sums = self._metrics[due] = MetricSums([*metrics, *norms], self._device)
+        return sums
+
+
+def _reason(error: Exception) -> str:
+    """Find the line that says what went wrong; torch's first one only names the backend."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if not line.endswith("raised:")), repr(error))
+
+
+def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in tensors.items()}

@@ -1,0 +1,180 @@
+"""Choices among numbered actions, with masks of what is allowed."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_core.errors import DataError
+from rl_core.nn.distributions.base import Distribution
+from rl_core.nn.distributions.noise import NoiseKind
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Categorical(Distribution):
+    """One of n actions; the event is an int64 scalar.
+
+    Attributes:
+        logits: shape `(*batch, n)`; after construction, forbidden entries hold a large negative
+            number, so that they have probability 0 and drop out of entropy and KL.
+        mask: shape `(*batch, n)`, bool, True where an action is allowed; None allows all. A row
+            that forbids everything is not noticed here and becomes uniform: see `checked`.
+    """
+
+    noise_kind: ClassVar[NoiseKind] = "gumbel"
+    logits: Tensor
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask is not None:
+            object.__setattr__(self, "logits", _forbid(self.logits, self.mask))
+
+    @classmethod
+    def checked(cls, logits: Tensor, mask: Tensor) -> Self:
+        """Build a masked distribution after looking at the mask, which the constructor does not.
+
+        Args:
+            logits: shape `(*batch, n)`.
+            mask: shape `(*batch, n)`, bool, True where an action is allowed.
+
+        Raises:
+            DataError: when the mask has another shape or dtype, or a row forbids everything.
+        """
+        _check_mask(logits, mask, (logits.shape[-1],))
+        return cls(logits, mask)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Take the largest of logits plus Gumbel noise `(*batch, n)`."""
+        return torch.argmax(self.logits + noise, -1)
+
+    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample; see `Distribution.sample_with_log_prob`."""
+        action = self.sample(noise)
+        return action, self.log_prob(action)
+
+    def mode(self) -> Tensor:
+        """Return the likeliest action."""
+        return torch.argmax(self.logits, -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-probability of int64 actions `(*batch,)`."""
+        return F.log_softmax(self.logits, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy over the allowed actions."""
+        log_probs = F.log_softmax(self.logits, -1)
+        return -(log_probs.exp() * log_probs).sum(-1)
+
+    def kl_divergence(self, other: Self) -> Tensor:
+        """Return KL(self || other); very large where ``other`` forbids what this one allows."""
+        self._check_same_class(other)
+        log_probs = F.log_softmax(self.logits, -1)
+        other_log_probs = F.log_softmax(other.logits, -1)
+        return (log_probs.exp() * (log_probs - other_log_probs)).sum(-1)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class MultiCategorical(Distribution):
+    """Several independent choices; the event is `(k,)`, int64.
+
+    Attributes:
+        logits: shape `(*batch, sum(nvec))`, the choices' logits one after the other; masked as in
+            `Categorical`.
+        nvec: the number of actions of each choice.
+        mask: shape `(*batch, sum(nvec))`, bool, True where an action is allowed; None allows all.
+    """
+
+    noise_kind: ClassVar[NoiseKind] = "gumbel"
+    logits: Tensor
+    nvec: tuple[int, ...]
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask is not None:
+            object.__setattr__(self, "logits", _forbid(self.logits, self.mask))
+
+    @classmethod
+    def checked(cls, logits: Tensor, nvec: tuple[int, ...], mask: Tensor) -> Self:
+        """Build a masked distribution after looking at the mask, which the constructor does not.
+
+        Args:
+            logits: shape `(*batch, sum(nvec))`.
+            nvec: the number of actions of each choice.
+            mask: shape `(*batch, sum(nvec))`, bool, True where an action is allowed.
+
+        Raises:
+            DataError: when the mask has another shape or dtype, or forbids every action of a
+                choice.
+        """
+        _check_mask(logits, mask, nvec)
+        return cls(logits, nvec, mask)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Take the largest of logits plus Gumbel noise `(*batch, sum(nvec))` in each choice."""
+        return torch.argmax(_as_table(self.logits + noise, self.nvec), -1)
+
+    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample; see `Distribution.sample_with_log_prob`."""
+        action = self.sample(noise)
+        return action, self.log_prob(action)
+
+    def mode(self) -> Tensor:
+        """Return the likeliest action of each choice."""
+        return torch.argmax(_as_table(self.logits, self.nvec), -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the joint log-probability of int64 actions `(*batch, k)`."""
+        return self._log_probs().gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the sum of the choices' entropies."""
+        log_probs = self._log_probs()
+        return -(log_probs.exp() * log_probs).sum((-2, -1))
+
+    def kl_divergence(self, other: Self) -> Tensor:
+        """Return KL(self || other), the sum over the choices."""
+        self._check_same_class(other)
+        log_probs = self._log_probs()
+        return (log_probs.exp() * (log_probs - other._log_probs())).sum((-2, -1))
+
+    def _log_probs(self) -> Tensor:
+        return F.log_softmax(_as_table(self.logits, self.nvec), -1)  # (*batch, k, max(nvec))
+
+
+def _forbid(logits: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, logits, _forbidden(logits.dtype))
+
+
+def _forbidden(dtype: torch.dtype) -> float:
+    # Finite, so that 0 * log 0 is 0; smaller in half precision, where 1e8 would be infinite.
+    return max(-1e8, torch.finfo(dtype).min / 4.0)
+
+
+def _check_mask(logits: Tensor, mask: Tensor, nvec: tuple[int, ...]) -> None:
+    if mask.dtype != torch.bool or mask.shape != logits.shape:
+        raise DataError(
+            f"the action mask has shape {tuple(mask.shape)} and dtype {mask.dtype}; expected that "
+            f"of the logits, {tuple(logits.shape)}, and torch.bool"
+        )
+    allowed = torch.stack([part.any(-1) for part in torch.split(mask, list(nvec), -1)], -1).all(-1)
+    if not allowed.all():
+        raise DataError(
+            f"the action mask forbids every action in {int((~allowed).sum())} of "
+            f"{allowed.numel()} rows; expected at least one allowed"
+        )
+
+
+def _as_table(values: Tensor, nvec: tuple[int, ...]) -> Tensor:
+    """Cut `(*batch, sum(nvec))` into `(*batch, k, max(nvec))`, filled up with forbidden logits."""
+    largest = max(nvec)
+    if min(nvec) == largest:
+        return values.reshape((*values.shape[:-1], len(nvec), largest))
+    fill = _forbidden(values.dtype)
+    parts = torch.split(values, list(nvec), -1)
+    return torch.stack(
+        [F.pad(part, (0, largest - part.shape[-1]), value=fill) for part in parts], -2
+    )

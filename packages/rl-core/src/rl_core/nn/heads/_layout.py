@@ -1,0 +1,50 @@
+"""How the environment lays out an action: its dtype, and its shape against the actor's vector."""
+
+import math
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_core.errors import SpaceError
+
+
+def check_not_empty(space: gymnasium.Space[npt.NDArray[np.generic]], size: int) -> None:
+    """Refuse an action space without a single number.
+
+    Raises:
+        SpaceError: when ``size`` is 0.
+    """
+    if size == 0:
+        raise SpaceError(f"action space {space} is empty; expected at least one number")
+
+
+def tensor_dtype(space: spaces.Space[object]) -> torch.dtype:
+    """Return the dtype that the environment's actions have as tensors.
+
+    Raises:
+        SpaceError: when tensors have no such dtype.
+    """
+    try:
+        return torch.from_numpy(np.empty(0, dtype=space.dtype)).dtype
+    except TypeError:
+        raise SpaceError(
+            f"action space {space} has dtype {space.dtype}, which tensors do not have; expected "
+            "a dtype such as float32 or int64"
+        ) from None
+
+
+def unflatten(action: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Reshape `(*batch, n)` to `(*batch, *shape)`."""
+    return action if len(shape) == 1 else action.reshape((*action.shape[:-1], *shape))
+
+
+def flatten(env_action: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Reshape `(*batch, *shape)` to `(*batch, n)`."""
+    if len(shape) == 1:
+        return env_action
+    batch = env_action.shape[: env_action.dim() - len(shape)]
+    return env_action.reshape((*batch, math.prod(shape)))

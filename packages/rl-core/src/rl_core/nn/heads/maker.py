@@ -1,0 +1,59 @@
+"""The choice of the head that fits an action space."""
+
+import gymnasium
+from gymnasium import spaces
+
+from rl_core.errors import SpaceError
+from rl_core.nn.heads.base import ActionHead
+from rl_core.nn.heads.bernoulli import BernoulliHead
+from rl_core.nn.heads.categorical import CategoricalHead, MultiCategoricalHead
+from rl_core.nn.heads.gaussian import GaussianHead, SquashedGaussianHead
+
+
+def make_head(
+    action_space: gymnasium.Space[object],
+    in_features: int,
+    *,
+    squash: bool = False,
+    state_dependent_std: bool = False,
+    initial_log_std: float = 0.0,
+    gain: float = 0.01,
+) -> ActionHead:
+    """Build the head that fits an action space.
+
+    The three options about Gaussians concern Box spaces only.
+
+    Args:
+        action_space: Discrete, MultiDiscrete, MultiBinary, or a Box of floating-point numbers.
+        in_features: number of features.
+        squash: squash and scale to the bounds instead of clipping; the spread is then an output
+            of the network in any case.
+        state_dependent_std: the spread is an output of the network, not a parameter of its own.
+        initial_log_std: where the log standard deviations start.
+        gain: of the output layer's initialisation.
+
+    Raises:
+        SpaceError: when the space is none of these, or ``squash`` meets an infinite bound.
+    """
+    if isinstance(action_space, spaces.Discrete):
+        return CategoricalHead(action_space, in_features, gain=gain)
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return MultiCategoricalHead(action_space, in_features, gain=gain)
+    if isinstance(action_space, spaces.MultiBinary):
+        return BernoulliHead(action_space, in_features, gain=gain)
+    if not isinstance(action_space, spaces.Box):
+        raise SpaceError(
+            f"action space {action_space} is not supported; expected Discrete, MultiDiscrete, "
+            "MultiBinary or Box: wrap the environment so that its actions are one of these"
+        )
+    if squash:
+        return SquashedGaussianHead(
+            action_space, in_features, initial_log_std=initial_log_std, gain=gain
+        )
+    return GaussianHead(
+        action_space,
+        in_features,
+        state_dependent_std=state_dependent_std,
+        initial_log_std=initial_log_std,
+        gain=gain,
+    )

@@ -1,0 +1,11 @@
+"""The layout of a recipe's file."""
+
+from typing import TypeAlias
+
+from rl_core.types import Json
+
+FORMAT = 1
+"""The version of the layout; a recipe of a later version is refused."""
+
+Tables: TypeAlias = dict[str, Json]
+"""A recipe, or a part of one, in the layout of its file."""

@@ -1,0 +1,49 @@
+"""The test of the compiled gradient step."""
+
+import pytest
+import torch
+
+from rl_core.errors import NonFiniteError
+from rl_core.testing.algorithms._case import AlgorithmCase
+from rl_core.testing.algorithms._probes import learned, period, poisoned, tensors_of
+from rl_core.testing.algorithms.compiler import has_cpp_compiler
+from rl_core.testing.stateful import check_same_state, copy_state
+
+
+class CompilationTests(AlgorithmCase):
+    """Whether compiling changes nothing but the speed."""
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_the_compiled_step_agrees_with_the_eager_one(self) -> None:
+        """Within rounding, also where the step is masked; new numbers need no new graph."""
+        if not self.has_compile_test:
+            pytest.skip("another subclass compiles the same graph")
+        if not has_cpp_compiler():
+            pytest.skip("no C++ compiler")
+        eager, compiled = self._algorithm(), self._algorithm()
+        compiled.compile_mode = "on"
+        steps = period(eager)
+
+        def check_both(batch: object) -> None:
+            expected, got = (dict(a.gradient_step(batch)) for a in (eager, compiled))
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(
+                tensors_of(compiled), tensors_of(eager), rtol=1e-3, atol=1e-5, equal_nan=True
+            )
+
+        for seed in range(2 * steps):
+            check_both(self.make_batch(eager, seed))
+        expected = eager.read_metrics()
+        assert compiled.read_metrics() == pytest.approx(expected, rel=1e-3, abs=1e-5)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            name = eager.parameter_groups()[0].learning_rate
+            for algorithm in (eager, compiled):
+                algorithm.update_algorithm_parameter(name, 0.5 * float(algorithm.hyper[name]))
+            for seed in range(steps):
+                check_both(self.make_batch(eager, seed))
+            before = copy_state(learned(compiled))
+            for _ in range(steps):
+                compiled.gradient_step(poisoned(self.make_batch(eager, 1)))
+            check_same_state(learned(compiled), before)
+        with pytest.raises(NonFiniteError):
+            compiled.read_metrics()

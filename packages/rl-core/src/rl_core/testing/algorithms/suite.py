@@ -1,0 +1,40 @@
+"""All tests of an `Algorithm` in one class."""
+
+from typing import cast
+
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.stateful import Stateful
+from rl_core.testing.algorithms._acting import ActingTests
+from rl_core.testing.algorithms._compilation import CompilationTests
+from rl_core.testing.algorithms._gradient_steps import GradientStepTests
+from rl_core.testing.algorithms._losses import LossTests
+from rl_core.testing.algorithms._options import OptionTests
+from rl_core.testing.algorithms._probes import act
+from rl_core.testing.algorithms._weights import WeightTests
+from rl_core.types import StateValue
+
+
+class AlgorithmSuite(
+    GradientStepTests, LossTests, OptionTests, WeightTests, ActingTests, CompilationTests
+):
+    """Conformance tests of an `Algorithm`: subclass, supply `make_algorithm`, inherit the tests.
+
+    An algorithm that does not learn from rollouts supplies `make_batch` as well.
+
+    Attributes:
+        is_smooth: set it to False where the loss holds something constant that depends on the
+            parameters, such as a target, or where it cannot be computed in float64; its second
+            derivative is then not compared with finite differences.
+        has_compile_test: set it to False in all but one of several subclasses with the same
+            graph; the test takes about ten seconds and is skipped without a C++ compiler.
+    """
+
+    def make_part(self) -> Stateful:
+        """Return an algorithm to save and restore."""
+        return self._algorithm()
+
+    def use_part(self, part: Stateful) -> StateValue:
+        """Take two gradient steps and choose an action."""
+        algorithm = cast("AnyAlgorithm", part)
+        samples = [dict(self._step(algorithm, seed)) for seed in (1, 2)]
+        return [*samples, act(algorithm).action]

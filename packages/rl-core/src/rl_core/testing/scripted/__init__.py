@@ -1,0 +1,9 @@
+"""Tiny environments whose every value is known beforehand."""
+
+from rl_core.testing.scripted.counting import CountingEnv as CountingEnv
+from rl_core.testing.scripted.faulty import FaultName as FaultName
+from rl_core.testing.scripted.faulty import FaultyEnv as FaultyEnv
+from rl_core.testing.scripted.identity import IDENTITY_SPACES as IDENTITY_SPACES
+from rl_core.testing.scripted.identity import IdentityEnv as IdentityEnv
+from rl_core.testing.scripted.info import Info as Info
+from rl_core.testing.scripted.memory import MemoryCueEnv as MemoryCueEnv

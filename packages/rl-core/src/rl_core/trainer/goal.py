@@ -1,0 +1,40 @@
+"""When a run is over."""
+
+from dataclasses import dataclass
+
+from rl_core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The count at which a run is over.
+
+    Attributes:
+        unit: ``steps``, ``episodes`` or ``updates``.
+        target: how many in all.
+    """
+
+    unit: str
+    target: int
+
+    @classmethod
+    def choose(cls, steps: int | None, episodes: int | None, updates: int | None) -> "Goal":
+        """Take the one count that is given.
+
+        Raises:
+            ConfigError: when not just one is given, or it is below 1.
+        """
+        given = {
+            unit: count
+            for unit, count in (("steps", steps), ("episodes", episodes), ("updates", updates))
+            if count is not None
+        }
+        if len(given) != 1:
+            raise ConfigError(
+                "give just one of total_steps, total_episodes and total_updates, got "
+                f"{', '.join(f'total_{unit}' for unit in given) or 'none'}"
+            )
+        ((unit, target),) = given.items()
+        if target < 1:
+            raise ConfigError(f"total_{unit} must be at least 1, got {target}")
+        return cls(unit, target)

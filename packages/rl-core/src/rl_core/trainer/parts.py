@@ -1,0 +1,77 @@
+"""Whether the parts of a run fit together, and what is settled from all of them."""
+
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.batch import RolloutBatch
+from rl_core.env import VecEnv
+from rl_core.errors import ConfigError
+from rl_core.gradients import CompileMode
+from rl_core.spaces import check_same_space
+from rl_core.storage import AnyStorage
+
+_COMPILE_PAYS_AFTER = {"cpu": 30_000, "cuda": 3_000}
+"""Gradient steps from which compiling saves more time than it takes, by kind of device."""
+
+
+def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
+    """Make sure that algorithm and storage fit each other and the environments.
+
+    Raises:
+        ConfigError: when options contradict each other.
+        SpaceError: when the actor was built for other spaces than the environments have.
+    """
+    needs, gives = algorithm.batch_type, storage.batch_type
+    if needs is not gives:
+        raise ConfigError(
+            f"{type(algorithm).__name__} learns from {needs.__name__}, but "
+            f"{type(storage).__name__} gives {gives.__name__}; choose a storage that fits"
+        )
+    actor = algorithm.actor
+    check_same_space(
+        actor.observation_space,
+        envs.single_observation_space,
+        "environments' observation space",
+    )
+    check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
+    if storage.rollout_steps is None:
+        return
+    schedule = algorithm.schedule
+    rows = storage.rollout_steps * envs.num_envs
+    if schedule.update_every not in (None, rows):
+        raise ConfigError(
+            f"update_every={schedule.update_every}, but a rollout is learned from when it is "
+            f"complete, after {rows} rows; leave update_every out"
+        )
+    if schedule.update_after or schedule.start_steps:
+        raise ConfigError(
+            "update_after and start_steps do not go with a rollout storage, which has no room "
+            "for more than it is learned from; leave them at 0"
+        )
+
+
+def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> int:
+    """Return how many rows of environments are collected before each update.
+
+    Raises:
+        ConfigError: when neither the schedule nor the storage says so.
+    """
+    if algorithm.schedule.update_every is not None:
+        return algorithm.schedule.update_every
+    if storage.batch_type is not RolloutBatch or storage.rollout_steps is None:
+        raise ConfigError("the algorithm's schedule names no update_every")
+    return storage.rollout_steps * envs.num_envs
+
+
+def worthwhile_compile_mode(algorithm: AnyAlgorithm, updates: float, rows: int) -> CompileMode:
+    """Decide whether compiling pays for itself.
+
+    Args:
+        algorithm: what learns.
+        updates: how many are to come.
+        rows: of environments between two updates.
+    """
+    if algorithm.actor.is_recurrent:
+        return "off"
+    schedule = algorithm.schedule
+    batches = schedule.num_mini_batch or -(-rows // (schedule.mini_batch_size or rows))
+    planned = updates * schedule.num_epochs * batches
+    return "auto" if planned >= _COMPILE_PAYS_AFTER.get(algorithm.device.type, 30_000) else "off"

@@ -1,0 +1,130 @@
+"""What a run leaves on disk: recipe, metrics, checkpoints and a summary."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rl_core.checkpoint import (
+    Checkpoint,
+    ResumeGrade,
+    clean_temporary,
+    latest_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+    set_aside_checkpoint,
+)
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.logger import JsonlLogger
+from rl_core.recipe import Recipe
+from rl_core.types import Json, StateDict
+
+
+class RunDirectory:
+    """The directory of one run; another run's is never written into.
+
+    Args:
+        path: where it is, or will be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._is_ours = False
+        self._resumed_from: Path | None = None
+
+    def open(self, recipe: Recipe, total_steps: int) -> JsonlLogger:
+        """Make the directory ready for a session.
+
+        Args:
+            recipe: of the run, which is written.
+            total_steps: of the run so far; later lines of metrics are dropped.
+
+        Returns:
+            The sink for metrics.
+
+        Raises:
+            ConfigError: when the directory holds something else, or cannot be written.
+        """
+        try:
+            is_empty = not self.path.exists() or not any(self.path.iterdir())
+            if not (is_empty or self._is_ours):
+                raise ConfigError(
+                    f"run directory {self.path} is not empty; choose another, or resume the run"
+                )
+            self._checkpoints.mkdir(parents=True, exist_ok=True)
+            clean_temporary(self._checkpoints)
+            recipe.save(self.path / "recipe.toml")
+            logger = JsonlLogger(self.path / "metrics.jsonl", append=True)
+        except OSError as error:
+            raise ConfigError(f"run directory {self.path} is not writable: {error}") from error
+        self._is_ours = True
+        logger.truncate_after(total_steps)
+        return logger
+
+    def save(
+        self,
+        total_steps: int,
+        state: StateDict,
+        *,
+        recipe: Recipe,
+        resume_grade: ResumeGrade,
+        keep: int,
+    ) -> Path:
+        """Write a checkpoint, and drop all but the newest.
+
+        Args:
+            total_steps: of the run; a step that has a checkpoint already is left alone.
+            state: of the whole run.
+            recipe: of the run.
+            resume_grade: what the environments restore of themselves.
+            keep: how many checkpoints stay; the one that was resumed from stays besides.
+
+        Raises:
+            CheckpointError: when it cannot be written.
+        """
+        path = self._checkpoints / f"step-{total_steps}"
+        if not path.exists():
+            path = save_checkpoint(
+                self._checkpoints,
+                total_steps,
+                state,
+                recipe=recipe,
+                metadata={},
+                resume_grade=resume_grade,
+            )
+        self._is_ours = True
+        protect = [path] if self._resumed_from is None else [path, self._resumed_from]
+        prune_checkpoints(self._checkpoints, keep=keep, protect=protect)
+        return path
+
+    def latest(self) -> Checkpoint:
+        """Read the newest readable checkpoint.
+
+        Raises:
+            CheckpointError: when there is none.
+        """
+        checkpoint = latest_checkpoint(self._checkpoints)
+        if checkpoint is None:
+            raise CheckpointError(f"{self._checkpoints} holds no checkpoint to resume from")
+        return checkpoint
+
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Take the directory over after resuming from one of its checkpoints.
+
+        Newer ones that are damaged are renamed, so that their steps can be saved again.
+        """
+        for skipped in checkpoint.skipped:
+            set_aside_checkpoint(skipped.path)
+        self._resumed_from = checkpoint.path
+        self._is_ours = True
+
+    def write_summary(self, summary: Mapping[str, Json]) -> None:
+        """Write how the run ended."""
+        path = self.path / "summary.json"
+        temporary = path.with_name(f".{path.name}.tmp")
+        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
