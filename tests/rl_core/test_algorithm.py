@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,15 +78,6 @@ class ReinforceConfig:
 
 class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
     """Weighs log-probabilities by rewards that noise shakes."""
-
-    def __init__(
-        self,
-        actor: Actor,
-        config: ReinforceConfig | None = None,
-        *,
-        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
-    ) -> None:
-        super().__init__(actor, config or ReinforceConfig(), add_ons=add_ons)
 
     @property
     def schedule(self) -> UpdateSchedule:

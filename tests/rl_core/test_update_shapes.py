@@ -120,7 +120,6 @@ class ReplayConfig:
 class ReplayAlgorithm(Algorithm[ReplayConfig, ReplayBatch]):
     """What both have in common, which is nothing of the mathematics."""
 
-    batch_type: ClassVar[type] = ReplayBatch
     actor: ActorCritic
 
     @property
@@ -143,11 +142,10 @@ class ReplayAlgorithm(Algorithm[ReplayConfig, ReplayBatch]):
 class Entropic(ReplayAlgorithm):
     """Policy, twin critics and a learned temperature, each with an optimiser, as in SAC."""
 
-    def __init__(self, actor: ActorCritic, config: ReplayConfig | None = None) -> None:
-        self.target_critics = copy.deepcopy(actor.critics)
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        self.target_critics = copy.deepcopy(self.actor.critics)
         self.temperature = Temperature()
-        modules = {"target_critics": self.target_critics, "temperature": self.temperature}
-        super().__init__(actor, config or ReplayConfig(), modules=modules)
+        return {"target_critics": self.target_critics, "temperature": self.temperature}
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         return (
@@ -200,11 +198,10 @@ class Entropic(ReplayAlgorithm):
 class Delayed(ReplayAlgorithm):
     """A policy and its target that move every other step, and smoothed targets, as in TD3."""
 
-    def __init__(self, actor: ActorCritic, config: ReplayConfig | None = None) -> None:
-        self.target_critics = copy.deepcopy(actor.critics)
-        self.target_policy = copy.deepcopy(actor.policy)
-        modules = {"target_critics": self.target_critics, "target_policy": self.target_policy}
-        super().__init__(actor, config or ReplayConfig(), modules=modules)
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        self.target_critics = copy.deepcopy(self.actor.critics)
+        self.target_policy = copy.deepcopy(self.actor.policy)
+        return {"target_critics": self.target_critics, "target_policy": self.target_policy}
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         return (

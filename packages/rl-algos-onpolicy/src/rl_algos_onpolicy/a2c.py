@@ -11,7 +11,7 @@ Deviations from the paper: environments step together instead of asynchronously;
 value function have optimisers of their own, so that their rates can differ.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch import Tensor
 from rl_algos_onpolicy.advantages import gae_columns
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_core.actor import Actor
-from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
@@ -94,15 +93,6 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
     Raises:
         ConfigError: when a shared trunk is to be moved at two learning rates.
     """
-
-    def __init__(
-        self,
-        actor: Actor,
-        config: A2CConfig | None = None,
-        *,
-        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
-    ) -> None:
-        super().__init__(actor, config or A2CConfig(), add_ons=add_ons)
 
     @property
     def schedule(self) -> UpdateSchedule:

@@ -17,7 +17,7 @@ Deviations from the paper: advantages are standardised, the gradient's norm is b
 the clipped value loss (3), which the paper does not have, is an option.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -26,8 +26,6 @@ from torch import Tensor
 
 from rl_algos_onpolicy.advantages import gae_columns
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_core.actor import Actor
-from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
@@ -162,15 +160,6 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         config: options.
         add_ons: extra terms for the policy loss.
     """
-
-    def __init__(
-        self,
-        actor: Actor,
-        config: PPOConfig | None = None,
-        *,
-        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
-    ) -> None:
-        super().__init__(actor, config or PPOConfig(), add_ons=add_ons)
 
     @property
     def schedule(self) -> UpdateSchedule:

@@ -12,6 +12,7 @@ from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv
 from rl_core.env.seeding import resumed_seed
 from rl_core.episodes import Episode, EpisodeTracker, to_flags, to_numbers
+from rl_core.errors import CheckpointError
 from rl_core.observations import to_tensors
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import generator_state, set_generator_state
@@ -178,10 +179,10 @@ class Collector:
         other ones than at the start of the run.
         """
         saved = StateReader(state, "collector")
-        self.total_steps = saved.integer("total_steps")
-        self.total_episodes = saved.integer("total_episodes")
+        self.total_steps = saved.count("total_steps")
+        self.total_episodes = saved.count("total_episodes")
         set_generator_state(self.generator, saved.tensor("generator"))
-        self._set_noise(saved.tensor("noise").to(self._device), saved.integer("noise_cursor"))
+        self._set_noise(*self._saved_noise(saved))
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(saved.tree("reward_scaler"))
         envs = saved.tree("envs")
@@ -193,6 +194,18 @@ class Collector:
         self._observation = None
         if saved.tree("running"):
             self._go_on(saved.reader("running"))
+
+    def _saved_noise(self, saved: StateReader) -> tuple[Tensor, int]:
+        noise, cursor = saved.tensor("noise"), saved.count("noise_cursor")
+        num_envs = noise.shape[1] if noise.dim() > 1 else self.envs.num_envs
+        if num_envs != self.envs.num_envs:
+            raise CheckpointError(
+                f"collector: the saved run has {num_envs} environments, but this one "
+                f"{self.envs.num_envs}; resume with as many as it began with"
+            )
+        if noise.dim() == 0 or cursor > len(noise):
+            raise CheckpointError("collector: 'noise_cursor' is beyond the saved noise")
+        return noise.to(self._device), cursor
 
     def _running_episodes(self) -> StateDict:
         if self._observation is None or self.envs.resume_grade != "exact":

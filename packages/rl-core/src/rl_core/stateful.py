@@ -1,6 +1,6 @@
 """The one protocol by which every part of a run is saved and restored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
@@ -46,6 +46,25 @@ class StateReader:
     def __init__(self, state: StateDict, where: str) -> None:
         self._state = state
         self._where = where
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """Make sure that exactly these keys are there."""
+        expected = set(keys)
+        for key in self._state:
+            if key not in expected:
+                raise CheckpointError(
+                    f"{self._where}: the saved state has '{key}', which is not expected here; it "
+                    "is of another version or kind of part"
+                )
+        for key in expected:
+            self._get(key)
+
+    def count(self, key: str) -> int:
+        """Return a whole number that is not negative."""
+        value = self.integer(key)
+        if value < 0:
+            raise CheckpointError(f"{self._where}: '{key}' should not be negative, got {value}")
+        return value
 
     def integer(self, key: str) -> int:
         """Return a whole number."""

@@ -52,36 +52,44 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     Args:
         actor: what acts and is trained; on its device already.
-        config: a frozen dataclass.
-        modules: further modules that the loss uses, such as target networks, by name.
+        config: a frozen dataclass; None takes its defaults.
         add_ons: extra terms for the policy loss.
 
     Attributes:
-        batch_type: the batch dataclass that `loss` takes.
+        config_type: the dataclass of ``config``; read from ``Algorithm[ConfigT, BatchT]``.
+        batch_type: the batch dataclass that `loss` takes; read from there too.
         exchanges_gradients: False for algorithms whose update is no gradient step.
 
     Raises:
-        ConfigError: when an add-on is none, or options contradict each other.
+        ConfigError: when actor, config or an add-on is none, or options contradict each other.
     """
 
-    batch_type: ClassVar[type] = RolloutBatch
+    config_type: ClassVar[type]
+    batch_type: ClassVar[type]
     exchanges_gradients: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            if typing.get_origin(base) is Algorithm:
+                cls.config_type, cls.batch_type = typing.get_args(base)
 
     def __init__(
         self,
         actor: Actor,
-        config: ConfigT,
+        config: ConfigT | None = None,
         *,
-        modules: Mapping[str, nn.Module] | None = None,
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
+        _check_type("actor", actor, Actor)
         self.actor = actor
-        self.config = config
+        self.config: ConfigT = self.config_type() if config is None else config
+        _check_type("config", self.config, self.config_type)
         self.device = actor.device
         self.add_ons = nn.ModuleList(_check_add_ons(add_ons))
         for add_on in self.add_ons:
             typing.cast(PolicyLossAddOn, add_on).setup(actor, self.device)
-        self.schedules = schedules_of(config)
+        self.schedules = schedules_of(self.config)
         self.hyper = HyperParameters({n: s.value(0.0) for n, s in self.schedules.items()}).to(
             self.device
         )
@@ -91,7 +99,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self._acting = ActingGraphs(actor)
         self._modules = LossModule(
             self.loss,
-            {"actor": actor, **(modules or {}), "add_ons": self.add_ons},
+            {"actor": actor, **self.make_modules(), "add_ons": self.add_ons},
             self.hyper,
         )
         self.gradients: GradientStep[BatchT] = GradientStep(
@@ -130,6 +138,13 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             metrics by path.
         """
         raise ConfigError(f"{type(self).__name__} does not learn from rollouts")
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Make what else the loss uses, such as target networks, by name; nothing by default.
+
+        It is called once, with actor, config, schedules and ``hyper`` at hand.
+        """
+        return {}
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Say which parameters are learned, and how; the default is Adam over everything."""
@@ -366,18 +381,26 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             CheckpointError: when it belongs to an algorithm built otherwise.
         """
         saved = StateReader(state, "algorithm")
-        schedules = saved.reader("schedules")
-        try:
-            self.schedules = {name: parse_schedule(schedules.text(name)) for name in self.schedules}
-        except ConfigError as error:
-            raise CheckpointError(f"a saved schedule cannot be read: {error}") from error
-        try:
-            self._modules.load_state_dict(saved.tensors("modules"))
-        except RuntimeError as error:
-            raise CheckpointError(f"the saved weights do not fit: {error}") from error
+        schedules, modules = saved.reader("schedules"), saved.reader("modules")
+        schedules.expect(self.schedules)
+        current = self._modules.state_dict()
+        modules.expect(current)
+        loaded = {name: self._saved_schedule(schedules, name) for name in self.schedules}
+        self._modules.load_state_dict(
+            {name: modules.tensor(name, like=tensor) for name, tensor in current.items()}
+        )
+        self.schedules = loaded
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
         self.load_more_state(saved.tree("more"))
+
+    def _saved_schedule(self, saved: StateReader, name: str) -> Schedule:
+        try:
+            schedule = parse_schedule(saved.text(name))
+            check_value(self.config, name, schedule)
+        except ConfigError as error:
+            raise CheckpointError(f"the saved schedule of '{name}' is wrong: {error}") from error
+        return schedule
 
     def more_state(self) -> StateDict:
         """Return what a subclass keeps beyond modules and hyper-parameters; nothing by default."""
@@ -409,3 +432,8 @@ def _batch_size(batch: object) -> int:
         return int(mask.sum())
     reward = getattr(batch, "reward", None)
     return len(reward) if isinstance(reward, Tensor) else 1
+
+
+def _check_type(name: str, value: object, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise ConfigError(f"{name}: expected {expected.__name__}, got {type(value).__name__}")

@@ -52,7 +52,7 @@ def options_of(cls: Callable[..., object]) -> type[object]:
             cannot be resolved.
     """
     parameters, hints = _signature(cls)
-    config = _config_type(parameters, hints)
+    config = _config_type(cls, parameters, hints)
     if config is not None:
         return config
     if cls not in _generated:
@@ -83,7 +83,7 @@ def construct(cls: Callable[..., T], context: Mapping[str, object], options: obj
             f" {expected.__name__}: build them with decode(options_of(...), data)"
         )
     parameters, hints = _signature(cls)
-    if _config_type(parameters, hints) is not None:
+    if _config_type(cls, parameters, hints) is not None:
         chosen: dict[str, object] = {"config": options}
     else:
         chosen = {name: getattr(options, name) for name in field_types(expected)}
@@ -147,12 +147,16 @@ def _signature(
 
 
 def _config_type(
-    parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, object]
+    cls: Callable[..., object],
+    parameters: Mapping[str, inspect.Parameter],
+    hints: Mapping[str, object],
 ) -> type[object] | None:
     if "config" not in parameters:
         return None
     hint = hints.get("config")
     members = get_args(hint) if is_union(hint) else (hint,)
+    if any(isinstance(member, TypeVar) for member in members):
+        members = (getattr(cls, "config_type", None),)  # an inherited constructor
     found = [member for member in members if is_dataclass(member)]
     return cast("type[object]", found[0]) if len(found) == 1 else None
 

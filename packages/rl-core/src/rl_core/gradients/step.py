@@ -245,7 +245,7 @@ class GradientStep(Generic[BatchT]):
             CheckpointError: when it belongs to other groups or sizes.
         """
         saved = StateReader(state, "gradients")
-        self.count = saved.integer("count")
+        self.count = saved.count("count")
         optimizers = saved.reader("optimizers")
         for group, tensors in self.optimizer_states.items():
             of_group = optimizers.reader(group)

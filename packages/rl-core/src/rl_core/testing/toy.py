@@ -184,9 +184,6 @@ class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
         config: options.
     """
 
-    def __init__(self, actor: Actor, config: ToyConfig | None = None) -> None:
-        super().__init__(actor, config or ToyConfig())
-
     @property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout."""

@@ -235,7 +235,7 @@ class Trainer:
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`."""
         saved = StateReader(state, "trainer")
-        self.seed, self.updates = saved.integer("seed"), saved.integer("updates")
+        self.seed, self.updates = saved.count("seed"), saved.count("updates")
         self.algorithm.load_state_dict(saved.tree("algorithm"))
         self.collector.load_state_dict(saved.tree("collector"))
         self.storage.load_state_dict(saved.tree("storage"))

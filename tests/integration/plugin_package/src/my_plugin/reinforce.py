@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.gradients import LossOutput, Noise
@@ -61,9 +60,6 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
         actor: a policy and a state-value function.
         config: options.
     """
-
-    def __init__(self, actor: Actor, config: ReinforceConfig | None = None) -> None:
-        super().__init__(actor, config or ReinforceConfig())
 
     @property
     def schedule(self) -> UpdateSchedule:
