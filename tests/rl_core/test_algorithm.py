@@ -309,7 +309,7 @@ def test_a_value_that_the_config_refuses_is_refused_while_running_too() -> None:
 
 
 def test_a_config_must_be_a_dataclass() -> None:
-    with pytest.raises(ConfigError, match="config must be a dataclass, got dict"):
+    with pytest.raises(ConfigError, match="config: expected ReinforceConfig, got dict"):
         Reinforce(LinearActor(), {"learning_rate": 0.1})  # type: ignore[arg-type]  # the mistake
 
 
@@ -377,7 +377,7 @@ def test_what_an_add_on_learns_is_in_the_checkpoint() -> None:
 def test_a_state_of_other_networks_is_refused() -> None:
     small = Reinforce(LinearActor(2), ReinforceConfig())
     large = Reinforce(LinearActor(3), ReinforceConfig())
-    with pytest.raises(CheckpointError, match=r"do not fit.*(\n.*)*linear\.weight"):
+    with pytest.raises(CheckpointError, match=r"'actor\.norm\.mean' should have shape \(3,\)"):
         large.load_state_dict(small.state_dict())
 
 

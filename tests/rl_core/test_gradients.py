@@ -19,8 +19,8 @@ from rl_core.gradients import (
     ParameterGroup,
     TargetNetwork,
 )
+from rl_core.graphs import has_cpp_compiler
 from rl_core.optimizers import OptimizerConfig
-from rl_core.testing.algorithms import has_cpp_compiler
 from rl_core.testing.stateful import check_same_state, copy_state
 
 SGD = OptimizerConfig(name="sgd")

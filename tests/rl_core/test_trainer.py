@@ -1,5 +1,6 @@
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -588,8 +589,101 @@ def test_a_resume_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path) -> None:
     _trainer(tmp_path).train(total_updates=1)
     other = _trainer(tmp_path, envs=counting_envs([[2], [3]], [True, True]))
-    with pytest.raises(CheckpointError, match="the saved weights do not fit"):
+    with pytest.raises(CheckpointError, match="algorithm/modules: the saved state has no"):
         other.resume()
+
+
+def _damaged(
+    state: Mapping[str, object], path: str = ""
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the state with each of its entries removed, and with each of another type."""
+    for key, value in state.items():
+        here = f"{path}/{key}"
+        if here == "/collector/envs":
+            continue  # what environments save is theirs to check
+        yield f"{here} removed", {name: item for name, item in state.items() if name != key}
+        yield f"{here} retyped", {**state, key: 1 if isinstance(value, str) else "text"}
+        if isinstance(value, Mapping):
+            for what, inner in _damaged(value, here):
+                yield what, {**state, key: inner}
+
+
+def test_every_damage_to_a_saved_state_is_told() -> None:
+    def new() -> Trainer:
+        return _trainer(envs=Walks(), config=TrainerConfig(scale_rewards=True), remembers=True)
+
+    trainer = new()
+    trainer.train(total_updates=2)
+    trainer.collector.collect(3 * NUM_ENVS, into=trainer.storage)  # in the middle of a rollout
+    state = trainer.state_dict()
+    new().load_state_dict(state)
+    wrong = []
+    for what, damaged in _damaged(state):
+        try:
+            trainer.load_state_dict(damaged)  # type: ignore[arg-type]  # damaged on purpose
+            wrong.append(f"{what}: loaded")
+        except CheckpointError:
+            pass
+        except Exception as error:
+            wrong.append(f"{what}: {error!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_checkpoint_of_another_number_of_environments_is_refused(tmp_path: Path) -> None:
+    _trainer(tmp_path / "run").train(total_updates=1)
+    envs = make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 5), NUM_ENVS + 1)
+    other = _trainer(tmp_path / "run", envs=envs)
+    with pytest.raises(CheckpointError, match="has 2 environments, but this one 3"):
+        other.resume()
+
+
+def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:
+    first = _trainer(tmp_path / "run")
+    first.train(total_updates=1)
+    second = _trainer(tmp_path / "run")
+    second.resume()
+
+    class Intruder(Callback):
+        def on_update_end(self, trainer: Trainer) -> bool | None:
+            with pytest.raises(ConfigError, match="in use by another run"):
+                second.train(total_updates=3)
+            return None
+
+    first.callbacks = (Intruder(),)
+    first.train(total_updates=2)
+    second.train(total_updates=3)  # free again
+    assert second.updates == 3
+
+
+@pytest.mark.parametrize("count", [1.5, True, "many", math.nan])
+def test_a_count_is_a_whole_number(count: object) -> None:
+    with pytest.raises(ConfigError, match="total_steps must be a whole number"):
+        _trainer().train(total_steps=count)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_parts_of_other_types_are_refused() -> None:
+    built = _trainer()
+    envs, algorithm, storage = built.envs, built.algorithm, built.storage
+    with pytest.raises(ConfigError, match="algorithm: expected a built Algorithm, got Reference"):
+        Trainer(envs, storage, algorithm)  # type: ignore[arg-type]  # swapped on purpose
+    with pytest.raises(ConfigError, match="storage: expected a built Storage, got NoneType"):
+        Trainer(envs, algorithm, None)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(ConfigError, match="config: expected a TrainerConfig, got dict"):
+        Trainer(envs, algorithm, storage, config={"a": 1})  # type: ignore[arg-type]  # wrong
+    with pytest.raises(ConfigError, match="config: expected ToyConfig, got TrainerConfig"):
+        ToyActorCritic(algorithm.actor, TrainerConfig())  # type: ignore[arg-type]  # wrong
+    with pytest.raises(ConfigError, match="actor: expected Actor, got NoneType"):
+        ToyActorCritic(None)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_compiling_without_a_compiler_is_refused_before_anything_is_collected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
+    trainer = _trainer(config=TrainerConfig(compile="on"))
+    with pytest.raises(ConfigError, match=r"compile='on' needs a C\+\+ compiler and finds none"):
+        trainer.train(total_updates=1)
+    assert trainer.total_steps == 0
 
 
 def test_a_live_change_survives_a_resume(tmp_path: Path) -> None:

@@ -218,13 +218,17 @@ class Collector:
         }
 
     def _go_on(self, running: StateReader) -> None:
+        observation, state = running.reader("observation"), running.reader("state")
+        leaves = leaf_spaces(self.envs.single_observation_space)
+        observation.expect(leaves if isinstance(leaves, Mapping) else [""])
+        state.expect(self.algorithm.actor.state_sizes)
         arrays = {
             key: self._to_array(value) for key, value in running.tensors("observation").items()
         }
         self._observation = arrays.get("", arrays)
         self._state = {
-            name: value.to(self._device, copy=True)
-            for name, value in running.tensors("state").items()
+            name: state.tensor(name).to(self._device, copy=True)
+            for name in self.algorithm.actor.state_sizes
         }
         self._tracker.load_state_dict(running.tree("episodes"))
 

@@ -7,6 +7,9 @@ message alone and exits with status 2.
 import difflib
 from collections.abc import Iterable
 
+_BRIEF = 400
+"""Characters of another program's message that are shown; the cause holds all of it."""
+
 
 class RLError(Exception):
     """Base of all errors raised by the toolbox for something its user can mend."""
@@ -46,6 +49,12 @@ class CheckpointError(RLError, RuntimeError):
 
 class DeviceError(RLError, RuntimeError):
     """A device that was asked for is not there."""
+
+
+def in_brief(error: BaseException) -> str:
+    """Return the class and the message of somebody else's exception, on one short line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 3]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,5 +1,7 @@
 """Compiled graphs whose call costs little more than their arithmetic."""
 
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -7,6 +9,8 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from rl_core.errors import ConfigError
 
 ResultT = TypeVar("ResultT")
 
@@ -54,6 +58,36 @@ def compile_graph(
     graph.disable_guard_check()
     unguarded: Callable[..., ResultT] = graph
     return unguarded
+
+
+def check_compiler(device: torch.device) -> None:
+    """Make sure that there is what compiling for a device needs.
+
+    Raises:
+        ConfigError: when the CPU is compiled for and no C++ compiler is found.
+    """
+    if device.type == "cpu" and not has_cpp_compiler():
+        raise ConfigError(
+            "compile='on' needs a C++ compiler and finds none; install g++ or clang++ (or name "
+            "one in the environment variable CXX), or use compile='off'"
+        )
+
+
+def has_cpp_compiler() -> bool:
+    """Say whether `torch.compile` can make code for the CPU."""
+    named = os.environ.get("CXX")
+    return any(shutil.which(name) for name in ([named] if named else ["g++", "clang++"]))
+
+
+def compilation_error(what: str, error: Exception) -> ConfigError:
+    """Say in one line why compiling failed."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Torch's first line only names the backend.
+    reason = next((line for line in lines if not line.endswith("raised:")), repr(error))
+    return ConfigError(
+        f"compiling {what} failed ({reason}); make sure that a C++ compiler (g++ or clang++) "
+        "works, or use compile='off'"
+    )
 
 
 def tensor_shapes(tree: object) -> tuple[object, ...]:

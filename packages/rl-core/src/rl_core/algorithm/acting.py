@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import Actor
-from rl_core.graphs import compile_graph
+from rl_core.graphs import compilation_error, compile_graph
 from rl_core.types import Observation
 
 ActingGraph: TypeAlias = Callable[[Observation, Tensor], tuple[Tensor, Tensor]]
@@ -52,8 +52,8 @@ class ActingGraphs:
             return act
         try:
             graph: ActingGraph = compile_graph(act, (observation, noise), noise.device)
-        except Exception:
+        except Exception as error:
             if must_compile:
-                raise
+                raise compilation_error("the acting step", error) from error
             return act
         return graph

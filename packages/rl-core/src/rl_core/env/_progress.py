@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rl_core.env.seeding import checked_seed, resumed_seed
-from rl_core.errors import CheckpointError, EnvironmentFaultError
+from rl_core.errors import CheckpointError, EnvironmentFaultError, in_brief
 from rl_core.types import StateDict
 
 
@@ -56,18 +56,18 @@ class Progress:
         where = "" if index is None else f", environment {index}"
         return EnvironmentFaultError(f"{self.name}, step {self.steps}{where}: {message}")
 
-    def wrapped(self, call: str, error: Exception) -> EnvironmentFaultError:
+    def wrapped(self, call: str, error: BaseException) -> EnvironmentFaultError:
         """Build an error that says where another one was raised."""
         if isinstance(error, EnvironmentFaultError):
             return EnvironmentFaultError(f"{self.name}, step {self.steps}, {error}")
-        return self.fault(f"{call}() raised {type(error).__name__}: {error}")
+        return self.fault(f"{call}() raised {in_brief(error)}")
 
     @contextmanager
     def naming(self, call: str) -> Iterator[None]:
         """Say of everything that is raised inside where it was raised."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.wrapped(call, error) from (error.__cause__ or error)
 
     def state_dict(self) -> StateDict:

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from gymnasium.vector import VectorEnv
 
-from rl_core.errors import EnvironmentFaultError
+from rl_core.errors import EnvironmentFaultError, in_brief
 
 Info: TypeAlias = dict[str, object]
 """What one environment told in one step."""
@@ -71,6 +71,6 @@ class _Merger(VectorEnv):
             return self._add_info(merged, info, index)
         except Exception as error:
             raise EnvironmentFaultError(
-                f"environment {index}: its info {info!r} does not go together with that of the "
-                f"other environments: {type(error).__name__}: {error}"
+                f"environment {index}: its info with {list(info)} does not go together with that "
+                f"of the other environments: {in_brief(error)}"
             ) from error

@@ -1,13 +1,13 @@
 """Whether observations and actions are what their spaces declare."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_core.errors import DataError
+from rl_core.errors import DataError, in_brief
 from rl_core.spaces import LEAF_TYPES, Space, event_shape
 from rl_core.types import ArrayObservation
 
@@ -53,12 +53,24 @@ def action_error(got: tuple[int, ...], space: Space, num_envs: int) -> DataError
     )
 
 
+def as_numpy(value: object) -> "np.ndarray[Any, np.dtype[Any]]":
+    """Convert what an environment or a policy answers.
+
+    Raises:
+        ValueError: when its parts have different lengths; others as NumPy does.
+    """
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
 def _leaf_problem(
     field: str, space: Space, value: object, batch_shape: tuple[int, ...]
 ) -> str | None:
     if value is None:
         return f"{field} is None; expected a value of {space}"
-    array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    try:
+        array = as_numpy(value)
+    except (ValueError, TypeError) as error:
+        return f"{field} is no array: {in_brief(error)}; expected a value of {space}"
     expected_shape = (*batch_shape, *event_shape(space))
     if array.shape != expected_shape:
         return f"{field} has shape {array.shape}; expected {expected_shape}"

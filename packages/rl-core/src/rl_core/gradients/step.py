@@ -19,7 +19,7 @@ from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
 from rl_core.gradients.metrics import MetricSums, mean_metrics
-from rl_core.graphs import compile_graph, tensor_shapes
+from rl_core.graphs import compilation_error, compile_graph, tensor_shapes
 from rl_core.optimizers import new_optimizer_state, optimizer_step
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
@@ -112,17 +112,10 @@ class GradientStep(Generic[BatchT]):
             self._stopped.fill_(True)
             self._graph(self._due(), batch, noise)(*self._tensors(), batch, noise)
         except Exception as error:
-            reason = _reason(error)
+            failure = compilation_error("the gradient step", error)
             if mode == "on":
-                raise ConfigError(
-                    f"compile='on', but compiling the gradient step failed ({reason}); "
-                    "install a C++ compiler (g++ or clang++), or use compile='off'"
-                ) from error
-            warnings.warn(
-                f"compiling the gradient step failed ({reason}); going on uncompiled",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+                raise failure from error
+            warnings.warn(f"{failure}; going on uncompiled", RuntimeWarning, stacklevel=2)
             return False
         finally:
             self.begin_phase()
@@ -391,12 +384,6 @@ class GradientStep(Generic[BatchT]):
             norms = [f"gradients/{name}_norm" for name in due.groups]
             sums = self._metrics[due] = MetricSums([*metrics, *norms], self._device)
         return sums
-
-
-def _reason(error: Exception) -> str:
-    """Find the line that says what went wrong; torch's first one only names the backend."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if not line.endswith("raised:")), repr(error))
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

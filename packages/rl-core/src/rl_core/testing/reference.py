@@ -9,6 +9,7 @@ from torch import Tensor
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.seeding import generator_state, set_generator_state
+from rl_core.stateful import StateReader
 from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation
 from rl_core.testing._rows import (
     Row,
@@ -289,15 +290,14 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
             CheckpointError: when the rows do not fit this storage.
         """
         self._allocated()
-        data = state["data"]
-        assert isinstance(data, Mapping)
+        saved = StateReader(state, "storage")
         self.reset()
-        if data:
+        if saved.tree("data"):
             try:
-                self.insert_data_slice({k: v for k, v in data.items() if isinstance(v, Tensor)})
+                self.insert_data_slice(saved.tensors("data"))
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
-        set_generator_state(self._generator, state["generator"])
+        set_generator_state(self._generator, saved.tensor("generator"))
 
     def _allocated(self) -> StorageSpec:
         if self._spec is None:

@@ -22,7 +22,7 @@ class Goal:
         """Take the one count that is given.
 
         Raises:
-            ConfigError: when not just one is given, or it is below 1.
+            ConfigError: when not just one is given, or it is no whole number of at least 1.
         """
         given = {
             unit: count
@@ -35,6 +35,8 @@ class Goal:
                 f"{', '.join(f'total_{unit}' for unit in given) or 'none'}"
             )
         ((unit, target),) = given.items()
+        if isinstance(target, bool) or not isinstance(target, int):
+            raise ConfigError(f"total_{unit} must be a whole number, got {target!r}")
         if target < 1:
             raise ConfigError(f"total_{unit} must be at least 1, got {target}")
         return cls(unit, target)

@@ -16,6 +16,7 @@ from rl_core.env import AnyEnv, VecEnv, as_vec_env
 from rl_core.errors import ConfigError
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_metrics
 from rl_core.gradients import CompileMode
+from rl_core.graphs import check_compiler
 from rl_core.logger import Logger
 from rl_core.recipe import Recipe
 from rl_core.rewards import RewardScaler
@@ -74,9 +75,12 @@ class Trainer:
         recipe: Recipe | None = None,
     ) -> None:
         self.config = config or TrainerConfig()
+        if not isinstance(self.config, TrainerConfig):
+            raise ConfigError(f"config: expected a TrainerConfig, got {type(config).__name__}")
         self.algorithm: AnyAlgorithm = algorithm
         self.storage: AnyStorage = storage
         self.envs = envs = as_vec_env(envs)
+        check_parts(envs, algorithm, storage)
         self.seed = secrets.randbits(31) if seed is None else seed
         self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
@@ -84,7 +88,6 @@ class Trainer:
         self.updates = 0
         self._test_envs = test_envs
         self._open_test_envs: VecEnv | None = None
-        check_parts(envs, algorithm, storage)
         if algorithm.schedule.test_every is not None and test_envs is None:
             raise ConfigError("test_every needs test environments: give the Trainer test_envs")
         generators = spawn_generators(self.seed, ["storage"])
@@ -147,6 +150,14 @@ class Trainer:
         threads = self._settle(goal)
         if self._directory is not None:
             self._run_loggers = [self._directory.open(self.recipe, self.total_steps)]
+        try:
+            result = self._run(goal, threads)
+        finally:
+            if self._directory is not None:
+                self._directory.close()
+        return result
+
+    def _run(self, goal: Goal, threads: int) -> TrainingResult:
         with thread_count(threads):
             self._started_at = time.perf_counter()
             self._started_steps = self.total_steps
@@ -355,6 +366,8 @@ class Trainer:
         return threads
 
     def _resolve_compile(self, goal: Goal) -> CompileMode:
+        if self.config.compile == "on":
+            check_compiler(self.algorithm.device)
         if self.config.compile != "auto":
             return self.config.compile
         rows = rows_per_update(self.envs, self.algorithm, self.storage)

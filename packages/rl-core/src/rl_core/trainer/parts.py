@@ -1,12 +1,12 @@
 """Whether the parts of a run fit together, and what is settled from all of them."""
 
-from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import CompileMode
 from rl_core.spaces import check_same_space
-from rl_core.storage import AnyStorage
+from rl_core.storage import AnyStorage, Storage
 
 _COMPILE_PAYS_AFTER = {"cpu": 30_000, "cuda": 3_000}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
@@ -16,9 +16,16 @@ def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> N
     """Make sure that algorithm and storage fit each other and the environments.
 
     Raises:
-        ConfigError: when options contradict each other.
+        ConfigError: when one is something else, or options contradict each other.
         SpaceError: when the actor was built for other spaces than the environments have.
     """
+    for name, part, expected in (
+        ("algorithm", algorithm, Algorithm),
+        ("storage", storage, Storage),
+    ):
+        if not isinstance(part, expected):
+            got = part.__name__ if isinstance(part, type) else type(part).__name__
+            raise ConfigError(f"{name}: expected a built {expected.__name__}, got {got}")
     needs, gives = algorithm.batch_type, storage.batch_type
     if needs is not gives:
         raise ConfigError(

@@ -1,8 +1,11 @@
 """What a run leaves on disk: recipe, metrics, checkpoints and a summary."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from rl_core.checkpoint import (
     Checkpoint,
@@ -18,6 +21,9 @@ from rl_core.logger import JsonlLogger
 from rl_core.recipe import Recipe
 from rl_core.types import Json, StateDict
 
+_LOCK = ".lock"
+"""Held while training. One that a killed process left behind is held by nobody."""
+
 
 class RunDirectory:
     """The directory of one run; another run's is never written into.
@@ -30,9 +36,10 @@ class RunDirectory:
         self.path = path
         self._is_ours = False
         self._resumed_from: Path | None = None
+        self._lock: FileLock | None = None
 
     def open(self, recipe: Recipe, total_steps: int) -> JsonlLogger:
-        """Make the directory ready for a session.
+        """Make the directory ready for a session, and keep others out of it until `close`.
 
         Args:
             recipe: of the run, which is written.
@@ -42,23 +49,32 @@ class RunDirectory:
             The sink for metrics.
 
         Raises:
-            ConfigError: when the directory holds something else, or cannot be written.
+            ConfigError: when the directory holds something else, cannot be written, or is in use
+                by another run.
         """
         try:
-            is_empty = not self.path.exists() or not any(self.path.iterdir())
-            if not (is_empty or self._is_ours):
-                raise ConfigError(
-                    f"run directory {self.path} is not empty; choose another, or resume the run"
-                )
-            self._checkpoints.mkdir(parents=True, exist_ok=True)
-            clean_temporary(self._checkpoints)
-            recipe.save(self.path / "recipe.toml")
-            logger = JsonlLogger(self.path / "metrics.jsonl", append=True)
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._check_ours()  # before a lock is left in a directory of someone else's
+            self._acquire()
+            logger = self._made_ready(recipe)
         except OSError as error:
+            self.close()
             raise ConfigError(f"run directory {self.path} is not writable: {error}") from error
+        except BaseException:
+            self.close()
+            raise
         self._is_ours = True
         logger.truncate_after(total_steps)
         return logger
+
+    def close(self) -> None:
+        """Let others in."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError):  # some systems refuse to remove what is open
+            (self.path / _LOCK).unlink()
+        self._lock.release()
+        self._lock = None
 
     def save(
         self,
@@ -124,6 +140,31 @@ class RunDirectory:
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
+
+    def _check_ours(self) -> None:
+        is_empty = all(entry.name == _LOCK for entry in self.path.iterdir())
+        if not (is_empty or self._is_ours):
+            raise ConfigError(
+                f"run directory {self.path} is not empty; choose another, or resume the run"
+            )
+
+    def _made_ready(self, recipe: Recipe) -> JsonlLogger:
+        self._check_ours()
+        self._checkpoints.mkdir(exist_ok=True)
+        clean_temporary(self._checkpoints)
+        recipe.save(self.path / "recipe.toml")
+        return JsonlLogger(self.path / "metrics.jsonl", append=True)
+
+    def _acquire(self) -> None:
+        lock = FileLock(self.path / _LOCK, blocking=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ConfigError(
+                f"run directory {self.path} is in use by another run; wait for it to end, or "
+                "choose another directory"
+            ) from None
+        self._lock = lock
 
     @property
     def _checkpoints(self) -> Path:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.seeding import generator_state, set_generator_state
+from rl_core.stateful import StateReader
 from rl_core.storage import (
     DataSlice,
     Storage,
@@ -238,15 +239,14 @@ class StepList(Storage[RolloutBatch]):
             CheckpointError: when the steps do not fit this storage.
         """
         self._allocated()
+        saved = StateReader(state, "storage")
         self.reset()
-        data = state["data"]
-        assert isinstance(data, Mapping)
-        if data:
+        if saved.tree("data"):
             try:
-                self.insert_data_slice({k: v for k, v in data.items() if isinstance(v, Tensor)})
+                self.insert_data_slice(saved.tensors("data"))
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
-        set_generator_state(self._generator, state["generator"])
+        set_generator_state(self._generator, saved.tensor("generator"))
 
     def _append(self, step: dict[str, Tensor]) -> None:
         """Add a step; episodes of the last one that do not go on in it count as truncated."""

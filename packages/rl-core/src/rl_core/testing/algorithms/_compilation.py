@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rl_core.errors import NonFiniteError
+from rl_core.graphs import has_cpp_compiler
 from rl_core.testing.algorithms._case import AlgorithmCase
 from rl_core.testing.algorithms._probes import learned, period, poisoned, tensors_of
-from rl_core.testing.algorithms.compiler import has_cpp_compiler
 from rl_core.testing.stateful import check_same_state, copy_state
 
 
