@@ -17,7 +17,7 @@ from rl_algos_onpolicy.ppo import (
     value_loss,
 )
 from rl_core.addon import PolicyLossAddOn
-from rl_core.batch import RolloutBatch
+from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution
 from rl_core.optimizers import OptimizerConfig
@@ -56,7 +56,10 @@ class Centring(PolicyLossAddOn):
         self.level = nn.Parameter(torch.tensor(0.5))
 
     def compute_loss_term(
-        self, batch: RolloutBatch, distribution: Distribution, info: Mapping[str, Tensor]
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         term = (distribution.entropy().mean() - self.level).square()
         return term, {"loss/centring": term}

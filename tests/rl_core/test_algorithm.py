@@ -18,7 +18,14 @@ from rl_core.algorithm import (
     UpdateSchedule,
     run_update,
 )
-from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition, masked_mean
+from rl_core.batch import (
+    PREPARED_COLUMNS,
+    ReplayBatch,
+    Rollout,
+    RolloutBatch,
+    Transition,
+    masked_mean,
+)
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
@@ -136,7 +143,10 @@ class Attraction(PolicyLossAddOn):
         self.setups.append((actor, device))
 
     def compute_loss_term(
-        self, batch: RolloutBatch, distribution: Distribution, info: Mapping[str, Tensor]
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         self.seen.append(set(info))
         distance = (distribution.mode() - self.point).square().mean()

@@ -1,14 +1,31 @@
 """The toolbox's side of the benchmarks."""
 
+from typing import Any
+
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
-from bench.workloads import Workload
+from bench.workloads import PPOSettings, ReplaySettings, Workload
+from rl_algos_offpolicy import (
+    DQN,
+    SAC,
+    TD3,
+    DQNConfig,
+    OffPolicyActor,
+    OffPolicyActorConfig,
+    SACConfig,
+    TD3Config,
+)
+from rl_algos_offpolicy.actor import PolicyKind
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_core import Callback, ComponentSpec, Recipe, Trainer, TrainerConfig, evaluate_policy
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.build import build, build_test_envs, build_trainer, compose
+from rl_core.env import VecEnv
+from rl_core.gradients import CompileMode
+from rl_core.storage import AnyStorage
 from rl_envs import make_vec
-from rl_storages import RolloutStorage
+from rl_storages import ReplayBuffer, RolloutStorage
 
 _ENDLESS = 10**9
 
@@ -23,7 +40,31 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
         threads: of PyTorch.
     """
     settings = workload.settings
-    envs = make_vec(workload.env, num_envs=settings.num_envs, seed=0)
+    envs = make_vec(
+        workload.env, num_envs=settings.num_envs if isinstance(settings, PPOSettings) else 1, seed=0
+    )
+    if isinstance(settings, PPOSettings):
+        algorithm, storage = _ppo(settings, envs)
+        log_every = settings.num_steps * settings.num_envs  # after every update, as the peers do
+    else:
+        algorithm, storage = _from_replay(settings, envs)
+        log_every = 1000
+    compile_mode: CompileMode = "on" if is_compiled else "off"
+    trainer = Trainer(
+        envs,
+        algorithm,
+        storage,
+        config=TrainerConfig(compile=compile_mode, num_threads=threads, log_every=log_every),
+        seed=0,
+        callbacks=[_Marks(span)],
+    )
+    try:
+        trainer.train(total_steps=_ENDLESS)
+    finally:
+        envs.close()
+
+
+def _ppo(settings: PPOSettings, envs: VecEnv) -> tuple[AnyAlgorithm, AnyStorage]:
     actor = OnPolicyActor(
         envs.single_observation_space,
         envs.single_action_space,
@@ -40,22 +81,41 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
         entropy_coef=settings.entropy_coef,
         max_grad_norm=settings.max_grad_norm,
     )
-    trainer = Trainer(
-        envs,
-        PPO(actor, config),
-        RolloutStorage(num_steps=settings.num_steps),
-        config=TrainerConfig(
-            compile="on" if is_compiled else "off",
-            num_threads=threads,
-            log_every=settings.num_steps * settings.num_envs,  # after every update, as the peers do
+    return PPO(actor, config), RolloutStorage(num_steps=settings.num_steps)
+
+
+def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, AnyStorage]:
+    policies: dict[str, PolicyKind] = {"dqn": "greedy", "td3": "deterministic", "sac": "stochastic"}
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(
+            policy=policies[settings.algorithm],
+            hidden_sizes=settings.hidden_sizes,
+            num_critics=1 if settings.algorithm == "dqn" else 2,
         ),
-        seed=0,
-        callbacks=[_Marks(span)],
     )
-    try:
-        trainer.train(total_steps=_ENDLESS)
-    finally:
-        envs.close()
+    shared: dict[str, Any] = {
+        "gamma": settings.gamma,
+        "mini_batch_size": settings.mini_batch_size,
+        "start_steps": settings.learning_starts,
+        "update_after": settings.learning_starts,
+    }
+    rate = settings.learning_rate
+    algorithm: AnyAlgorithm
+    if settings.algorithm == "dqn":
+        options = {**shared, "learning_rate": rate, "double": False}
+        options["target_update_every"] = settings.target_update_every
+        algorithm = DQN(actor, DQNConfig(**options))
+    else:
+        options = {**shared, "policy_learning_rate": rate, "critic_learning_rate": rate}
+        options["tau"] = settings.tau
+        algorithm = (
+            TD3(actor, TD3Config(**options))
+            if settings.algorithm == "td3"
+            else SAC(actor, SACConfig(**options, temperature_learning_rate=rate))
+        )
+    return algorithm, ReplayBuffer(size=settings.buffer_size)
 
 
 def learn(run: Run) -> Outcome:

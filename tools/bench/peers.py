@@ -11,7 +11,7 @@ from collections.abc import Callable
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
-from bench.workloads import Workload
+from bench.workloads import PPOSettings, ReplaySettings, Workload
 
 _ENDLESS = 10**9
 _MODULES = {"sb3": "stable_baselines3", "sbx": "sbx"}
@@ -26,24 +26,23 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
         span: marked in the first environment step after every update.
         system: ``sb3`` or ``sbx``.
     """
-    vec_env = importlib.import_module("stable_baselines3.common.env_util")
     settings = workload.settings
-    model = importlib.import_module(_MODULES[system]).PPO(
+    library = importlib.import_module(_MODULES[system])
+    if isinstance(settings, PPOSettings):
+        name, num_envs, options = "PPO", settings.num_envs, _ppo_options(settings)
+    else:
+        name, num_envs, options = settings.algorithm.upper(), 1, _replay_options(settings)
+    vec_env = importlib.import_module("stable_baselines3.common.env_util")
+    model = getattr(library, name)(
         "MlpPolicy",
-        vec_env.make_vec_env(workload.env, n_envs=settings.num_envs, seed=0),
+        vec_env.make_vec_env(workload.env, n_envs=num_envs, seed=0),
         learning_rate=settings.learning_rate,
-        n_steps=settings.num_steps,
         batch_size=settings.mini_batch_size,
-        n_epochs=settings.num_epochs,
         gamma=settings.gamma,
-        gae_lambda=settings.gae_lambda,
-        clip_range=settings.clip_range,
-        ent_coef=settings.entropy_coef,
-        vf_coef=settings.value_coef,
-        max_grad_norm=settings.max_grad_norm,
-        policy_kwargs={"net_arch": list(settings.hidden_sizes)},  # both default to tanh
+        policy_kwargs={"net_arch": list(settings.hidden_sizes)},  # activations are their defaults
         seed=0,
         device="cpu",
+        **options,
     )
     updates = 0
 
@@ -58,6 +57,30 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
         model.learn(_ENDLESS, callback=after_step)
     finally:
         model.get_env().close()
+
+
+def _ppo_options(settings: PPOSettings) -> dict[str, object]:
+    return {
+        "n_steps": settings.num_steps,
+        "n_epochs": settings.num_epochs,
+        "gae_lambda": settings.gae_lambda,
+        "clip_range": settings.clip_range,
+        "ent_coef": settings.entropy_coef,
+        "vf_coef": settings.value_coef,
+        "max_grad_norm": settings.max_grad_norm,
+    }
+
+
+def _replay_options(settings: ReplaySettings) -> dict[str, object]:
+    options: dict[str, object] = {
+        "buffer_size": settings.buffer_size,
+        "learning_starts": settings.learning_starts,
+        "train_freq": 1,
+        "gradient_steps": 1,
+    }
+    if settings.algorithm == "dqn":
+        return {**options, "target_update_interval": settings.target_update_every}
+    return {**options, "tau": settings.tau}
 
 
 def learn(run: Run) -> Outcome:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 SYSTEMS: Mapping[str, str] = {
     "ours": "ours, compiled",
@@ -46,8 +46,37 @@ class PPOSettings:
     max_grad_norm: float = 0.5
 
 
-Settings: TypeAlias = PPOSettings
-"""Any algorithm's hyper-parameters; a union once there are more."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplaySettings:
+    """Hyper-parameters of an algorithm that learns from replay, the same for every system.
+
+    One environment, one gradient step after each of its steps.
+
+    Attributes:
+        algorithm: ``dqn``, ``td3`` or ``sac``, each with its paper's other options.
+        hidden_sizes: widths of the ReLU layers of every network.
+        mini_batch_size: samples per gradient step.
+        learning_rate: of Adam, for every network.
+        buffer_size: transitions kept.
+        learning_starts: transitions before the first gradient step.
+        gamma: discount.
+        tau: how far soft targets move.
+        target_update_every: gradient steps between copies of DQN's target.
+    """
+
+    algorithm: Literal["dqn", "td3", "sac"]
+    hidden_sizes: tuple[int, ...]
+    mini_batch_size: int
+    learning_rate: float = 3e-4
+    buffer_size: int = 100_000
+    learning_starts: int = 1000
+    gamma: float = 0.99
+    tau: float = 0.005
+    target_update_every: int = 500
+
+
+Settings: TypeAlias = PPOSettings | ReplaySettings
+"""Any algorithm's hyper-parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +114,26 @@ WORKLOADS: Mapping[str, Workload] = {
         env="HalfCheetah-v5",
         settings=PPOSettings(num_envs=1, num_steps=2048, mini_batch_size=64, num_epochs=10),
         title="PPO `HalfCheetah-v5`, 1 env, 2048 steps, batch 64, 10 epochs, 64x64 tanh",
+    ),
+    "dqn-cartpole": Workload(
+        env="CartPole-v1",
+        settings=ReplaySettings(algorithm="dqn", hidden_sizes=(120, 84), mini_batch_size=128),
+        title="DQN `CartPole-v1`, 1 env, batch 128, one update a step, 120x84",
+        warm_up_marks=300,
+    ),
+    "td3-halfcheetah": Workload(
+        env="HalfCheetah-v5",
+        settings=ReplaySettings(algorithm="td3", hidden_sizes=(256, 256), mini_batch_size=256),
+        title="TD3 `HalfCheetah-v5`, 1 env, batch 256, one update a step, delay 2, 256x256",
+        threads=2,
+        warm_up_marks=100,
+    ),
+    "sac-halfcheetah": Workload(
+        env="HalfCheetah-v5",
+        settings=ReplaySettings(algorithm="sac", hidden_sizes=(256, 256), mini_batch_size=256),
+        title="SAC `HalfCheetah-v5`, 1 env, batch 256, one update a step, 256x256",
+        threads=2,
+        warm_up_marks=100,
     ),
 }
 """By the name that the command line takes."""

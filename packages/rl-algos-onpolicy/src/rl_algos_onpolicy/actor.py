@@ -130,6 +130,11 @@ class OnPolicyActor(Actor):
         return TensorSpec(self.action_head.action_shape, self.action_head.action_dtype)
 
     @property
+    def normalizes_observations(self) -> bool:
+        """Whether the user's extractor may, or the default ones keep running statistics."""
+        return self._uses_objects or self.config.normalize_observations
+
+    @property
     def policy_modules(self) -> tuple[str, ...]:
         """The policy's own submodules."""
         if self.value_trunk is None:

@@ -131,6 +131,11 @@ class Actor(nn.Module, ABC):
         """Take observations into the running statistics; does nothing without them."""
 
     @property
+    def normalizes_observations(self) -> bool:
+        """Whether `update_normalization` does anything, so that it is worth gathering for."""
+        return type(self).update_normalization is not Actor.update_normalization
+
+    @property
     def policy_modules(self) -> tuple[str, ...]:
         """Names of the submodules that only the policy uses."""
         return ()

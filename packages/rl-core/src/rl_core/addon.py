@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.batch import RolloutBatch
+from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.nn.distributions import Distribution
 
 
@@ -28,7 +28,10 @@ class PolicyLossAddOn(nn.Module, ABC):
 
     @abstractmethod
     def compute_loss_term(
-        self, batch: RolloutBatch, distribution: Distribution, info: Mapping[str, Tensor]
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the term to add, and metrics.
 

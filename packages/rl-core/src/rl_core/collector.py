@@ -104,13 +104,14 @@ class Collector:
         if self._observation is None:
             self.reset()
         start_steps = algorithm.schedule.start_steps
+        needs_start = algorithm.needs_episode_start
         episodes: list[Episode] = []
         steps = 0
         for _ in range(-(-n // envs.num_envs)):
             observation, state, start = self._observation, self._state, self._tracker.episode_start
             assert observation is not None
             inputs = to_tensors(observation, self._device), state, self._next_noise()
-            starts = self._flag(start) if state else None
+            starts = self._flag(start) if needs_start else None
             if self.total_steps < start_steps:
                 output = algorithm.random_step(*inputs, self.generator, episode_start=starts)
             else:

@@ -154,6 +154,17 @@ class Storage(ABC, Generic[BatchT]):
         """
         raise ConfigError(f"{type(self).__name__} takes no prepared columns: {sorted(columns)}")
 
+    def new_observations(self) -> tuple[Observation, Tensor]:
+        """Return what was inserted since the last call, for running statistics.
+
+        This default is the rollout, of storages that keep one.
+
+        Returns:
+            Observations `(*batch, ...)`, and which of them count, `(*batch)`, bool.
+        """
+        rollout = self.rollout()
+        return rollout.observation, rollout.valid
+
     def before_gradients(self) -> None:
         """Do what is needed once before the batches of an update are drawn."""
 

@@ -6,23 +6,23 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from rl_core.actor import Actor
+from rl_core.actor import ActionOutput
 from rl_core.graphs import compilation_error, compile_graph
-from rl_core.types import Observation
+from rl_core.types import Observation, State
 
 ActingGraph: TypeAlias = Callable[[Observation, Tensor], tuple[Tensor, Tensor]]
 """From observation and noise to the actor's and the environment's action."""
 
 
 class ActingGraphs:
-    """Compiled sampling of a feed-forward actor, one graph per number of environments.
+    """Compiled acting of a feed-forward actor, one graph per number of environments.
 
     Args:
-        actor: what acts.
+        explore: from observation, no state, and noise to actions.
     """
 
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(self, explore: Callable[[Observation, State, Tensor], ActionOutput]) -> None:
+        self._explore = explore
         self._graphs: dict[torch.Size, ActingGraph] = {}
 
     def __call__(
@@ -45,7 +45,7 @@ class ActingGraphs:
 
     def _compile(self, observation: Observation, noise: Tensor, must_compile: bool) -> ActingGraph:
         def act(observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor]:
-            output = self._actor.get_action(observation, {}, noise)
+            output = self._explore(observation, {}, noise)
             return output.action, output.env_action
 
         if noise.device.type != "cpu":

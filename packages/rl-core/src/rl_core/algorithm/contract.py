@@ -17,7 +17,7 @@ from rl_core.algorithm.hyper import check_value, schedules_of
 from rl_core.algorithm.schedule import UpdateSchedule
 from rl_core.algorithm.update import run_update
 from rl_core.algorithm.weights import Weights
-from rl_core.batch import Rollout, RolloutBatch
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.gradients import (
     CompileMode,
@@ -71,8 +71,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for base in cls.__dict__.get("__orig_bases__", ()):
-            if typing.get_origin(base) is Algorithm:
-                cls.config_type, cls.batch_type = typing.get_args(base)
+            origin = typing.get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, Algorithm):
+                chosen = dict(zip(origin.__parameters__, typing.get_args(base), strict=True))  # type: ignore[attr-defined]  # of generic classes
+                cls.config_type = chosen.get(origin.config_type, origin.config_type)
+                cls.batch_type = chosen.get(origin.batch_type, origin.batch_type)
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.generator = torch.Generator(self.device)
         self.compile_mode: CompileMode = "off"
         self._is_recurrent = actor.is_recurrent
-        self._acting = ActingGraphs(actor)
+        self._acting = ActingGraphs(self.explore)
         self._modules = LossModule(
             self.loss,
             {"actor": actor, **self.make_modules(), "add_ons": self.add_ons},
@@ -164,6 +167,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         return {}
 
     @property
+    def needs_episode_start(self) -> bool:
+        """Whether acting looks at ``episode_start``; recurrent actors do."""
+        return self._is_recurrent
+
+    @property
     def uses_objects(self) -> bool:
         """Whether it was given objects that no recipe can name, such as add-ons."""
         return len(self.add_ons) > 0
@@ -181,6 +189,25 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Draw what `acting_step` needs for these steps."""
         return self.actor.draw_noise(batch_shape, generator)
 
+    def explore(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Choose actions while collecting: a pure function, which is compiled where that pays.
+
+        The default samples the policy; exploration beyond the policy's own belongs here.
+
+        Args:
+            observation: shape `(B, ...)`.
+            state: recurrent state, each `(B, S)`.
+            noise: shape `(B, ...)`, one step of what `draw_noise` drew.
+            episode_start: shape `(B,)`, bool; only recurrent actors need it.
+        """
+        return self.actor.get_action(observation, state, noise, False, episode_start)
+
     def acting_step(
         self,
         observation: Observation,
@@ -189,7 +216,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         deterministic: bool = False,
         episode_start: Tensor | None = None,
     ) -> ActionOutput:
-        """Choose actions while collecting; exploration beyond the policy's own belongs here.
+        """Choose actions, exploring unless ``deterministic``.
 
         Args:
             observation: shape `(B, ...)`.
@@ -198,8 +225,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             deterministic: take the mode, explore nothing.
             episode_start: shape `(B,)`, bool.
         """
-        if self.compile_mode == "off" or deterministic or noise is None or self._is_recurrent:
+        if deterministic or noise is None:
             return self.actor.get_action(observation, state, noise, deterministic, episode_start)
+        if self.compile_mode == "off" or self._is_recurrent or self.extras:
+            return self.explore(observation, state, noise, episode_start)
         action, env_action = self._acting(
             observation, noise, must_compile=self.compile_mode == "on"
         )
@@ -293,7 +322,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         return self.gradients.read_metrics()
 
     def add_on_terms(
-        self, batch: RolloutBatch, distribution: Distribution, info: Mapping[str, Tensor]
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the add-ons' terms of the policy loss, with their metrics."""
         total = torch.zeros((), device=self.device)
@@ -429,9 +461,14 @@ def _check_add_ons(
 def _batch_size(batch: object) -> int:
     mask = getattr(batch, "mask", None)
     if isinstance(mask, Tensor):
-        return int(mask.sum())
+        return int((mask > 0.0).sum())
     reward = getattr(batch, "reward", None)
     return len(reward) if isinstance(reward, Tensor) else 1
+
+
+# What a subclass puts in their place; see `Algorithm.__init_subclass__`.
+Algorithm.config_type = ConfigT  # type: ignore[assignment]  # a placeholder
+Algorithm.batch_type = BatchT  # type: ignore[assignment]  # a placeholder
 
 
 def _check_type(name: str, value: object, expected: type) -> None:

@@ -25,20 +25,18 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     schedule = algorithm.schedule
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
-    rollout = None
     if algorithm.batch_type is RolloutBatch:
-        rollout = storage.rollout()
-        columns, prepared = algorithm.prepare(rollout)
+        columns, prepared = algorithm.prepare(storage.rollout())
         storage.attach(columns)
     storage.before_gradients()
     step.begin_phase()
-    for _ in range(schedule.num_epochs):
+    for epoch in range(schedule.num_epochs):
+        if epoch > 0 and step.stopped:
+            break
         for batch in storage.generate_batches(schedule.num_mini_batch, schedule.mini_batch_size):
             storage.after_gradients(batch, algorithm.gradient_step(batch))
-        if step.stopped:
-            break
-    if rollout is not None and step.learns:
-        algorithm.actor.update_normalization(rollout.observation, rollout.valid)
+    if algorithm.actor.normalizes_observations and step.learns:
+        algorithm.actor.update_normalization(*storage.new_observations())
     step.end_phase()
     storage.after_update()
     return {name: float(value) for name, value in prepared.items()}

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,17 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "leaky_relu": F.leaky_relu,
 }
+
+
+def activation_function(name: Activation) -> Callable[[Tensor], Tensor]:
+    """Return the activation of a name.
+
+    Raises:
+        ConfigError: when there is none.
+    """
+    if name not in _FUNCTIONS:
+        raise ConfigError(f"activation: unknown name '{name}'{nearest(name, _FUNCTIONS)}")
+    return _FUNCTIONS[name]
 
 
 class MLP(nn.Module):
@@ -52,14 +63,11 @@ class MLP(nn.Module):
         out_gain: float = 1.0,
     ) -> None:
         super().__init__()
-        if activation not in get_args(Activation):
-            hint = nearest(activation, get_args(Activation))
-            raise ConfigError(f"activation: unknown name '{activation}'{hint}")
         widths = [in_features, *hidden_sizes]
         if min(widths) < 1 or (out_features is not None and out_features < 1):
             raise ConfigError(f"layer widths must be at least 1, got {widths} and {out_features}")
         self.activation = activation
-        self._activate = _FUNCTIONS[activation]
+        self._activate = activation_function(activation)
         self.hidden = nn.ModuleList(
             orthogonal_(nn.Linear(a, b), math.sqrt(2.0)) for a, b in itertools.pairwise(widths)
         )

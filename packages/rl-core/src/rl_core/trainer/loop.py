@@ -281,7 +281,8 @@ class Trainer:
                 self._recent_returns.append(episode.episode_return)
                 self._recent_lengths.append(float(episode.length))
             tested: Mapping[str, float] = {}
-            if self.total_steps >= max(schedule.update_after, schedule.start_steps):
+            may_learn = self.total_steps >= max(schedule.update_after, schedule.start_steps)
+            if may_learn and collection.steps:  # a row that only reset brings nothing to learn
                 self.algorithm.set_progress(progress)
                 self._prepared = self.algorithm.update(self.storage)
                 self.updates += 1

@@ -8,3 +8,5 @@ from rl_core.nn.heads.gaussian import LOG_STD_RANGE as LOG_STD_RANGE
 from rl_core.nn.heads.gaussian import GaussianHead as GaussianHead
 from rl_core.nn.heads.gaussian import SquashedGaussianHead as SquashedGaussianHead
 from rl_core.nn.heads.maker import make_head as make_head
+from rl_core.nn.heads.scaled import DeterministicHead as DeterministicHead
+from rl_core.nn.heads.scaled import ScaledHead as ScaledHead

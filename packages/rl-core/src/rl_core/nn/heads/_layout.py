@@ -48,3 +48,21 @@ def flatten(env_action: Tensor, shape: tuple[int, ...]) -> Tensor:
         return env_action
     batch = env_action.shape[: env_action.dim() - len(shape)]
     return env_action.reshape((*batch, math.prod(shape)))
+
+
+def box_size(space: spaces.Box) -> int:
+    if np.dtype(space.dtype).kind != "f":
+        raise SpaceError(
+            f"action space {space} is a Box of dtype {space.dtype}; expected a floating-point "
+            "one: declare whole numbers as MultiDiscrete"
+        )
+    size = math.prod(space.shape)
+    check_not_empty(space, size)
+    return size
+
+
+def flat_bounds(space: spaces.Box) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+    dtype = np.dtype(space.dtype)
+    low: npt.NDArray[np.floating] = space.low.reshape(-1).astype(dtype)
+    high: npt.NDArray[np.floating] = space.high.reshape(-1).astype(dtype)
+    return low, high

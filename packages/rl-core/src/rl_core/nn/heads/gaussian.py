@@ -1,19 +1,18 @@
 """Heads for real numbers, clipped to the bounds or squashed into them."""
 
-import math
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_core.errors import ConfigError, SpaceError
+from rl_core.errors import ConfigError
 from rl_core.nn.distributions import DiagonalGaussian, SquashedGaussian
-from rl_core.nn.heads._layout import check_not_empty, flatten, tensor_dtype, unflatten
+from rl_core.nn.heads._layout import box_size, flat_bounds, flatten, tensor_dtype, unflatten
 from rl_core.nn.heads.base import ActionHead
+from rl_core.nn.heads.scaled import ScaledHead
 from rl_core.nn.init import orthogonal_
 
 LOG_STD_RANGE = (-20.0, 2.0)
@@ -53,12 +52,12 @@ class GaussianHead(ActionHead):
         gain: float = 0.01,
     ) -> None:
         super().__init__()
-        size = _box_size(action_space)
+        size = box_size(action_space)
         self.noise_kind, self.noise_shape = "normal", (size,)
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
         self._env_dtype = tensor_dtype(action_space)
-        low, high = _flat_bounds(action_space)
+        low, high = flat_bounds(action_space)
         self._is_bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
         self.register_buffer("low", torch.from_numpy(low), persistent=False)
         self.register_buffer("high", torch.from_numpy(high), persistent=False)
@@ -93,7 +92,7 @@ class GaussianHead(ActionHead):
 
 
 @final
-class SquashedGaussianHead(ActionHead):
+class SquashedGaussianHead(ScaledHead):
     """Normal numbers, squashed into (-1, 1) and scaled to the bounds of a Box of any shape.
 
     The log standard deviations are outputs of the network.
@@ -110,11 +109,6 @@ class SquashedGaussianHead(ActionHead):
         ConfigError: when ``log_std_range`` is not increasing.
     """
 
-    low: Tensor
-    high: Tensor
-    centre: Tensor
-    half_width: Tensor
-
     def __init__(
         self,
         action_space: spaces.Box,
@@ -124,28 +118,10 @@ class SquashedGaussianHead(ActionHead):
         log_std_range: tuple[float, float] = LOG_STD_RANGE,
         gain: float = 0.01,
     ) -> None:
-        super().__init__()
-        size = _box_size(action_space)
+        super().__init__(action_space)
+        (size,) = self.action_shape
         self.noise_kind, self.noise_shape = "normal", (size,)
-        self.action_shape, self.action_dtype = (size,), torch.float32
-        self._env_shape = tuple(action_space.shape)
-        self._env_dtype = tensor_dtype(action_space)
         self._log_std_range = _checked_range(log_std_range)
-        low, high = _flat_bounds(action_space)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise SpaceError(
-                f"{action_space} has an infinite bound; squashed actions are scaled to the bounds "
-                "and need finite ones: rescale the actions, or do not squash"
-            )
-        # Halved first, because the width of a space with huge bounds is infinite.
-        named = {
-            "low": low,
-            "high": high,
-            "centre": low / 2 + high / 2,
-            "half_width": high / 2 - low / 2,
-        }
-        for name, array in named.items():
-            self.register_buffer(name, torch.from_numpy(array), persistent=False)
         self.linear = _mean_and_log_std_layer(in_features, size, initial_log_std, gain)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> SquashedGaussian:
@@ -153,17 +129,6 @@ class SquashedGaussianHead(ActionHead):
         self._refuse_mask(mask)
         mean, log_std = F.linear(features, self.linear.weight, self.linear.bias).chunk(2, -1)
         return SquashedGaussian(mean, log_std.clamp(*self._log_std_range))
-
-    def to_env_action(self, action: Tensor) -> Tensor:
-        """Scale from [-1, 1] to the bounds and take the space's shape and dtype."""
-        scaled = torch.addcmul(self.centre, self.half_width, action.to(self._env_dtype))
-        return unflatten(torch.clamp(scaled, self.low, self.high), self._env_shape)
-
-    def from_env_action(self, env_action: Tensor) -> Tensor:
-        """Scale from the bounds to [-1, 1]; a number whose bounds coincide becomes 0."""
-        distance = flatten(env_action, self._env_shape).to(self._env_dtype) - self.centre
-        width = torch.where(self.half_width > 0.0, self.half_width, 1.0)
-        return (distance / width).clamp(-1.0, 1.0).to(torch.float32)
 
 
 def _mean_and_log_std_layer(
@@ -178,22 +143,4 @@ def _checked_range(log_std_range: tuple[float, float]) -> tuple[float, float]:
     low, high = log_std_range
     if not low < high:
         raise ConfigError(f"log_std_range is {log_std_range}; expected (low, high) with low < high")
-    return low, high
-
-
-def _box_size(space: spaces.Box) -> int:
-    if np.dtype(space.dtype).kind != "f":
-        raise SpaceError(
-            f"action space {space} is a Box of dtype {space.dtype}; expected a floating-point "
-            "one: declare whole numbers as MultiDiscrete"
-        )
-    size = math.prod(space.shape)
-    check_not_empty(space, size)
-    return size
-
-
-def _flat_bounds(space: spaces.Box) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    dtype = np.dtype(space.dtype)
-    low: npt.NDArray[np.floating] = space.low.reshape(-1).astype(dtype)
-    high: npt.NDArray[np.floating] = space.high.reshape(-1).astype(dtype)
     return low, high

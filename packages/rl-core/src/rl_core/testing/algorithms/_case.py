@@ -6,6 +6,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.batch import ReplayBatch
+from rl_core.testing.replay_batches import make_replay_batch
 from rl_core.testing.rollouts import make_batch, make_rollout
 from rl_core.testing.stateful import StatefulSuite
 
@@ -21,7 +23,9 @@ class AlgorithmCase(StatefulSuite):
         raise NotImplementedError
 
     def make_batch(self, algorithm: AnyAlgorithm, seed: int) -> object:
-        """Return a batch to learn from; by default out of a made-up rollout."""
+        """Return a made-up batch to learn from."""
+        if algorithm.batch_type is ReplayBatch:
+            return make_replay_batch(algorithm, seed)
         return make_batch(algorithm, make_rollout(algorithm, seed))
 
     def _algorithm(self, seed: int = 1) -> AnyAlgorithm:

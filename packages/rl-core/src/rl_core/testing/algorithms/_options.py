@@ -57,7 +57,11 @@ class OptionTests(AlgorithmCase):
     def test_schedules_move_with_the_progress(self) -> None:
         """What is scheduled follows its schedule, what is constant stays."""
         algorithm = self._algorithm()
-        constants = {name: float(algorithm.hyper[name]) for name in algorithm.schedules}
+        constants = {
+            name: float(algorithm.hyper[name])
+            for name, schedule in algorithm.schedules.items()
+            if schedule.is_constant
+        }
         name = next(name for name, value in constants.items() if value > 0.0)
         schedule = Linear(constants.pop(name), 0.5 * float(algorithm.hyper[name]))
         algorithm.update_algorithm_parameter(name, schedule)

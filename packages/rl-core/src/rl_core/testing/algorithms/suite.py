@@ -19,7 +19,7 @@ class AlgorithmSuite(
 ):
     """Conformance tests of an `Algorithm`: subclass, supply `make_algorithm`, inherit the tests.
 
-    An algorithm that does not learn from rollouts supplies `make_batch` as well.
+    An algorithm with batches of its own supplies `make_batch` as well.
 
     Attributes:
         is_smooth: set it to False where the loss holds something constant that depends on the

@@ -1,0 +1,72 @@
+"""What all off-policy algorithms can be told."""
+
+from dataclasses import dataclass, field
+
+from rl_core.algorithm import Scheduled, UpdateSchedule
+from rl_core.errors import ConfigError
+from rl_core.optimizers import OptimizerConfig
+from rl_core.ranges import check_ranges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OffPolicyConfig:
+    """Options that off-policy algorithms share.
+
+    Attributes:
+        gamma: discount per step, in [0, 1].
+        reward_scale: factor on rewards that are learned from.
+        max_grad_norm: bound of each gradient's norm; None does not bound it.
+        optimizer: the update rule.
+        start_steps: environment transitions with uniformly random actions first.
+        update_after: no update before this many environment transitions.
+        update_every: environment transitions between updates.
+        num_mini_batch: gradient steps per update.
+        mini_batch_size: samples per gradient step.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    gamma: Scheduled = 0.99
+    reward_scale: Scheduled = 1.0
+    max_grad_norm: Scheduled | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    start_steps: int = 0
+    update_after: int = 0
+    update_every: int = 1
+    num_mini_batch: int = 1
+    mini_batch_size: int = 256
+    test_every: int | None = None
+    num_test_episodes: int = 5
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            unit=("gamma",),
+            positive=("reward_scale", "max_grad_norm"),
+            counts=(
+                "update_every",
+                "num_mini_batch",
+                "mini_batch_size",
+                "test_every",
+                "num_test_episodes",
+            ),
+        )
+        for name in ("start_steps", "update_after"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        """Some gradient steps after every few environment transitions."""
+        return UpdateSchedule(
+            start_steps=self.start_steps,
+            update_after=self.update_after,
+            update_every=self.update_every,
+            num_mini_batch=self.num_mini_batch,
+            mini_batch_size=self.mini_batch_size,
+            test_every=self.test_every,
+            num_test_episodes=self.num_test_episodes,
+        )

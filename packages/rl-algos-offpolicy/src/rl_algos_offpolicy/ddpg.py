@@ -1,0 +1,124 @@
+r"""Deep deterministic policy gradient.
+
+Source: Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971, Algorithm 1.
+
+(1) $y = r + \gamma\,(1 - d)\,\min_i Q_{\theta'_i}(s', \pi_{\phi'}(s'))$, kept between
+    $-c$ and $c$ (or 0) when returns are clipped
+
+(2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
+
+(3) $L^\pi = -\mathbb{E}[Q_{\theta_1}(s, \pi_\phi(s))]$
+
+Deviations from the paper: any number of critics, one by default; actions are in [-1, 1], so that
+noise is in units of half the range; y discounts several rewards when the storage gathers several
+steps.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
+from rl_algos_offpolicy.losses import absolute_error, squared_error_loss, weighted_mean
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.parameters import call_frozen
+from rl_core.ranges import check_ranges
+from rl_core.targets import n_step_target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DDPGConfig(DeterministicConfig):
+    """Options of `DDPG`.
+
+    Attributes:
+        policy_weight_decay: L2 penalty on the policy.
+        critic_weight_decay: L2 penalty on the critics.
+        clip_return: c of Eq. (1); None clips nothing.
+        clip_positive_returns: the upper bound is 0, for tasks without positive rewards.
+    """
+
+    policy_weight_decay: float = 0.0
+    critic_weight_decay: float = 0.0
+    clip_return: Scheduled | None = None
+    clip_positive_returns: bool = False
+
+    def __post_init__(self) -> None:
+        DeterministicConfig.__post_init__(self)
+        check_ranges(
+            self,
+            positive=("clip_return",),
+            not_negative=("policy_weight_decay", "critic_weight_decay"),
+        )
+        if self.clip_positive_returns and self.clip_return is None:
+            raise ConfigError("clip_positive_returns needs clip_return, the bound below")
+        if self.optimizer.weight_decay:
+            raise ConfigError(
+                "give policy_weight_decay and critic_weight_decay instead of optimizer.weight_decay"
+            )
+
+
+class DDPG(DeterministicAlgorithm[DDPGConfig]):
+    """Deep deterministic policy gradient.
+
+    Args:
+        actor: an `OffPolicyActor` with a deterministic policy.
+        config: options.
+        add_ons: extra terms for the policy loss.
+    """
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Learn from one environment, with a deterministic policy and one critic."""
+        return off_policy_recipe({"policy": "deterministic", "num_critics": 1})
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give policy and critics an optimiser each, with their own weight decay."""
+        config = self.config
+        decays = {"policy": config.policy_weight_decay, "critic": config.critic_weight_decay}
+        return tuple(
+            replace(group, optimizer=replace(group.optimizer, weight_decay=decays[group.name]))
+            for group in super().parameter_groups()
+        )
+
+    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (2) for the critics and (3) for the policy."""
+        target = self.target(batch)
+        values = self.actor.q_values(batch.observation, batch.action, {})
+        critic_term = squared_error_loss(values, target, batch)
+        distribution = self.policy(batch.observation)
+        value = call_frozen(self.actor.critics, batch.observation, distribution.mode())[0]
+        policy_term = -weighted_mean(value, batch)
+        metrics = {
+            "loss/critic": critic_term,
+            "loss/policy": policy_term,
+            "value/mean": values.mean(),
+        }
+        added, more = self.add_on_terms(batch, distribution, metrics)
+        return LossOutput(
+            critic_term + policy_term + added,
+            {**metrics, **more},
+            {"td_error": absolute_error(values.detach(), target)},
+        )
+
+    @torch.no_grad()
+    def target(self, batch: ReplayBatch) -> Tensor:
+        """Eq. (1), shape `(N,)`."""
+        hyper = self.hyper
+        action = self.target_policy(batch.next_observation).mode()
+        target = n_step_target(
+            batch.reward * hyper["reward_scale"],
+            batch.num_steps,
+            batch.terminated,
+            self.target_critics(batch.next_observation, action).amin(0),
+            hyper["gamma"],
+        )
+        if self.config.clip_return is None:
+            return target
+        bound = hyper["clip_return"]
+        highest = torch.zeros_like(bound) if self.config.clip_positive_returns else bound
+        return target.clamp(-bound, highest)

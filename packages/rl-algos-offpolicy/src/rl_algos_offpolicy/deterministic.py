@@ -1,0 +1,178 @@
+"""What algorithms with a deterministic policy share: acting, groups and targets."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from rl_algos_offpolicy.actor import OffPolicyActor
+from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_algos_offpolicy.exploration import (
+    ExplorationNoise,
+    OrnsteinUhlenbeck,
+    draw_exploration_noise,
+)
+from rl_core.actor import ActionOutput
+from rl_core.algorithm import Algorithm, Scheduled, UpdateSchedule
+from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
+from rl_core.gradients import ParameterGroup, TargetNetwork
+from rl_core.ranges import check_choice, check_ranges
+from rl_core.stateful import StateReader
+from rl_core.types import Observation, State, StateDict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeterministicConfig(OffPolicyConfig):
+    """Options that algorithms with a deterministic policy share.
+
+    Attributes:
+        policy_learning_rate: of the policy.
+        critic_learning_rate: of the critics.
+        tau: how far the target networks move.
+        exploration_noise: on actions in [-1, 1] while collecting.
+        exploration_std: its standard deviation.
+        ou_theta: rate at which an Ornstein-Uhlenbeck process is pulled back.
+        ou_dt: time between two of its steps.
+    """
+
+    policy_learning_rate: Scheduled = 1e-3
+    critic_learning_rate: Scheduled = 1e-3
+    tau: Scheduled = 0.005
+    exploration_noise: ExplorationNoise = "gaussian"
+    exploration_std: Scheduled = 0.1
+    ou_theta: float = 0.15
+    ou_dt: float = 0.01
+    start_steps: int = 1000
+    update_after: int = 1000
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        check_choice(self, "exploration_noise", get_args(ExplorationNoise))
+        check_ranges(
+            self,
+            unit=("tau",),
+            positive=("ou_theta", "ou_dt"),
+            not_negative=("policy_learning_rate", "critic_learning_rate", "exploration_std"),
+        )
+
+
+ConfigT = TypeVar("ConfigT", bound=DeterministicConfig)
+
+
+class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
+    """Base of algorithms that climb the critics' values by a deterministic policy.
+
+    Args:
+        actor: an `OffPolicyActor` with a deterministic policy.
+        config: options.
+        add_ons: extra terms for the policy loss.
+
+    Raises:
+        ConfigError: when the policy is not deterministic.
+    """
+
+    actor: OffPolicyActor
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Make the target policy and the target critics."""
+        actor = self.actor
+        if not isinstance(actor, OffPolicyActor) or actor.config.policy != "deterministic":
+            raise ConfigError(
+                f"{type(self).__name__} needs an OffPolicyActor with a deterministic policy; set "
+                "actor.policy to 'deterministic'"
+            )
+        assert actor.policy is not None
+        self.policy = actor.policy
+        self.target_policy = copy.deepcopy(actor.policy)
+        self.target_critics = copy.deepcopy(actor.critics)
+        self._process = OrnsteinUhlenbeck(self.config.ou_theta, self.config.ou_dt)
+        return {"target_policy": self.target_policy, "target_critics": self.target_critics}
+
+    @cached_property
+    def schedule(self) -> UpdateSchedule:
+        """Take some gradient steps after every few environment transitions."""
+        return self.config.schedule
+
+    @property
+    def policy_every(self) -> int:
+        """Gradient steps of the critics per step of the policy and of all targets."""
+        return 1
+
+    @property
+    def needs_episode_start(self) -> bool:
+        """Whether the noise is a process, which starts anew with every episode."""
+        return self.config.exploration_noise == "ou"
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give policy and critics an optimiser each."""
+        config = self.config
+        bound = None if config.max_grad_norm is None else "max_grad_norm"
+        return (
+            ParameterGroup(
+                name="critic",
+                modules=("actor.critics",),
+                learning_rate="critic_learning_rate",
+                max_grad_norm=bound,
+                optimizer=config.optimizer,
+            ),
+            ParameterGroup(
+                name="policy",
+                modules=("actor.policy", "add_ons"),
+                learning_rate="policy_learning_rate",
+                max_grad_norm=bound,
+                optimizer=config.optimizer,
+                every=self.policy_every,
+            ),
+        )
+
+    def target_networks(self) -> tuple[TargetNetwork, ...]:
+        """Let the targets follow policy and critics, at the policy's pace."""
+        every = self.policy_every
+        return (
+            TargetNetwork(module="target_policy", source="actor.policy", tau="tau", every=every),
+            TargetNetwork(module="target_critics", source="actor.critics", tau="tau", every=every),
+        )
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw the noise of exploration, or its increments."""
+        shape = (*batch_shape, *self.actor.action_spec.shape)
+        return draw_exploration_noise(self.config.exploration_noise, shape, generator)
+
+    def acting_step(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor | None,
+        deterministic: bool = False,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Choose actions, turning increments into a process where that is asked for."""
+        if self.config.exploration_noise == "ou" and noise is not None and not deterministic:
+            assert episode_start is not None
+            noise = self._process.step(noise, episode_start)
+        return super().acting_step(observation, state, noise, deterministic, episode_start)
+
+    def explore(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Add noise to the policy's action and clip to [-1, 1]."""
+        action = self.policy(observation).mode()
+        action = (action + self.hyper["exploration_std"] * noise).clamp(-1.0, 1.0)
+        return ActionOutput(action, self.actor.to_env_action(action), None, state)
+
+    def more_state(self) -> StateDict:
+        """Return where the noise process is."""
+        return {"process": self._process.state}
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+        self._process.state = StateReader(state, "algorithm/more").tensor("process").to(self.device)

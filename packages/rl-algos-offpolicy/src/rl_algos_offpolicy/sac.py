@@ -1,0 +1,308 @@
+r"""Soft actor-critic.
+
+Source: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; discrete actions: Christodoulou
+2019, https://arxiv.org/abs/1910.07207.
+
+(1) $y = r + \gamma\,(1 - d)\,(\min_i Q_{\bar\theta_i}(s', a') - \alpha \log \pi_\phi(a'|s'))$ with
+    $a' \sim \pi_\phi(\cdot|s')$
+
+(2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
+
+(3) $L^\pi = \mathbb{E}[\alpha \log \pi_\phi(a|s) - \min_i Q_{\theta_i}(s, a)]$ with
+    $a \sim \pi_\phi(\cdot|s)$
+
+(4) $L^\alpha = -\log \alpha\; \mathbb{E}[\log \pi_\phi(a|s) + \bar H]$
+
+(5) $L^{CAPS} = \lambda_T \lVert \mu(s) - \mu(s')\rVert + \lambda_S \lVert \mu(s) - \mu(\tilde s)
+    \rVert$ with $\tilde s \sim N(s, \sigma)$: Mysore et al. 2021,
+    https://arxiv.org/abs/2012.06644, Eq. (1) to (3)
+
+With discrete actions the expectations over a and a' in (1), (3) and (4) are sums over all actions.
+
+Deviations from the paper: (4) is the loss in log α that implementations use, whose gradient differs
+by the factor α; y discounts several rewards when the storage gathers several steps.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_algos_offpolicy.actor import OffPolicyActor
+from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.losses import absolute_error, squared_error_loss, weighted_mean
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
+from rl_core.nn.distributions import Categorical, Distribution
+from rl_core.parameters import call_frozen
+from rl_core.ranges import check_ranges
+from rl_core.targets import n_step_target
+from rl_core.types import Observation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SACConfig(OffPolicyConfig):
+    """Options of `SAC`.
+
+    Attributes:
+        policy_learning_rate: of the policy.
+        critic_learning_rate: of the critics.
+        temperature_learning_rate: of the temperature.
+        tau: how far the target critics move in each step.
+        initial_temperature: α of Eq. (1), where it starts or for good.
+        learn_temperature: move α by Eq. (4).
+        target_entropy: H̄ of Eq. (4); None takes minus the number of real actions, or 0.89 of the
+            largest entropy of discrete ones.
+        temporal_smoothness: λ_T of Eq. (5).
+        spatial_smoothness: λ_S of Eq. (5).
+        smoothness_std: σ of Eq. (5), in units of the observation.
+    """
+
+    policy_learning_rate: Scheduled = 3e-4
+    critic_learning_rate: Scheduled = 3e-4
+    temperature_learning_rate: Scheduled = 3e-4
+    tau: Scheduled = 0.005
+    initial_temperature: float = 1.0
+    learn_temperature: bool = True
+    target_entropy: float | None = None
+    temporal_smoothness: Scheduled = 0.0
+    spatial_smoothness: Scheduled = 0.0
+    smoothness_std: Scheduled = 0.05
+    start_steps: int = 1000
+    update_after: int = 1000
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        check_ranges(
+            self,
+            unit=("tau",),
+            positive=("initial_temperature",),
+            not_negative=(
+                "policy_learning_rate",
+                "critic_learning_rate",
+                "temperature_learning_rate",
+                "temporal_smoothness",
+                "spatial_smoothness",
+                "smoothness_std",
+            ),
+        )
+
+
+class Temperature(nn.Module):
+    """α, kept above zero by its logarithm.
+
+    Args:
+        initial: where it starts.
+        is_learned: whether it moves.
+    """
+
+    def __init__(self, initial: float, is_learned: bool) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(initial)), requires_grad=is_learned)
+
+    def forward(self) -> Tensor:
+        """Return α, 0-dim, as a constant."""
+        return self.log.detach().exp()
+
+
+class SAC(Algorithm[SACConfig, ReplayBatch]):
+    """Soft actor-critic for real and discrete actions.
+
+    Args:
+        actor: an `OffPolicyActor` with a stochastic policy.
+        config: options.
+        add_ons: extra terms for the policy loss.
+
+    Raises:
+        ConfigError: when the policy is not stochastic, or smoothness is asked of actions or
+            observations that have no distances.
+    """
+
+    actor: OffPolicyActor
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Make the target critics and the temperature."""
+        self._check_policy()
+        config = self.config
+        self.target_critics = copy.deepcopy(self.actor.critics)
+        self.temperature = Temperature(config.initial_temperature, config.learn_temperature)
+        self.temperature.to(self.device)
+        self._target_entropy = (
+            _default_target_entropy(self.actor)
+            if config.target_entropy is None
+            else config.target_entropy
+        )
+        self._is_smoothed = any(
+            not self.schedules[name].is_constant or self.schedules[name].value(0.0) > 0.0
+            for name in ("temporal_smoothness", "spatial_smoothness")
+        )
+        return {"target_critics": self.target_critics, "temperature": self.temperature}
+
+    @cached_property
+    def schedule(self) -> UpdateSchedule:
+        """Take some gradient steps after every few environment transitions."""
+        return self.config.schedule
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Learn from one environment, with a stochastic policy and two critics."""
+        return off_policy_recipe({"policy": "stochastic"})
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give policy, critics and temperature an optimiser each."""
+        names = {"policy": ("actor.policy", "add_ons"), "critic": ("actor.critics",)}
+        if self.config.learn_temperature:
+            names["temperature"] = ("temperature",)
+        bound = None if self.config.max_grad_norm is None else "max_grad_norm"
+        return tuple(
+            ParameterGroup(
+                name=name,
+                modules=modules,
+                learning_rate=f"{name}_learning_rate",
+                max_grad_norm=bound,
+                optimizer=self.config.optimizer,
+            )
+            for name, modules in names.items()
+        )
+
+    def target_networks(self) -> tuple[TargetNetwork, ...]:
+        """Let the target critics follow the critics."""
+        return (TargetNetwork(module="target_critics", source="actor.critics", tau="tau"),)
+
+    def draw_update_noise(self, batch: ReplayBatch) -> Noise:
+        """Draw for the actions now and next, and for the observations nearby."""
+        shape = batch.mask.shape
+        noise = {
+            name: self.actor.draw_noise(tuple(shape), self.generator) for name in ("now", "next")
+        }
+        if self._is_smoothed:
+            assert isinstance(batch.observation, Tensor)
+            noise["nearby"] = torch.randn(
+                batch.observation.shape, generator=self.generator, device=self.device
+            )
+        return noise
+
+    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (2) for the critics, (3) and (5) for the policy, (4) for the temperature."""
+        target = self.target(batch, noise["next"])
+        values = self._values_of(batch)
+        critic_term = squared_error_loss(values, target, batch)
+
+        distribution, _ = self.actor.distribution(batch.observation, {})
+        policy_term, log_prob = self.policy_terms(batch, distribution, noise["now"])
+        metrics = {
+            "loss/critic": critic_term,
+            "loss/policy": policy_term,
+            "value/mean": values.mean(),
+            "policy/entropy": -log_prob.mean(),
+            "policy/temperature": self.temperature(),
+        }
+        added, more = self.add_on_terms(batch, distribution, metrics)
+        total = critic_term + policy_term + added
+        if self._is_smoothed:
+            smoothness = self.smoothness(batch, distribution.mode(), noise["nearby"])
+            metrics["loss/smoothness"] = smoothness
+            total = total + smoothness
+        if self.config.learn_temperature:
+            excess = (log_prob.detach() + self._target_entropy).mean()
+            temperature_term = -self.temperature.log * excess
+            metrics["loss/temperature"] = temperature_term
+            total = total + temperature_term
+        return LossOutput(
+            total, {**metrics, **more}, {"td_error": absolute_error(values.detach(), target)}
+        )
+
+    @torch.no_grad()
+    def target(self, batch: ReplayBatch, noise: Tensor) -> Tensor:
+        """Eq. (1), shape `(N,)`."""
+        alpha = self.temperature()
+        if self.actor.is_discrete:
+            probabilities, log_prob = _all_actions(self._policy(batch.next_observation))
+            values = self.target_critics(batch.next_observation).amin(0)
+            next_value = (probabilities * (values - alpha * log_prob)).sum(-1)
+        else:
+            action, log_prob = self._policy(batch.next_observation).sample_with_log_prob(noise)
+            values = self.target_critics(batch.next_observation, action).amin(0)
+            next_value = values - alpha * log_prob
+        return n_step_target(
+            batch.reward * self.hyper["reward_scale"],
+            batch.num_steps,
+            batch.terminated,
+            next_value,
+            self.hyper["gamma"],
+        )
+
+    def policy_terms(
+        self, batch: ReplayBatch, distribution: Distribution, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Eq. (3), 0-dim, and the log-probabilities or minus the entropies, shape `(N,)`."""
+        alpha = self.temperature()
+        if self.actor.is_discrete:
+            probabilities, log_prob = _all_actions(distribution)
+            values = call_frozen(self.actor.critics, batch.observation).amin(0)
+            objective = (probabilities * (alpha * log_prob - values)).sum(-1)
+            return weighted_mean(objective, batch), (probabilities * log_prob).sum(-1)
+        action, log_prob = distribution.sample_with_log_prob(noise)
+        values = call_frozen(self.actor.critics, batch.observation, action).amin(0)
+        return weighted_mean(alpha * log_prob - values, batch), log_prob
+
+    def smoothness(self, batch: ReplayBatch, here: Tensor, noise: Tensor) -> Tensor:
+        """Eq. (5), 0-dim; each action is compared with that of its own successor and neighbour."""
+        assert isinstance(batch.observation, Tensor)
+        hyper = self.hyper
+        nearby = batch.observation + hyper["smoothness_std"] * noise
+        after, around = (
+            self._policy(observation).mode() for observation in (batch.next_observation, nearby)
+        )
+        temporal = torch.linalg.vector_norm(here - after, dim=-1)
+        spatial = torch.linalg.vector_norm(here - around, dim=-1)
+        return weighted_mean(
+            hyper["temporal_smoothness"] * temporal + hyper["spatial_smoothness"] * spatial, batch
+        )
+
+    def _values_of(self, batch: ReplayBatch) -> Tensor:
+        """Evaluate the actions taken, `(C, N)`."""
+        if not self.actor.is_discrete:
+            return self.actor.q_values(batch.observation, batch.action, {})
+        values = self.actor.q_values(batch.observation, None, {})
+        index = batch.action.expand(values.shape[:-1]).unsqueeze(-1)
+        return values.gather(-1, index).squeeze(-1)
+
+    def _policy(self, observation: Observation) -> Distribution:
+        distribution, _ = self.actor.distribution(observation, {})
+        return distribution
+
+    def _check_policy(self) -> None:
+        actor, config = self.actor, self.config
+        if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
+            raise ConfigError(
+                "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to "
+                "'stochastic'"
+            )
+        is_smooth = isinstance(actor.observation_space, spaces.Box) and not actor.is_discrete
+        if not is_smooth and (config.temporal_smoothness or config.spatial_smoothness):
+            raise ConfigError(
+                "temporal_smoothness and spatial_smoothness compare real actions at observations "
+                "nearby; leave them at 0 for discrete actions and for observations that are no Box"
+            )
+
+
+def _default_target_entropy(actor: OffPolicyActor) -> float:
+    if actor.is_discrete:
+        return 0.89 * math.log(actor.num_actions)
+    return -float(actor.action_spec.shape[0])
+
+
+def _all_actions(distribution: Distribution) -> tuple[Tensor, Tensor]:
+    """Return the probabilities of all actions and their logarithms, each `(*batch, n)`."""
+    assert isinstance(distribution, Categorical)
+    log_prob = torch.log_softmax(distribution.logits, -1)
+    return log_prob.exp(), log_prob

@@ -1,0 +1,110 @@
+r"""Twin delayed deep deterministic policy gradient.
+
+Source: Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, Algorithm 1.
+
+(1) $y = r + \gamma\,(1 - d)\,\min_i Q_{\theta'_i}(s', \tilde a)$ with
+    $\tilde a = \pi_{\phi'}(s') + \mathrm{clip}(N(0, \tilde\sigma), -c, c)$
+
+(2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
+
+(3) $L^\pi = -\mathbb{E}[Q_{\theta_1}(s, \pi_\phi(s))]$, every so many steps of (2), when the
+    targets move too
+
+Deviations from the paper: actions are in [-1, 1], so that noise is in units of half the range; y
+discounts several rewards when the storage gathers several steps.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
+from rl_algos_offpolicy.losses import absolute_error, squared_error_loss, weighted_mean
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.batch import ReplayBatch
+from rl_core.gradients import LossOutput, Noise
+from rl_core.parameters import call_frozen
+from rl_core.ranges import check_ranges
+from rl_core.targets import n_step_target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TD3Config(DeterministicConfig):
+    """Options of `TD3`.
+
+    Attributes:
+        policy_delay: steps of the critics per step of the policy and the targets.
+        target_noise: σ̃ of Eq. (1).
+        target_noise_clip: c of Eq. (1).
+    """
+
+    policy_delay: int = 2
+    target_noise: Scheduled = 0.2
+    target_noise_clip: Scheduled = 0.5
+
+    def __post_init__(self) -> None:
+        DeterministicConfig.__post_init__(self)
+        check_ranges(
+            self,
+            not_negative=("target_noise", "target_noise_clip"),
+            counts=("policy_delay",),
+        )
+
+
+class TD3(DeterministicAlgorithm[TD3Config]):
+    """Twin delayed DDPG.
+
+    Args:
+        actor: an `OffPolicyActor` with a deterministic policy.
+        config: options.
+        add_ons: extra terms for the policy loss.
+    """
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Learn from one environment, with a deterministic policy and two critics."""
+        return off_policy_recipe({"policy": "deterministic"})
+
+    @property
+    def policy_every(self) -> int:
+        """Gradient steps of the critics per step of the policy and of all targets."""
+        return self.config.policy_delay
+
+    def draw_update_noise(self, batch: ReplayBatch) -> Noise:
+        """Draw what smooths the target."""
+        return {
+            "target": torch.randn(batch.action.shape, generator=self.generator, device=self.device)
+        }
+
+    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (2) for the critics and, when it is due, (3) for the policy."""
+        target = self.target(batch, noise["target"])
+        values = self.actor.q_values(batch.observation, batch.action, {})
+        total = critic_term = squared_error_loss(values, target, batch)
+        metrics = {"loss/critic": critic_term, "value/mean": values.mean()}
+        if self.is_due("policy"):
+            distribution = self.policy(batch.observation)
+            value = call_frozen(self.actor.critics, batch.observation, distribution.mode())[0]
+            policy_term = -weighted_mean(value, batch)
+            metrics["loss/policy"] = policy_term
+            added, more = self.add_on_terms(batch, distribution, metrics)
+            metrics |= more
+            total = total + policy_term + added
+        return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})
+
+    @torch.no_grad()
+    def target(self, batch: ReplayBatch, noise: Tensor) -> Tensor:
+        """Eq. (1), shape `(N,)`."""
+        hyper = self.hyper
+        bound = hyper["target_noise_clip"]
+        smoothing = (hyper["target_noise"] * noise).clamp(-bound, bound)
+        action = (self.target_policy(batch.next_observation).mode() + smoothing).clamp(-1.0, 1.0)
+        return n_step_target(
+            batch.reward * hyper["reward_scale"],
+            batch.num_steps,
+            batch.terminated,
+            self.target_critics(batch.next_observation, action).amin(0),
+            hyper["gamma"],
+        )

@@ -1,0 +1,173 @@
+"""Every off-policy algorithm against the conformance suite, and what they share."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rl_algos_offpolicy import (
+    DDPG,
+    DQN,
+    SAC,
+    TD3,
+    DDPGConfig,
+    DQNConfig,
+    OffPolicyActor,
+    OffPolicyActorConfig,
+    SACConfig,
+    TD3Config,
+)
+from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_core.addon import PolicyLossAddOn
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.errors import ConfigError
+from rl_core.testing.algorithms import AlgorithmSuite
+from rl_core.testing.replay_batches import make_replay_batch
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+CATEGORIES = spaces.Discrete(3)
+
+
+def _actor(seed: int, action_space: spaces.Space[object], **options: object) -> OffPolicyActor:
+    torch.manual_seed(seed)
+    config = replace(OffPolicyActorConfig(hidden_sizes=(8,)), **options)  # type: ignore[arg-type]
+    return OffPolicyActor(VECTOR, action_space, config)
+
+
+class OffPolicySuite(AlgorithmSuite):
+    __test__ = False
+    is_smooth: ClassVar[bool] = False
+    has_compile_test: ClassVar[bool] = True
+
+
+class TestSAC(OffPolicySuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> SAC:
+        config = SACConfig(
+            temporal_smoothness=0.1, spatial_smoothness=0.2, max_grad_norm=1.0, reward_scale=2.0
+        )
+        return SAC(_actor(seed, BOX), config)
+
+
+class TestDiscreteSAC(OffPolicySuite):
+    __test__ = True
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> SAC:
+        config = SACConfig(learn_temperature=False, initial_temperature=0.2)
+        return SAC(_actor(seed, CATEGORIES, dueling=True), config)
+
+
+class TestTD3(OffPolicySuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> TD3:
+        return TD3(_actor(seed, BOX, policy="deterministic"), TD3Config())
+
+
+class TestDDPG(OffPolicySuite):
+    __test__ = True
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> DDPG:
+        config = DDPGConfig(
+            exploration_noise="ou",
+            critic_weight_decay=0.01,
+            clip_return=2.0,
+            clip_positive_returns=True,
+        )
+        return DDPG(_actor(seed, BOX, policy="deterministic", num_critics=1), config)
+
+
+class TestDQN(OffPolicySuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> DQN:
+        config = DQNConfig(target_update_every=2, clip_reward=1.0)
+        return DQN(_actor(seed, CATEGORIES, policy="greedy", num_critics=1, dueling=True), config)
+
+
+class TestSoftDQN(OffPolicySuite):
+    __test__ = True
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> DQN:
+        config = DQNConfig(target_update_every=1, tau=0.1, double=False, loss="square")
+        return DQN(_actor(seed, CATEGORIES, policy="greedy", num_critics=2), config)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "space"),
+    [
+        (SAC, "deterministic", BOX),
+        (SAC, "greedy", CATEGORIES),
+        (TD3, "stochastic", BOX),
+        (DDPG, "stochastic", BOX),
+        (DQN, "stochastic", CATEGORIES),
+    ],
+)
+def test_an_actor_of_another_kind_is_refused(
+    algorithm: type[AnyAlgorithm], policy: str, space: spaces.Space[object]
+) -> None:
+    with pytest.raises(ConfigError, match=f"{algorithm.__name__} needs an OffPolicyActor with a"):
+        algorithm(_actor(0, space, policy=policy))
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "value"),
+    [
+        (OffPolicyConfig, "gamma", 1.5),
+        (OffPolicyConfig, "mini_batch_size", 0),
+        (OffPolicyConfig, "start_steps", -1),
+        (OffPolicyConfig, "reward_scale", 0.0),
+        (SACConfig, "tau", 1.1),
+        (SACConfig, "initial_temperature", 0.0),
+        (SACConfig, "spatial_smoothness", -1.0),
+        (TD3Config, "policy_delay", 0),
+        (TD3Config, "target_noise", -0.1),
+        (TD3Config, "exploration_noise", "gauss"),
+        (DDPGConfig, "clip_return", 0.0),
+        (DDPGConfig, "clip_positive_returns", True),
+        (DDPGConfig, "critic_weight_decay", -0.1),
+        (DQNConfig, "epsilon", 1.5),
+        (DQNConfig, "loss", "hubert"),
+        (DQNConfig, "target_update_every", 0),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    config: type[OffPolicyConfig], option: str, value: object
+) -> None:
+    with pytest.raises(ConfigError, match=option):
+        config(**{option: value})  # type: ignore[arg-type]  # wrong on purpose
+
+
+class _Pull(PolicyLossAddOn):
+    """Pulls the policy's action to 1."""
+
+    def compute_loss_term(self, batch, distribution, info):  # type: ignore[no-untyped-def]
+        term = 100.0 * (distribution.mode() - 1.0).square().mean()
+        return term, {"loss/pull": term}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy"), [(SAC, "stochastic"), (TD3, "deterministic"), (DDPG, "deterministic")]
+)
+def test_add_ons_join_the_policy_loss(algorithm: type[AnyAlgorithm], policy: str) -> None:
+    learner = algorithm(_actor(0, BOX, policy=policy), add_ons=_Pull())
+    batch = make_replay_batch(learner, seed=1)
+    before = learner.actor.get_action(batch.observation, {}, None, True).action.mean()
+    for _ in range(20):
+        learner.gradient_step(batch)
+    after = learner.actor.get_action(batch.observation, {}, None, True).action.mean()
+    assert after > before
+    assert "loss/pull" in learner.read_metrics()
+
+
+def test_dqn_has_no_policy_loss_for_add_ons() -> None:
+    with pytest.raises(ConfigError, match="no policy loss"):
+        DQN(_actor(0, CATEGORIES, policy="greedy"), add_ons=_Pull())

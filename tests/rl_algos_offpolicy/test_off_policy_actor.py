@@ -1,0 +1,126 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rl_algos_offpolicy import OffPolicyActor, OffPolicyActorConfig
+from rl_core.errors import ConfigError, SpaceError
+from rl_core.nn.distributions import Categorical, Deterministic, SquashedGaussian
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+CATEGORIES = spaces.Discrete(4, start=5)
+SMALL = OffPolicyActorConfig(hidden_sizes=(8,))
+
+
+def _actor(space: spaces.Space[object], **options: object) -> OffPolicyActor:
+    torch.manual_seed(0)
+    return OffPolicyActor(VECTOR, space, replace(SMALL, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("space", "policy", "distribution"),
+    [
+        (BOX, "stochastic", SquashedGaussian),
+        (BOX, "deterministic", Deterministic),
+        (CATEGORIES, "stochastic", Categorical),
+        (CATEGORIES, "greedy", Deterministic),
+    ],
+)
+def test_every_kind_of_policy_acts_within_the_space(
+    space: spaces.Space[object], policy: str, distribution: type
+) -> None:
+    actor = _actor(space, policy=policy)
+    generator = torch.Generator().manual_seed(1)
+    observation = torch.randn(6, 3)
+    assert isinstance(actor.distribution(observation, {})[0], distribution)
+    output = actor.get_action(observation, {}, actor.draw_noise((6,), generator))
+    random = actor.random_actions(6, generator)
+    for action in (output.action, random):
+        assert action.shape == (6, *actor.action_spec.shape)
+        assert action.dtype == actor.action_spec.dtype
+        env_action = actor.to_env_action(action)
+        assert all(space.contains(one) for one in env_action.detach().numpy())
+        torch.testing.assert_close(actor.from_env_action(env_action), action)
+
+
+def test_critics_share_nothing_with_the_policy_or_each_other() -> None:
+    actor = _actor(BOX, num_critics=3)
+    action = actor.random_actions(6, torch.Generator().manual_seed(1))
+    values = actor.q_values(torch.randn(6, 3), action, {})
+    assert values.shape == (3, 6)
+    own = actor.critics.values.weights[0]
+    policy = list(actor.policy.parameters()) if actor.policy is not None else []
+    gradient, *others = torch.autograd.grad(values[0].sum(), [own, *policy], allow_unused=True)
+    assert policy
+    assert all(other is None for other in others)
+    assert gradient[0].any()
+    assert not gradient[1:].any()
+
+
+def test_discrete_critics_evaluate_all_actions() -> None:
+    actor = _actor(CATEGORIES, policy="greedy", num_critics=2)
+    observation = torch.randn(6, 3)
+    values = actor.q_values(observation, None, {})
+    assert values.shape == (2, 6, 4)
+    chosen = actor.get_action(observation, {}, None, deterministic=True)
+    assert torch.equal(chosen.action, values[0].argmax(-1))
+    assert torch.equal(chosen.env_action, chosen.action + 5)
+
+
+def test_random_actions_are_uniform() -> None:
+    generator = torch.Generator().manual_seed(0)
+    numbers = _actor(BOX).random_actions(20_000, generator)
+    assert numbers.abs().max() <= 1.0
+    assert numbers.mean(0).tolist() == pytest.approx([0.0, 0.0], abs=0.02)
+    assert numbers.var(0).tolist() == pytest.approx([1 / 3, 1 / 3], abs=0.01)
+    categories = _actor(CATEGORIES, policy="greedy").random_actions(20_000, generator)
+    assert (categories.bincount() / 20_000).tolist() == pytest.approx([0.25] * 4, abs=0.02)
+
+
+def test_statistics_of_observations_reach_all_networks() -> None:
+    actor = _actor(BOX, normalize_observations=True)
+    assert actor.normalizes_observations
+    observation = 5.0 + 2.0 * torch.randn(100, 3)
+    actor.update_normalization(observation)
+    means = [b for name, b in actor.named_buffers() if name.endswith("norm.mean")]
+    assert len(means) == 2
+    for mean in means:
+        assert mean.tolist() == pytest.approx([5.0] * 3, abs=1.0)
+    assert not _actor(BOX).normalizes_observations
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "error", "message"),
+    [
+        (
+            CATEGORIES,
+            {"policy": "deterministic"},
+            ConfigError,
+            "needs real actions",
+        ),
+        (BOX, {"policy": "greedy"}, ConfigError, "needs Discrete actions"),
+        (BOX, {"dueling": True}, ConfigError, "dueling needs Discrete actions"),
+        (spaces.MultiDiscrete([2, 3]), {}, SpaceError, "is not supported"),
+        (spaces.Box(-np.inf, np.inf, (2,), np.float32), {}, SpaceError, "infinite bound"),
+    ],
+)
+def test_contradictions_are_refused(
+    space: spaces.Space[object], options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        _actor(space, **options)
+
+
+def test_a_mask_is_refused_rather_than_ignored() -> None:
+    observations = spaces.Dict({"x": VECTOR, "action_mask": spaces.MultiBinary(4)})
+    with pytest.raises(SpaceError, match="action_mask"):
+        OffPolicyActor(observations, CATEGORIES, SMALL)
+
+
+@pytest.mark.parametrize("options", [{"policy": "gready"}, {"num_critics": 0}])
+def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        OffPolicyActorConfig(**options)  # type: ignore[arg-type]  # wrong on purpose
