@@ -1,6 +1,7 @@
 """Agents: made by name, composed by hand, saved, loaded, and asked for actions."""
 
 from pathlib import Path
+from typing import cast
 
 import gymnasium
 import numpy as np
@@ -14,13 +15,17 @@ from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_core import (
     Agent,
     CheckpointError,
+    ComponentSpec,
     ConfigError,
     DataError,
+    DeviceError,
+    RLError,
     SpaceError,
     Trainer,
     evaluate_policy,
 )
-from rl_core.build import Sections
+from rl_core.build import resolve_device
+from rl_core.options import Sections
 from rl_core.types import Json
 from rl_envs import make_vec
 from rl_storages import RolloutStorage
@@ -85,6 +90,31 @@ def test_predict_answers_a_batch_row_by_row() -> None:
 def test_predict_refuses_another_shape() -> None:
     with pytest.raises(DataError, match=r"expected shape \(4,\).*got \(3,\)"):
         small_agent().predict(np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        (["a"] * 4, "dtype <U1; expected float32"),
+        (np.zeros(4, complex), "dtype complex128; expected float32"),
+        ([[0.0], [0.0, 1.0]], "is no array"),
+        ([0.0, np.nan, 0.0, 0.0], "NaN or infinity"),
+        (torch.full((2, 4), np.inf), "NaN or infinity"),
+    ],
+)
+def test_predict_refuses_what_is_no_number(observation: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        small_agent().predict(observation)
+
+
+def test_predict_refuses_categories_that_do_not_exist() -> None:
+    agent = rl_core.make("ppo", "FrozenLake-v1", options=SMALL)
+    assert agent.predict(15)[0].shape == ()
+    assert agent.predict([0, 1])[0].shape == (2,)
+    with pytest.raises(DataError, match=r"holds 16 to 16; expected a value of Discrete\(16\)"):
+        agent.predict(16)
+    with pytest.raises(DataError, match="dtype float64; expected int64"):
+        agent.predict(1.5)
 
 
 def test_predict_samples_when_asked() -> None:
@@ -163,6 +193,80 @@ def test_unknown_names_suggest_the_nearest() -> None:
         small_agent(learning_rat=0.1)
     with pytest.raises(ConfigError, match="did you mean 'actor'"):
         rl_core.make("ppo", "CartPole-v1", options={"actr": {}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"algorithm": None}, "name of the algorithm is None; expected text"),
+        ({"env": None}, r"\[env\] name"),
+        ({"options": 5}, "options=5; expected a mapping of sections"),
+        ({"options": {"actor": 5}}, "section 'actor' is 5; expected a mapping"),
+        (
+            {"learning_rate": 1.0, "options": {"algorithm": {"learning_rate": 2.0}}},
+            r"learning_rate is 1\.0, but options\['algorithm'\] says 2\.0",
+        ),
+        ({"optimizer": {"name": "sgd", "momentum": 0.5, "alpha": 0.5}}, "alpha=0.5 has no effect"),
+        ({"device": "mps"}, "device 'mps' is unknown"),
+        ({"device": "meta"}, "device 'meta' is unknown"),
+        ({"device": "cpu:3"}, "device 'cpu:3' is unknown"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments: Json, message: str) -> None:
+    given = {"algorithm": "ppo", "env": "CartPole-v1", **cast("dict[str, Json]", arguments)}
+    with pytest.raises(RLError, match=message):
+        rl_core.make(**given)  # type: ignore[arg-type]  # what is tested
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(DeviceError, match="device 'cuda:2' is not there: torch sees 2"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"directory": None}, "directory is None; expected the path"),
+        ({"directory": 5}, "directory is 5; expected the path"),
+        ({"parts": 5}, "parts=5; expected a mapping"),
+    ],
+)
+def test_loading_refuses_arguments_of_another_kind(
+    tmp_path: Path, arguments: dict[str, object], message: str
+) -> None:
+    small_agent().save(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        rl_core.load(**{"directory": tmp_path, **arguments})  # type: ignore[arg-type]  # what is tested
+
+
+def test_of_two_options_that_say_the_same_the_given_one_counts() -> None:
+    def algorithm(**options: Json) -> ComponentSpec:
+        sections = {**SMALL, "algorithm": options}
+        return rl_core.make("ppo", "CartPole-v1", options=sections).recipe.algorithm
+
+    given = algorithm(num_mini_batch=4)
+    assert (given["num_mini_batch"], given["mini_batch_size"]) == (4, "none")
+    given = algorithm(mini_batch_size=16)
+    assert (given["num_mini_batch"], given["mini_batch_size"]) == ("none", 16)
+    with pytest.raises(ConfigError, match=r"^algorithm: give just one of"):
+        algorithm(num_mini_batch=4, mini_batch_size=16)
+    with pytest.raises(ConfigError, match=r"^algorithm: give just one of"):
+        algorithm(mini_batch_size=None)
+
+
+def test_another_optimiser_takes_over_the_defaults_that_it_uses() -> None:
+    def optimizer(**options: Json) -> Json:
+        agent = small_agent(optimizer=options)
+        return agent.recipe.algorithm["optimizer"]
+
+    adamw, sgd = optimizer(name="adamw"), optimizer(name="sgd", momentum=0.5)
+    assert isinstance(adamw, dict)
+    assert isinstance(sgd, dict)
+    assert (adamw["name"], adamw["eps"]) == ("adamw", 1e-5)
+    assert (sgd["name"], sgd["eps"], sgd["momentum"]) == ("sgd", 1e-8, 0.5)
 
 
 def test_the_action_space_is_the_environments() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rl_core import plugins
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -76,6 +78,14 @@ def test_what_is_not_allowed_is_marked(
     monkeypatch.setenv("RL_PLUGINS", "rl-storages")
     _, out, _ = rl("list", "executors")
     assert "not allowed by RL_PLUGINS" in out
+
+
+def test_what_makes_gymnasiums_environments_is_told_from_an_environment(rl: Run) -> None:
+    if "gymnasium" not in plugins.available("env"):
+        pytest.skip("needs rl-envs")
+    _, out, _ = rl("list", "envs")
+    (line,) = [line for line in out.splitlines() if " gymnasium " in line]
+    assert "No environment: it makes those that Gymnasium registers" in line
 
 
 def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:

@@ -65,6 +65,30 @@ def test_errors_have_status_2_and_one_line(tmp_path: Path) -> None:
     assert done.stderr == "rl: error: there is no run directory nowhere\n"
 
 
+def test_what_needs_no_component_imports_none() -> None:
+    code = (
+        "import sys; from rl_cli.main import main; "
+        "print([main([word]) for word in ('--version', '--help', 'trian', 'train', 'eval')]); "
+        "print({'torch', 'rl_core', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-2:] == ["[0, 0, 2, 2, 2]", "set()"]
+
+
+def test_ctrl_c_while_importing_ends_the_command(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [*RL, "list"],
+        env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rl: interrupted\n")
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -40,7 +40,8 @@ def run_copy(trained_run: Path, tmp_path: Path) -> Path:
     ("line", "parts"),
     [
         ("trian ppo CartPole-v1", ["unknown command 'trian'", "did you mean 'train'"]),
-        ("--verion", ["unknown option '--verion'"]),
+        ("--versio", ["unknown option '--versio'", "did you mean '--version'"]),
+        ("zzzzzz", ["unknown command 'zzzzzz'", "rl --help"]),
         ("train", ["ALGO is missing", "rl train ppo CartPole-v1"]),
         ("train ppo", ["ENV is missing"]),
         ("train ppo CartPole-v1 extra", ["'extra' is one argument too many"]),
@@ -49,6 +50,8 @@ def run_copy(trained_run: Path, tmp_path: Path) -> Path:
         ("train ppo CartPole-v1 --total-steps 0", ["--total-steps must be at least 1, got 0"]),
         ("train ppo CartPole-v1 --total-steps -7", ["--total-steps must be at least 1, got -7"]),
         ("train ppo CartPole-v1 --config none.toml", ["none.toml", "missing"]),
+        ("train ppo CartPole-v1 --seed 1 --seed 2", ["--seed is given twice"]),
+        ("train ppo CartPole-v1 --config /dev/null", ["/dev/null", "no regular file"]),
         ("resume", ["RUN_DIR is missing"]),
         ("resume nowhere", ["there is no run directory nowhere"]),
         ("eval nowhere", ["there is no run directory nowhere"]),
@@ -76,13 +79,39 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --learning-rate 1", ["did you mean '--algorithm.learning-rate'"]),
         ("ppo CartPole-v1 --actor.name of-policy", ["'of-policy'", "did you mean 'off-policy'"]),
         ("ppo CartPole-v1 --actor.activation tahn", ["--actor.activation", "mean 'tanh'"]),
-        ("ppo CartPole-v1 --algorithm.gamma 2", ["gamma", "2"]),
+        ("CartPole-v1 ppo", ["the order is ALGO ENV: rl train ppo CartPole-v1"]),
+        ("ppo CartPole-v1 --algorithm.gamma 2", ["--algorithm.gamma must be in [0, 1], got 2"]),
+        ("ppo CartPole-v1 --algorithm.learning-rate -inf", ["--algorithm.learning-rate", "-inf"]),
+        (
+            "ppo CartPole-v1 --algorithm.optimizer.eps -1",
+            ["error: --algorithm.optimizer.eps must be at least 0, got -1"],
+        ),
+        (
+            "ppo CartPole-v1 --algorithm.optimizer.momentum 0.9",
+            ["error: --algorithm.optimizer.momentum=0.9 has no effect with the optimiser 'adam'"],
+        ),
+        ("ppo CartPole-v1 --trainer.log-every 0", ["error: --trainer.log-every must be at least"]),
+        ("ppo CartPole-v1 --env.timeout-s 5", ["error: --env.timeout-s=5.0 has no effect"]),
+        ("ppo CartPole-v1 --env.check maybe", ["--env.check: got 'maybe'", "true|false"]),
+        ("--env.check maybe ppo CartPole-v1", ["--env.check: got 'maybe'", "true|false"]),
+        (
+            "ppo CartPole-v1 --trainer.scale-rewards 2",
+            ["--trainer.scale-rewards: got '2'", "true|false"],
+        ),
+        (
+            "ppo CartPole-v1 --actor.hidden-sizes 64 abc",
+            ["--actor.hidden-sizes: got 'abc'", "[INT ...]"],
+        ),
         ("ppo CartPole-v1 --algorithm.gamma linear(1", ["--algorithm.gamma", "linear(1"]),
-        ("ppo CartPole-v1 --algorithm.num-mini-batch 4", ["num_mini_batch", "mini_batch_size"]),
-        ("ppo CartPole-v1 --num-envs 0", ["num_envs", "at least 1"]),
+        (
+            "ppo CartPole-v1 --algorithm.num-mini-batch 4 --algorithm.mini-batch-size 4",
+            ["error: algorithm: give just one of num_mini_batch and mini_batch_size"],
+        ),
+        ("ppo CartPole-v1 --num-envs 0", ["error: --num-envs=0", "at least 1"]),
         ("ppo CartPole-v1 --num-envs 2 --env.num-envs 3", ["leave one out"]),
-        ("ppo CartPole-v1 --seed -1", ["seed", "-1"]),
+        ("ppo CartPole-v1 --seed -1", ["error: --seed: got -1"]),
         ("ppo CartPole-v1 --device gpu", ["device 'gpu'", "auto, cpu, cuda"]),
+        ("ppo CartPole-v1 --device mps", ["device 'mps'", "auto, cpu, cuda"]),
         ("ppo CartPole-v1 --trainer.compile maybe", ["--trainer.compile", "'auto'"]),
         ("ppo TupleActions-v0", ["Tuple"]),
         ("ppo NotInstalled-v0", ["pip install simulator_that_is_missing"]),
@@ -93,8 +122,31 @@ def test_names_and_options_that_do_not_fit(
 ) -> None:
     message = refused("train", *line.split(), "--total-steps=64", "--run-dir=run")
     for part in parts:
-        assert part in message
+        assert part in f"error: {message}"
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "ppo", "CartPole-v1", "--config", ""),
+        ("train", "ppo", "CartPole-v1", "--run-dir="),
+        ("train", "ppo", ""),
+        ("resume", ""),
+        ("eval", ""),
+    ],
+)
+def test_empty_words_are_refused(refused: Refused, words: tuple[str, ...]) -> None:
+    assert "is empty; expected" in refused(*words)
+
+
+def test_directories_inside_a_run_are_answered_with_the_run(
+    refused: Refused, trained_run: Path
+) -> None:
+    (checkpoint,) = (trained_run / "checkpoints").iterdir()
+    for command in ("eval", "resume"):
+        for inside in (checkpoint, checkpoint.parent):
+            assert f"is inside the run {trained_run}; give" in refused(command, inside)
 
 
 def test_sizes_that_contradict_each_other(refused: Refused, tiny: tuple[str, ...]) -> None:
@@ -192,9 +244,20 @@ def test_a_damaged_recipe(refused: Refused, run_copy: Path) -> None:
         ("[algorithm]\nlearning_rat = 1.0\n", ["learning_rat", "did you mean 'learning_rate'"]),
         ("[algorithm]\nlearning_rate = 'fast'\n", ["algorithm.learning_rate", "'fast'"]),
         ("[algorithm.optimizer]\nespilon = 1.0\n", ["algorithm.optimizer.espilon"]),
+        ("[algorithm.optimiser]\neps = 1.0\n", ["my.toml: algorithm.optimiser: unknown option"]),
         ("[trainer]\nlog_evry = 10\n", ["trainer.log_evry", "did you mean 'log_every'"]),
         ("[trainer]\ntotal_steps = 0\n", ["my.toml: total_steps must be at least 1"]),
         ("[trainer]\ntotal_steps = 'all'\n", ["my.toml: total_steps", "'all'"]),
+        (
+            "[trainer]\ntotal_steps = 5\n[resolved]\ntotal_steps = 6\n",
+            ["my.toml: [trainer] total_steps is 5, but [resolved] says 6"],
+        ),
+        ("[resolved]\ntotal_step = 6\n", ["my.toml: resolved.total_step", "'total_steps'"]),
+        ("seed = -1\n", ["my.toml: seed: got -1"]),
+        ("device = 'gpu'\n", ["my.toml: device 'gpu' is unknown"]),
+        ("device = 3\n", ["my.toml: device: got 3"]),
+        ("[algorithm]\ngamma = 2.0\n", ["my.toml: algorithm.gamma must be in [0, 1], got 2.0"]),
+        ("[env]\nnum_envs = 0\n", ["my.toml: num_envs=0; expected"]),
         ("[algorithm]\nname = 'a2c'\n", ["ALGO is 'ppo'", "my.toml says algorithm 'a2c'"]),
         ("[env]\nname = 'Acrobot-v1'\n", ["ENV is 'CartPole-v1'", "'Acrobot-v1'"]),
         ("[actor]\nname = 7\n", ["my.toml", "[actor] name"]),
@@ -207,6 +270,15 @@ def test_configuration_files_that_do_not_fit(
     message = refused("train", "ppo", "CartPole-v1", "--config=my.toml", "--run-dir=run")
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize("value", ["0", "'all'"])
+def test_a_wrong_length_in_the_file_is_refused_even_where_the_flag_wins(
+    refused: Refused, needs_ppo: None, value: str
+) -> None:
+    Path("my.toml").write_text(f"[trainer]\ntotal_steps = {value}\n")
+    words = ("ppo", "CartPole-v1", "--config=my.toml", "--run-dir=run", "--total-steps=64")
+    assert "my.toml: total_steps" in refused("train", *words)
 
 
 def test_a_warning_before_an_error_is_not_printed(

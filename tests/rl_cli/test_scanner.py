@@ -27,7 +27,7 @@ def given(scanned: Scanned) -> dict[str, list[str]]:
         "ppo CartPole --seed 3 --actor.sizes 8 4 --algorithm.clip-value",
         "--seed 3 ppo CartPole --algorithm.clip-value true --actor.sizes 8 4",
         "--actor.sizes 8 4 ppo --algorithm.clip-value CartPole --seed=3",
-        "--algorithm.clip_value ppo --actor.sizes 1 --seed 5 CartPole --seed 3 --actor.sizes 8 4",
+        "--algorithm.clip_value ppo --seed=3 CartPole --actor.sizes 8 4",
     ],
 )
 def test_the_order_does_not_matter(line: str) -> None:
@@ -47,8 +47,9 @@ def test_no_before_its_name_turns_a_switch_off(flag: str) -> None:
         scan([f"{flag}=true"], OPTIONS)
 
 
-def test_a_negative_number_is_a_value() -> None:
-    assert given(scan(["--algorithm.gamma", "-0.5"], OPTIONS)) == {"--algorithm.gamma": ["-0.5"]}
+@pytest.mark.parametrize("number", ["-0.5", "-.5", "-inf", "-NaN"])
+def test_a_negative_number_is_a_value(number: str) -> None:
+    assert given(scan(["--algorithm.gamma", number], OPTIONS)) == {"--algorithm.gamma": [number]}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,9 @@ def test_a_negative_number_is_a_value() -> None:
         ("-s 3", "unknown option -s"),
         ("--seed", "--seed needs a value: VALUE"),
         ("--seed --actor.sizes 3", "--seed needs a value"),
+        ("--seed 1 --seed 2", "--seed is given twice"),
+        ("--actor.sizes 1 --seed=1 --actor.sizes=1", "--actor.sizes is given twice"),
+        ("--algorithm.clip-value --no-algorithm.clip-value", "clip-value is given twice"),
     ],
 )
 def test_what_cannot_be_sorted_is_refused(line: str, message: str) -> None:

@@ -87,6 +87,22 @@ def test_a_recorded_recipe_is_a_configuration_file(tmp_path: Path) -> None:
     assert again.total_steps == 777
 
 
+def test_of_two_options_that_say_the_same_the_one_that_is_typed_counts(tmp_path: Path) -> None:
+    typed = "--algorithm.num-mini-batch=4"
+    algorithm = read_train_request(["ppo", "CartPole-v1", typed]).recipe.algorithm
+    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (4, "none")
+    path = tmp_path / "my.toml"
+    path.write_text("[algorithm]\nmini_batch_size = 32\n")
+    words = ["ppo", "CartPole-v1", f"--config={path}"]
+    algorithm = read_train_request(words).recipe.algorithm
+    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == ("none", 32)
+    algorithm = read_train_request([*words, typed]).recipe.algorithm
+    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (4, "none")
+    path.write_text("[algorithm]\nnum_mini_batch = 2\n")
+    algorithm = read_train_request(words).recipe.algorithm
+    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (2, "none")
+
+
 def test_every_form_of_value_is_taken() -> None:
     line = (
         "--algorithm.learning-rate linear(3e-4,0) --algorithm.target_kl 0.02"

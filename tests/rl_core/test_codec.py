@@ -178,11 +178,36 @@ def test_the_text_none_is_refused_where_it_would_be_lost() -> None:
         encode(Options(learning_rate=0.1, extra={"a": ["none"]}))
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("give one of the two", "algorithm: give one of the two"),
+        ("algorithm: give one of the two", "algorithm: give one of the two"),
+        ("rate must be above 0", "algorithm.rate must be above 0"),
+        ("algorithm.rate must be above 0", "algorithm.rate must be above 0"),
+        ("rates must be above 0", "algorithm: rates must be above 0"),
+    ],
+)
+def test_what_a_dataclass_says_of_itself_gets_each_part_of_the_path_once(
+    said: str, expected: str
+) -> None:
+    @dataclass
+    class Complaining:
+        rate: float = 0.1
+
+        def __post_init__(self) -> None:
+            raise ConfigError(said)
+
+    with pytest.raises(ConfigError) as caught:
+        decode(Complaining, {}, "algorithm")
+    assert str(caught.value) == expected
+
+
 def test_a_check_of_the_dataclass_gets_the_path() -> None:
     refused(
         Options,
         {"learning_rate": 1, "clip_range": -1},
-        "algorithm: clip_range: got -1.0",
+        "algorithm.clip_range: got -1.0; expected more than 0",
         path="algorithm",
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor
 from rl_core.env import GymVecEnv, VecEnv, make_gym_vec
-from rl_core.errors import ConfigError, EnvironmentFaultError
+from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.evaluation import evaluate_policy, evaluation_metrics, summarize
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
 from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
@@ -195,7 +195,24 @@ def test_given_environments_stay_open() -> None:
     envs.reset()
 
 
-def test_at_least_one_episode_is_needed() -> None:
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2", True, None])
+def test_at_least_one_episode_is_needed(count: Any) -> None:
     envs = _identity_envs()
-    with pytest.raises(ConfigError, match="num_episodes must be at least 1, got 0"):
-        evaluate_policy(_actor(envs), envs, 0)
+    message = f"num_episodes must be a whole number of at least 1, got {count!r}"
+    with pytest.raises(ConfigError, match=message):
+        evaluate_policy(_actor(envs), envs, count)
+
+
+def test_other_spaces_are_refused_before_anything_runs() -> None:
+    actor = _actor(_identity_envs())
+    for name in ("observation", "action"):
+        other = _identity_envs()
+        other.reset = pytest.fail  # type: ignore[assignment, method-assign]  # must not be called
+        setattr(other, f"_{name}_space", spaces.MultiBinary(7))
+        with pytest.raises(SpaceError, match=rf"environments' {name} space is MultiBinary\(7\)"):
+            evaluate_policy(actor, other, 2)
+
+
+def test_a_policy_without_an_actor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="policy is NoneType; expected an actor"):
+        evaluate_policy(None, _identity_envs(), 2)  # type: ignore[arg-type]  # what is tested

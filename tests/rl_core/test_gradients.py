@@ -269,7 +269,8 @@ def test_a_target_stays_where_the_step_was_not_finite_or_the_rate_is_zero() -> N
 def test_a_rate_of_zero_leaves_parameters_and_moments_alone() -> None:
     for name in ("adam", "adamw", "rmsprop", "sgd"):
         a = Numbers(1.0, 2.0)
-        config = OptimizerConfig(name=name, momentum=0.9, weight_decay=0.1)
+        momentum = 0.9 if name in ("rmsprop", "sgd") else 0.0
+        config = OptimizerConfig(name=name, momentum=momentum, weight_decay=0.1)
         step = _step({"a": a}, _linear(a), [_group("a", optimizer=config)])
         step.step(torch.tensor([1.0, -1.0]), {})
         before = copy_state({"x": a.x, "states": step.optimizer_states})

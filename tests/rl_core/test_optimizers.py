@@ -94,5 +94,28 @@ def test_an_unknown_optimiser_is_refused_with_the_nearest_name() -> None:
     ],
 )
 def test_a_number_out_of_range_is_refused(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"optimizer.{field}"):
+    with pytest.raises(ConfigError, match=f"^{field} must be"):
+        OptimizerConfig(**{field: value})  # type: ignore[arg-type]  # one field by name
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("adam", "momentum"),
+        ("adamw", "alpha"),
+        ("rmsprop", "beta1"),
+        ("sgd", "beta2"),
+        ("sgd", "eps"),
+        ("sgd", "alpha"),
+    ],
+)
+def test_a_number_that_the_optimiser_does_not_use_is_refused(name: str, field: str) -> None:
+    message = f"^{field}=0.5 has no effect with the optimiser '{name}'; leave it out"
+    with pytest.raises(ConfigError, match=message):
+        OptimizerConfig(**{"name": name, field: 0.5})  # type: ignore[arg-type]  # one field by name
+
+
+@pytest.mark.parametrize(("field", "value"), [("eps", None), ("beta1", "0.9"), ("name", None)])
+def test_a_value_of_another_type_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{field} must be .*, got {value!r}"):
         OptimizerConfig(**{field: value})  # type: ignore[arg-type]  # one field by name

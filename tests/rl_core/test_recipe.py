@@ -265,9 +265,23 @@ def test_hostile_files_are_refused_quickly(text: str) -> None:
 def test_dots_in_texts_and_numbers_are_no_keys() -> None:
     text = make_recipe().to_toml().replace('"off"', '"a.b.c.d.e.f.g.h.i.j.k" # ... ... ...')
     text += (
-        "x = '''\na.b.c.d.e.f.g.h.i.j.k = 1'''\ny = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]\n"
+        "[actor.more]\nx = '''\na.b.c.d.e.f.g.h.i.j.k = 1'''\n"
+        "y = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]\n"
     )
-    assert Recipe.from_toml(text).resolved["x"] == "a.b.c.d.e.f.g.h.i.j.k = 1"
+    more = Recipe.from_toml(text).actor["more"]
+    assert isinstance(more, dict)
+    assert more["x"] == "a.b.c.d.e.f.g.h.i.j.k = 1"
+
+
+def test_an_unknown_resolved_setting_is_refused() -> None:
+    text = make_recipe().to_toml() + "total_step = 5\n"
+    with pytest.raises(ConfigError, match=r"resolved\.total_step: .*did you mean 'total_steps'"):
+        Recipe.from_toml(text)
+
+
+def test_a_device_file_is_no_recipe() -> None:
+    with pytest.raises(ConfigError, match="/dev/null: it is no regular file; expected a recipe"):
+        load_tables(Path("/dev/null"))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

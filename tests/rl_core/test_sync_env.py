@@ -212,7 +212,8 @@ FAULTS: Mapping[FaultName, str] = {
     "wrong_shape": r"shape \(4,\)",
     "none_observation": "the observation is None",
     "none_info": "answered None as info",
-    "four_values": "not enough values",
+    "ragged_observation": "the observation is no array",
+    "four_values": "answered 4 values; Gymnasium expects 5",
 }
 
 
@@ -251,6 +252,39 @@ def test_a_reset_that_tells_no_dict_is_refused() -> None:
     env.reset = lambda **kwargs: (np.zeros(3, np.float32), None)  # type: ignore[assignment, method-assign]  # what is tested
     with pytest.raises(EnvironmentFaultError, match=r"environment 0: reset\(\) answered None"):
         SyncVecEnv([env]).reset()
+
+
+def test_ctrl_c_in_an_environment_is_no_fault_of_its() -> None:
+    def interrupted(*answer: object) -> tuple[object, ...]:
+        raise KeyboardInterrupt
+
+    envs = SyncVecEnv([AnsweringEnv(interrupted)])
+    envs.reset()
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(ZEROS[:1])
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad"),
+    [
+        (spaces.Discrete(5, start=-1), np.int64(3), np.int64(4)),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 2]), np.array([2, 0])),
+        (spaces.MultiBinary(2), np.array([1, 0], np.int8), np.array([-1, 0], np.int8)),
+    ],
+)
+def test_a_category_that_does_not_exist_is_refused_in_whichever_step_it_comes(
+    space: gymnasium.Space[Any], good: object, bad: object
+) -> None:
+    told = iter([good, good, bad])
+    env = AnsweringEnv(lambda o, *rest: (next(told), *rest))
+    env.observation_space = space
+    env.reset = lambda **kwargs: (good, {})  # type: ignore[assignment, method-assign]  # a category
+    envs = SyncVecEnv([env])
+    envs.reset()
+    envs.step(ZEROS[:1])
+    envs.step(ZEROS[:1])
+    with pytest.raises(EnvironmentFaultError, match=r"step 3, environment 0: the observation is"):
+        envs.step(ZEROS[:1])
 
 
 class OneBoard(CountingEnv):

@@ -91,11 +91,18 @@ def test_every_fault_names_the_environment_the_step_and_the_field(
     expected = {
         "wrong_shape": "shape (4,)",
         "wrong_dtype": "dtype <U",
-        "four_values": "not enough values",
+        "complex_observation": "dtype complex64",
+        "ragged_observation": "the observation is no array",
+        "four_values": "step() answered 4 values; Gymnasium expects 5 values",
         "raise_step": "scripted step fault",
+        "raise_long": "ValueError: scripted scripted",
+        "raise_exit": "SystemExit: scripted exit",
         "raise_unpicklable": "scripted step fault",
         "raise_reset": "scripted reset fault",
+        "bare_reset": "reset() answered ndarray; Gymnasium expects 2 values: observation, info",
     }
+    assert "\n" not in message
+    assert len(message) < 500
     assert expected.get(fault, fault.partition("_")[2]) in message
 
 
@@ -227,8 +234,52 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         make_vec("Pendulum-v1", env_kwargs={"gravitation": 3.0})
     with pytest.raises(ConfigError, match="timeout_s=0"):
         make_vec("Pendulum-v1", vectorization="async", timeout_s=0)
+    with pytest.raises(ConfigError, match=r"timeout_s=5.0 has no effect with vectorization='auto'"):
+        make_vec("Pendulum-v1", timeout_s=5.0)
     with pytest.raises(SpaceError):
         make_vec(lambda: gymnasium.make("Blackjack-v1"), wrappers=[MaskVelocity])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("env", 5, "env is int; expected an id"),
+        ("env", None, "env is NoneType; expected an id"),
+        ("num_envs", 1.5, "num_envs=1.5; expected a whole number"),
+        ("num_envs", "2", "num_envs='2'; expected a whole number"),
+        ("num_envs", None, "num_envs=None; expected a whole number"),
+        ("num_envs", True, "num_envs=True; expected a whole number"),
+        ("seed", "a", "seed='a'; expected a whole number"),
+        ("seed", 1.5, "seed=1.5; expected a whole number"),
+        ("seed", True, "seed=True; expected a whole number"),
+        ("vectorization", None, "vectorization=None; known: async"),
+        ("env_kwargs", 5, "env_kwargs=5; expected a mapping"),
+        ("wrappers", 5, "wrappers=5; expected a list"),
+        ("wrappers", [5], "wrappers holds 5; expected functions"),
+        ("timeout_s", "x", "timeout_s='x'; expected a positive number"),
+        ("timeout_s", float("nan"), "timeout_s.*nan; expected a finite number"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(name: str, value: object, message: str) -> None:
+    arguments = {"env": "CartPole-v1", "vectorization": "async", name: value}
+    with pytest.raises(ConfigError, match=message):
+        make_vec(**arguments)  # type: ignore[arg-type]  # what is tested
+
+
+def test_an_id_whose_package_is_missing_is_answered_with_the_pip_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rl_core.env.registry.find_module", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5.*pip install ale-py"):
+        make_vec("ALE/Pong-v5")
+
+
+def test_an_environment_that_ends_the_program_while_it_is_built_is_told() -> None:
+    def build() -> gymnasium.Env:
+        raise SystemExit("no licence")
+
+    with pytest.raises(EnvironmentFaultError, match="could not be built: SystemExit: no licence"):
+        make_vec(build)
 
 
 def test_check_false_lets_nan_through() -> None:

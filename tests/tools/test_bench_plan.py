@@ -40,7 +40,16 @@ SAME = {
     ("algorithm", "max_grad_norm"): "max_grad_norm",
     ("algorithm", "policy_learning_rate"): "learning_rate",
     ("algorithm", "value_learning_rate"): "learning_rate",
+    ("algorithm", "critic_learning_rate"): "learning_rate",
+    ("algorithm", "temperature_learning_rate"): "learning_rate",
+    ("algorithm", "update_after"): "learning_starts",
+    ("algorithm", "update_every"): "train_freq",
+    ("storage", "size"): "buffer_size",
 }
+TRANSLATED = {"normalize", "policy_kwargs", "vf_coef", "gradient_steps", "target_update_interval"}
+TRANSLATED |= {"exploration_fraction", "exploration_final_eps"}
+"""What `check_same` compares in other ways, and how often targets move, which is counted in steps
+of the environment there and in gradient steps here."""
 
 
 def write(directory: Path, text: str) -> Path:
@@ -141,7 +150,14 @@ def check_same(row: PlanRow) -> None:
     if "vf_coef" in sb3:
         coefficient = option(sections, "algorithm", "value_loss_coef")
         assert coefficient == 2.0 * float(str(sb3["vf_coef"])), row.label
-    left = set(sb3) - compared - {"normalize", "policy_kwargs", "vf_coef"}
+    if "gradient_steps" in sb3:
+        steps = sb3["train_freq"] if sb3["gradient_steps"] == -1 else sb3["gradient_steps"]
+        assert option(sections, "algorithm", "num_mini_batch") == steps, row.label
+    if "exploration_fraction" in sb3:
+        fraction, last = sb3["exploration_fraction"], sb3["exploration_final_eps"]
+        epsilon = f"piecewise(0: 1.0, {fraction}: {last})"
+        assert option(sections, "algorithm", "epsilon") == epsilon, row.label
+    left = set(sb3) - compared - TRANSLATED
     assert not left, (row.label, left)
 
 

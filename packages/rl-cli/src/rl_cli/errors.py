@@ -6,13 +6,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rl_core.errors import RLError
-
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class UsageError(RLError):
-    """The words on the command line are wrong, whatever they stand for."""
+class UsageError(Exception):
+    """The user got something wrong: the command ends with status 2 and this message."""
 
 
 def print_error(message: str) -> None:

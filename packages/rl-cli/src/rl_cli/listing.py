@@ -13,6 +13,7 @@ from rich.table import Table
 from rl_cli.options import command_options
 from rl_cli.parser import Command, parse
 from rl_core import plugins
+from rl_core.build import VECTORIZER
 from rl_core.codec import decode
 from rl_core.plugins import PluginInfo
 
@@ -69,7 +70,7 @@ def _facts(info: PluginInfo) -> Mapping[str, object]:
     return {
         "distribution": info.distribution,
         "version": info.version,
-        "description": _summary(info.distribution),
+        "description": _summary(info),
         "entry_point": info.entry_point,
         "allowed": info.allowed,
         "rivals": list(info.rivals),
@@ -79,12 +80,14 @@ def _facts(info: PluginInfo) -> Mapping[str, object]:
 def _described(info: PluginInfo) -> str:
     if info.rivals:
         return f"unusable: {', '.join(info.rivals)} claims the same name"
-    return _summary(info.distribution) if info.allowed else "not allowed by RL_PLUGINS"
+    return _summary(info) if info.allowed else "not allowed by RL_PLUGINS"
 
 
-def _summary(distribution: str) -> str:
+def _summary(info: PluginInfo) -> str:
+    if (info.kind, info.name) == ("envs", VECTORIZER):
+        return "No environment: it makes those that Gymnasium registers, such as CartPole-v1"
     try:
-        return str(metadata.metadata(distribution)["Summary"] or "")
+        return str(metadata.metadata(info.distribution)["Summary"] or "")
     except (metadata.PackageNotFoundError, KeyError):
         return ""
 

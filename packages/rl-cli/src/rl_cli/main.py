@@ -1,12 +1,12 @@
 """The ``rl`` command: which command it is, and how it ends."""
 
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
 
 from rl_cli import __version__
 from rl_cli.errors import UsageError, one_line_warnings, print_error
-from rl_core.errors import RLError, nearest
 
 _HELP = """\
 usage: rl [-h] [--version] COMMAND ...
@@ -20,6 +20,13 @@ Train, resume and evaluate reinforcement-learning agents.
 
 rl COMMAND --help shows the options of a command.
 """
+
+_MISSING = {
+    "train": "ALGO is missing; give both names, as in rl train ppo CartPole-v1, or a --config",
+    "resume": "RUN_DIR is missing, as in rl resume runs/cartpole",
+    "eval": "RUN_DIR is missing, as in rl eval runs/cartpole",
+}
+"""What commands that cannot stand alone say."""
 
 USAGE_ERROR = 2
 BROKEN_PIPE = 141
@@ -40,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with one_line_warnings():
             status = _dispatch(words)
         sys.stdout.flush()
-    except RLError as error:
+    except UsageError as error:
         print_error(str(error))
         return USAGE_ERROR
     except BrokenPipeError:
@@ -68,12 +75,21 @@ def _dispatch(words: Sequence[str]) -> int:
     name, *rest = words
     if name not in _COMMANDS:
         what = "option" if name.startswith("-") else "command"
-        raise UsageError(f"unknown {what} '{name}'{nearest(name, _COMMANDS)}")
-    return _COMMANDS[name](rest)
+        close = difflib.get_close_matches(name, (*_COMMANDS, "--help", "--version"), n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "rl --help shows what there is"
+        raise UsageError(f"unknown {what} '{name}'; {hint}")
+    if not rest and name in _MISSING:
+        raise UsageError(_MISSING[name])
+    from rl_core.errors import RLError  # brings PyTorch, which takes seconds to import
+
+    try:
+        return _COMMANDS[name](rest)
+    except RLError as error:
+        raise UsageError(str(error)) from error
 
 
 def _train(words: Sequence[str]) -> int:
-    from rl_cli.training import train  # PyTorch takes seconds to import
+    from rl_cli.training import train
 
     return train(words)
 

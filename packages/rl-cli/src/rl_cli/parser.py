@@ -68,7 +68,8 @@ def parse(
     scanned = scan(words, command.options, may_be_more=may_be_more, is_positional=is_positional)
     if scanned.wants_help and not may_be_more:
         print_help(command)
-    _check_positionals(command, scanned)
+    _check_positionals(command, scanned, is_positional)
+    _check_emptiness(command, scanned)
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
@@ -84,16 +85,34 @@ def print_help(command: Command) -> NoReturn:
     raise SystemExit(0)
 
 
-def _check_positionals(command: Command, scanned: Scanned) -> None:
+def _check_positionals(
+    command: Command, scanned: Scanned, is_positional: Callable[[str], bool]
+) -> None:
     places = [option for option in command.options if option.is_positional]
-    if len(scanned.positionals) > len(places):
+    too_many = scanned.positionals[len(places) :]
+    if too_many and scanned.passed_over:
+        del scanned.positionals[len(places) :]  # one may belong to an option that is not known yet
+    elif too_many:
+        pairs = list(zip(scanned.behind, scanned.positionals, strict=True))
+        for option, word in pairs[len(places) :] + pairs[: len(places)]:
+            if option is not None and not is_positional(word):
+                raise UsageError(f"{option.flag}: got '{word}'; expected {option.placeholder}")
         raise UsageError(
-            f"'{scanned.positionals[len(places)]}' is one argument too many: {command.name} takes "
+            f"'{too_many[0]}' is one argument too many: {command.name} takes "
             f"{' '.join(place.flag for place in places) or 'options only'}"
         )
     if len(scanned.positionals) < command.required and not scanned.wants_help:
         missing = places[len(scanned.positionals)]
         raise UsageError(f"{missing.flag} is missing: {command.name} --help shows how")
+
+
+def _check_emptiness(command: Command, scanned: Scanned) -> None:
+    places = [option for option in command.options if option.is_positional]
+    typed = [*scanned.values.items()]
+    typed += [(place, [word]) for place, word in zip(places, scanned.positionals, strict=False)]
+    for option, words in typed:
+        if "" in words:
+            raise UsageError(f"{option.flag} is empty; expected {option.placeholder}")
 
 
 def _tyro_type(command: Command) -> type[object]:

@@ -89,6 +89,12 @@ def open_run(directory: str) -> Run:
     path = Path(directory)
     if not path.exists():
         raise UsageError(f"there is no run directory {path}")
+    for inside in (path, path.parent):
+        if inside.name == CHECKPOINTS and (inside.parent / RECIPE).is_file():
+            raise UsageError(
+                f"{path} is inside the run {inside.parent}; give that directory, whose newest "
+                "checkpoint is taken"
+            )
     if not path.is_dir() or not (path / RECIPE).is_file():
         raise UsageError(
             f"{path} is no run: it has no {RECIPE}; give the directory that rl train wrote"

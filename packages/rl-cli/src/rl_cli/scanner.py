@@ -10,7 +10,7 @@ from rl_cli.options import Option
 from rl_cli.values import is_switch, read_value, takes_list
 from rl_core.errors import nearest
 
-_NUMBER = re.compile(r"[-+]?\.?\d.*")
+_NUMBER = re.compile(r"[-+]?(\.?\d.*|inf|nan)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -19,13 +19,17 @@ class Scanned:
 
     Attributes:
         positionals: in their order.
-        values: words by option; of an option that is given twice the last ones.
+        behind: for each of them the switch or list right before it, which might have meant it.
+        values: words by option.
         wants_help: whether there is a ``--help``.
+        passed_over: whether there are options that may prove right later.
     """
 
     positionals: list[str] = field(default_factory=list)
+    behind: list[Option | None] = field(default_factory=list)
     values: dict[Option, list[str]] = field(default_factory=dict)
     wants_help: bool = False
+    passed_over: bool = False
 
     def normalized(self) -> list[str]:
         """Return words of the same meaning, in which nothing depends on the order."""
@@ -55,10 +59,11 @@ def scan(
         is_positional: tells which word is none the less no value of such an option.
 
     Raises:
-        UsageError: for an option that is unknown, or lacks its value.
+        UsageError: for an option that is unknown, lacks its value, or is given twice.
     """
     known = {option.flag: option for option in options if not option.is_positional}
     scanned, rest = Scanned(), list(words)
+    last: Option | None = None
     while rest:
         word = rest.pop(0)
         bare = list(takewhile(lambda following: not _is_flag(following), rest))
@@ -67,17 +72,24 @@ def scan(
         option, is_negated = _look_up(flag, known)
         if not _is_flag(word):
             scanned.positionals.append(word)
+            scanned.behind.append(last)
+            last = None
         elif word in ("-h", "--help"):
             scanned.wants_help = True
         elif option is not None:
+            if option in scanned.values:
+                raise UsageError(f"{option.flag} is given twice; leave one of them out")
             values = _values_of(option, is_negated, bare, attached if equals else None)
-            scanned.values.pop(option, None)
+            is_open = is_switch(option.type_) or takes_list(option.type_)
+            last = option if is_open and not equals and not is_negated else None
             scanned.values[option] = values or ["false" if is_negated else "true"]
             del rest[: 0 if equals else len(values)]
         elif not may_be_more:
             raise UsageError(f"unknown option {flag}{_suggestion(flag, known)}")
-        elif bare and not equals and not is_positional(bare[0]):
-            del rest[: _list_length(bare)]
+        else:
+            scanned.passed_over, last = True, None
+            if bare and not equals and not is_positional(bare[0]):
+                del rest[: _list_length(bare)]
     return scanned
 
 

@@ -6,6 +6,7 @@ from typing import cast
 
 from rl_cli.errors import UsageError
 from rl_core.errors import ConfigError
+from rl_core.options import overridden
 from rl_core.recipe import CUSTOM, Tables, load_tables
 from rl_core.types import Json
 
@@ -49,11 +50,19 @@ class ConfigFile:
 
     @property
     def total_steps(self) -> Json:
-        """The length of the run; a recorded run has it among what was resolved."""
-        for section in ("trainer", "resolved"):
-            if "total_steps" in self._table(section):
-                return self._table(section)["total_steps"]
-        return None
+        """The length of the run; a recorded run has it among what was resolved.
+
+        Raises:
+            ConfigError: when the file says it twice, and differently.
+        """
+        trainer, resolved = self._table("trainer"), self._table("resolved")
+        total_steps = trainer.get("total_steps", resolved.get("total_steps"))
+        if resolved.get("total_steps", total_steps) != total_steps:
+            raise ConfigError(
+                f"{self.path}: [trainer] total_steps is {total_steps!r}, but [resolved] says "
+                f"{resolved['total_steps']!r}; leave one of them out"
+            )
+        return total_steps
 
     def agreed_name(self, section: str, typed: str | None, place: str) -> str:
         """Return a component's name, given here or on the command line, or the same in both.
@@ -101,9 +110,9 @@ def merged_sections(filed: Mapping[str, Tables], given: Tables) -> dict[str, Tab
 
 
 def _merged(old: Tables, new: Tables) -> Tables:
-    merged = dict(old)
+    merged = overridden(old, new)
     for key, value in new.items():
-        below = merged.get(key)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        merged[key] = _merged(cast("Tables", below), cast("Tables", value)) if both else value
+        below = old.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[key] = _merged(below, value)
     return merged

@@ -1,6 +1,8 @@
 """The arguments of ``rl train``: names first, then the options of whatever they name."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -11,14 +13,16 @@ from rl_cli.options import Option, command_options, component_options
 from rl_cli.parser import Command, parse, print_help
 from rl_cli.sections import SECTIONS, ConfigFile, merged_sections
 from rl_core import plugins
-from rl_core.build import component_of, compose
+from rl_core.build import component_of, compose, resolve_device
 from rl_core.codec import decode
+from rl_core.errors import ConfigError, DeviceError
 from rl_core.recipe import ComponentSpec, Recipe, Tables
 from rl_core.types import Json
 
 DEFAULT_TOTAL_STEPS = 100_000
 """Environment steps of a run whose length nobody gives."""
 
+_OPTION = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 _GIVEN_APART = (("env", "env"), ("env", "seed"))
 _SUMMARY = """\
 Train an agent, and keep all about the run in a directory.
@@ -86,17 +90,20 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         print_help(Command("rl train", _SUMMARY, _run_options(file)))
     algo = file.agreed_name("algorithm", algo, "ALGO")
     env = file.agreed_name("env", environment, "ENV")
+    _check_order(algo, env)
     total_steps = _total_steps(arguments.get("total_steps"), file)
     bare = _compose_bare(algo, env, file, words)
     shown = compose(algo, env, file.sections) if wants_help and file.path else bare
-    given = _with_num_envs(parse(_full_command(shown, file), words))
-    recipe = compose(
-        algo,
-        env,
-        merged_sections(file.sections, given),
-        seed=cast("int", given.get("seed", file.tables.get("seed", 0))),
-        device=cast("str", given.get("device", file.tables.get("device", "auto"))),
-    )
+    given = _with_num_envs(parse(_full_command(shown, file), words, is_positional=_is_algorithm))
+    with _named_as_given(given, file):
+        recipe = compose(
+            algo,
+            env,
+            merged_sections(file.sections, given),
+            seed=cast("int", given.get("seed", file.tables.get("seed", 0))),
+            device=cast("str", given.get("device", file.tables.get("device", "auto"))),
+        )
+        resolve_device(recipe.device)
     run_dir = arguments.get("run_dir")
     return TrainRequest(
         recipe.replace(resolved={"total_steps": total_steps}),
@@ -131,18 +138,54 @@ def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -
     sections = {"env": merged["env"]}
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}
-    return compose(algo, env, sections)
+    with _named_as_given(given, file):
+        return compose(algo, env, sections)
+
+
+def _check_order(algo: str, env: str) -> None:
+    """Refuse names that are the wrong way round."""
+    if _is_algorithm(env) and not _is_algorithm(algo):
+        raise UsageError(
+            f"ALGO is '{algo}' and ENV is '{env}'; the order is ALGO ENV: rl train {env} {algo}"
+        )
+
+
+def _is_algorithm(word: str) -> bool:
+    return word in plugins.available("algorithm")
+
+
+@contextmanager
+def _named_as_given(given: Tables, file: ConfigFile) -> Iterator[None]:
+    """Let an error name the option that it begins with as a flag, or with the file that has it."""
+    try:
+        yield
+    except (ConfigError, DeviceError) as error:
+        message = str(error)
+        begin = _OPTION.match(message)
+        path = begin[0].split(".") if begin and begin[0] not in SECTIONS else [""]
+        for where in (path, ["env", *path]):
+            if _holds(given, where):
+                flag = "--" + ".".join(where).replace("_", "-")
+                raise UsageError(flag + message.removeprefix(".".join(path))) from error
+            if _holds(file.tables, where):
+                raise UsageError(f"{file.path}: {message}") from error
+        raise
+
+
+def _holds(tables: Tables, path: Sequence[str]) -> bool:
+    """Tell whether there is something under a path."""
+    inside: Json = tables
+    for name in path:
+        if not isinstance(inside, dict) or name not in inside:
+            return False
+        inside = inside[name]
+    return True
 
 
 def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Tables:
     """Read the options that are known so far; what else is typed may prove right later."""
-    algorithms = plugins.available("algorithm")
-    return parse(
-        Command("rl train", _SUMMARY, tuple(known)),
-        words,
-        may_be_more=True,
-        is_positional=lambda word: word in algorithms,
-    )
+    command = Command("rl train", _SUMMARY, tuple(known))
+    return parse(command, words, may_be_more=True, is_positional=_is_algorithm)
 
 
 def _full_command(recipe: Recipe, file: ConfigFile) -> Command:
@@ -210,9 +253,8 @@ def _with_num_envs(given: Tables) -> Tables:
 
 
 def _total_steps(typed: str | None, file: ConfigFile) -> int:
-    if typed is not None:
-        return checked_total_steps(int(typed))
-    if file.total_steps is None:
-        return DEFAULT_TOTAL_STEPS
-    where = f"{file.path}: total_steps"
-    return checked_total_steps(decode(int, file.total_steps, where), where)
+    filed = DEFAULT_TOTAL_STEPS
+    if file.total_steps is not None:
+        where = f"{file.path}: total_steps"
+        filed = checked_total_steps(decode(int, file.total_steps, where), where)
+    return filed if typed is None else checked_total_steps(int(typed))

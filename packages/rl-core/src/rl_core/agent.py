@@ -1,5 +1,6 @@
 """An agent: a recipe and its parts, for those who want one object."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,17 +10,25 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import Actor
-from rl_core.build import Parts, Sections, build, build_test_envs, build_trainer, compose
+from rl_core.build import (
+    Parts,
+    build,
+    build_test_envs,
+    build_trainer,
+    compose,
+)
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
-from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.env import as_numpy, category_problem
+from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_mode
 from rl_core.logger import Logger
+from rl_core.options import Sections, checked_sections
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
 from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.trainer import Trainer, TrainingResult
-from rl_core.types import ArrayLike, ArrayObservation, Json, Observation, State
+from rl_core.types import Array, ArrayObservation, Json, Observation, State
 
 
 class Agent:
@@ -95,7 +104,8 @@ class Agent:
             The environment's action, or a batch `(N, ...)` of them, and the recurrent state.
 
         Raises:
-            DataError: when the observation has another shape than the environment's.
+            DataError: when the observation has another shape than the environment's, or holds
+                something else than the numbers it may hold.
         """
         space = self.actor.observation_space
         arrays = flatten_observation(space, observation)
@@ -201,7 +211,8 @@ def make(
         **algorithm_options: short for ``options["algorithm"]``.
 
     Raises:
-        ConfigError: for an unknown option, naming the nearest one.
+        ConfigError: for an unknown option, naming the nearest one, or one that is given twice and
+            differently.
         PluginError: for an unknown name.
 
     Example:
@@ -209,8 +220,14 @@ def make(
         >>> agent.train(total_steps=50_000)
         >>> print(agent.evaluate())
     """
-    sections = {name: dict(table) for name, table in (options or {}).items()}
-    sections["algorithm"] = {**sections.get("algorithm", {}), **algorithm_options}
+    sections = checked_sections(options)
+    table = sections.setdefault("algorithm", {})
+    for name, value in algorithm_options.items():
+        if table.get(name, value) != value:
+            raise ConfigError(
+                f"{name} is {value!r}, but options['algorithm'] says {table[name]!r}; leave one out"
+            )
+    table.update(algorithm_options)
     return Agent(build(compose(algorithm, env, sections, seed=seed, device=device)))
 
 
@@ -227,8 +244,10 @@ def load(
 
     Raises:
         CheckpointError: when there is no readable checkpoint.
-        ConfigError: when a custom component is missing.
+        ConfigError: when a custom component is missing, or an argument is of another kind.
     """
+    if not isinstance(directory, str | os.PathLike):
+        raise ConfigError(f"directory is {directory!r}; expected the path of a run")
     directory = Path(directory)
     checkpoint = latest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
@@ -241,14 +260,23 @@ def load(
     return agent
 
 
-def _checked(name: str, value: object, space: Space) -> tuple[ArrayLike, bool]:
-    """Compare an observation's shape with its space; say whether it has a batch axis."""
-    array = value if isinstance(value, Tensor) else np.asarray(value)
+def _checked(name: str, value: object, space: Space) -> tuple[Array, bool]:
+    """Compare an observation with its space; say whether it has a batch axis."""
+    try:
+        array = as_numpy(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} is no array: {in_brief(error)}") from error
     shape = event_shape(space)
-    if tuple(array.shape) == shape:
-        return array, False
-    if array.ndim == len(shape) + 1 and tuple(array.shape[1:]) == shape:
-        return array, True
-    raise DataError(
-        f"{name}: expected shape {shape}, or {('N', *shape)} for a batch, got {tuple(array.shape)}"
-    )
+    if shape not in (array.shape, array.shape[1:]):
+        raise DataError(
+            f"{name}: expected shape {shape}, or {('N', *shape)} for a batch, got {array.shape}"
+        )
+    kinds = "biuf" if tensor_dtype(space).is_floating_point else "biu"
+    if array.dtype.kind not in kinds:
+        raise DataError(f"{name} has dtype {array.dtype}; expected {space.dtype}")
+    if not np.isfinite(array).all():
+        raise DataError(f"{name} holds NaN or infinity; expected finite numbers")
+    problem = category_problem(name, space, array)
+    if problem is not None:
+        raise DataError(problem)
+    return array, array.shape != shape

@@ -1,6 +1,6 @@
 """From recipes to parts, and from names and options to whole recipes."""
 
-import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -13,20 +13,20 @@ from gymnasium.vector import VectorEnv
 from rl_core import plugins
 from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, EnvSpec
-from rl_core.codec import construct, decode, encode, options_of
-from rl_core.env import VecEnv, as_vec_env, make_gym_vec
+from rl_core.codec import construct, decode, options_of
+from rl_core.env import VecEnv, as_vec_env, checked_num_envs, make_gym_vec
 from rl_core.errors import ConfigError, DeviceError, nearest
+from rl_core.options import Sections, as_table, checked_sections, filled, overridden
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.trainer import Trainer, TrainerConfig
 from rl_core.types import Json
 
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
+
 VECTORIZER = "gymnasium"
 """The environment plug-in that turns ids and functions into vector environments."""
-
-Sections = Mapping[str, Mapping[str, Json]]
-"""Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,13 @@ def compose(
         env: registered name or Gymnasium id.
         options: by section; ``name`` in ``actor`` or ``storage`` chooses another component.
         seed: of the whole run.
-        device: ``"auto"``, or any name torch knows.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
 
     Raises:
         ConfigError: for an unknown section or option, naming the nearest one.
         PluginError: for an unknown component.
     """
-    options = dict(options or {})
-    known = ("env", "actor", "algorithm", "storage", "trainer")
-    for section in options:
-        if section not in known:
-            raise ConfigError(f"unknown section '{section}'{nearest(section, known)}")
+    options = checked_sections(options)
     algorithm_class = load_algorithm(algorithm)
     env_options = options.get("env", {})
     spec = inspect_env(ComponentSpec("env", env, {**env_options, "num_envs": 1}))
@@ -88,16 +84,19 @@ def compose(
         if not isinstance(name, str):
             raise ConfigError(f"{kind}.name must be text, got {name!r}")
         kwargs = {**default.kwargs, **given} if name == default.name else given
-        components[kind] = _filled(kind, name, kwargs)
+        components[kind] = filled(kind, name, kwargs)
     trainer = {**wanted.trainer, **options.get("trainer", {})}
+    env_table = _filled_env(env, {**wanted.env, **env_options})
+    if "num_envs" in env_table:
+        checked_num_envs(cast("int", env_table["num_envs"]))
     return Recipe(
-        env=ComponentSpec("env", env, _filled_env(env, {**wanted.env, **env_options})),
+        env=ComponentSpec("env", env, env_table),
         actor=components["actor"],
-        algorithm=_filled(
-            "algorithm", algorithm, {**wanted.algorithm, **options.get("algorithm", {})}
+        algorithm=filled(
+            "algorithm", algorithm, overridden(wanted.algorithm, options.get("algorithm", {}))
         ),
         storage=components["storage"],
-        trainer=_as_table(decode(TrainerConfig, trainer, "trainer")),
+        trainer=as_table(decode(TrainerConfig, trainer, "trainer")),
         seed=seed,
         device=device,
     )
@@ -120,7 +119,7 @@ def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
         PluginError: for an unknown component.
         DeviceError: when the device is not there.
     """
-    given = given or {}
+    given = {} if given is None else given
     _check_given(recipe, given)
     device = resolve_device(recipe.device)
     envs = (
@@ -240,24 +239,27 @@ def resolve_device(name: str) -> torch.device:
     """Turn a device's name into one that is there.
 
     Args:
-        name: ``"auto"`` takes CUDA when there is some, else the CPU.
+        name: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; ``"auto"`` takes CUDA when there is some, else
+            the CPU.
 
     Raises:
-        DeviceError: when the name is unknown or the device is not there.
+        DeviceError: when the name is none of these or the device is not there.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(f"device '{name}' is unknown; use auto, cpu, cuda or cuda:N") from error
+    if not _DEVICE.fullmatch(name):
+        raise DeviceError(f"device '{name}' is unknown; use auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DeviceError(
             f"device '{name}' was asked for, but torch sees no CUDA device; use --device cpu, or "
             "install a CUDA build of torch"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"device '{name}' is not there: torch sees {torch.cuda.device_count()}")
+        raise DeviceError(
+            f"device '{name}' is not there: torch sees {torch.cuda.device_count()} CUDA devices, "
+            "counted from cuda:0"
+        )
     return device
 
 
@@ -279,8 +281,8 @@ def _filled_env(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
     """Check an environment's options and add the defaults of whatever makes it."""
     maker = _maker(name)
     if isinstance(maker, type) and issubclass(maker, VecEnv):
-        return _as_table(decode(options_of(maker), kwargs, "env"))
-    return _as_table(_vectorizer_options(name, kwargs))
+        return as_table(decode(options_of(maker), kwargs, "env"))
+    return as_table(_vectorizer_options(name, kwargs))
 
 
 def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, object]:
@@ -294,30 +296,10 @@ def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, obje
     }
 
 
-def _filled(kind: str, name: str, kwargs: Mapping[str, Json]) -> ComponentSpec:
-    """Check a component's options and add its defaults."""
-    cls = options_of(plugins.load(kind, name))
-    options = decode(cls, _with_nested_defaults(cls, kwargs), kind)
-    return ComponentSpec(kind, name, _as_table(options))
-
-
-def _with_nested_defaults(cls: type[object], given: Mapping[str, Json]) -> dict[str, Json]:
-    """Complete the tables of options that are given in part, from the defaults of their owner."""
-    completed = dict(given)
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # options are a dataclass
-        default: object = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        table, defaults = given.get(field.name), None
-        if isinstance(table, dict) and dataclasses.is_dataclass(default):
-            defaults = encode(default)
-        if isinstance(table, dict) and isinstance(defaults, dict):
-            completed[field.name] = {**defaults, **_with_nested_defaults(type(default), table)}
-    return completed
-
-
 def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
     """Compare the objects that were given with what the recipe calls custom."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"parts={given!r}; expected a mapping of objects by section")
     specs = {
         "env": (recipe.env, (VecEnv, VectorEnv, gymnasium.Env)),
         "actor": (recipe.actor, (Actor,)),
@@ -326,7 +308,7 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
     }
     for section, value in given.items():
         if section not in specs:
-            raise ConfigError(f"parts: unknown section '{section}'{nearest(section, specs)}")
+            raise ConfigError(f"parts: unknown section '{section}'{nearest(str(section), specs)}")
         classes = specs[section][1]
         if not isinstance(value, classes):
             names = " or ".join(cls.__name__ for cls in classes)
@@ -349,12 +331,6 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
 def _construct(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
     cls = plugins.load(kind, spec.name)
     return construct(cls, context, decode(options_of(cls), spec.kwargs, kind))
-
-
-def _as_table(options: object) -> dict[str, Json]:
-    table = encode(options)
-    assert isinstance(table, dict)
-    return table
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from rl_core.episodes import EpisodeTracker
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.observations import to_tensors
 from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.spaces import check_same_space
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
 from rl_core.types import Json
 
@@ -104,12 +105,18 @@ def evaluate_policy(
         max_episode_steps: an episode longer than this counts as endless.
 
     Raises:
-        ConfigError: when ``num_episodes`` is below 1.
+        ConfigError: when there is no actor, or ``num_episodes`` is no whole number of at least 1.
+        SpaceError: when the actor was built for other spaces than the environments have.
         EnvironmentFaultError: when an episode does not end.
     """
-    if num_episodes < 1:
-        raise ConfigError(f"num_episodes must be at least 1, got {num_episodes}")
-    actor = policy if isinstance(policy, Actor) else policy.actor
+    is_count = isinstance(num_episodes, int) and not isinstance(num_episodes, bool)
+    if not is_count or num_episodes < 1:
+        raise ConfigError(
+            f"num_episodes must be a whole number of at least 1, got {num_episodes!r}"
+        )
+    actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
+    if not isinstance(actor, Actor):
+        raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")
     with evaluation_mode(actor):
         if not isinstance(env, str):
             return _run(
@@ -139,6 +146,11 @@ def _run(
     seed: int,
     max_episode_steps: int,
 ) -> EvaluationResult:
+    for name, expected, actual in (
+        ("observation", actor.observation_space, envs.single_observation_space),
+        ("action", actor.action_space, envs.single_action_space),
+    ):
+        check_same_space(expected, actual, f"environments' {name} space")
     device = actor.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
     tracker = EpisodeTracker(envs.num_envs)

@@ -1,8 +1,7 @@
 """Optimisers as functions over one parameter vector, so that they can run inside a graph."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import torch
@@ -10,7 +9,8 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
 
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import ConfigError
+from rl_core.ranges import check_choice, check_ranges
 
 OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 """The optimisers an algorithm can be given by name."""
@@ -22,7 +22,7 @@ class OptimizerConfig:
 
     Attributes:
         name: the update rule.
-        eps: added to the denominator (Adam, RMSprop); Adam's default is torch's 1e-8.
+        eps: added to the denominator (Adam, RMSprop); the default is torch's 1e-8.
         beta1: decay of Adam's first moment.
         beta2: decay of Adam's second moment.
         alpha: decay of RMSprop's squared average.
@@ -30,7 +30,8 @@ class OptimizerConfig:
         weight_decay: L2 penalty; decoupled for AdamW.
 
     Raises:
-        ConfigError: for an unknown name or a value out of range.
+        ConfigError: for an unknown name, a value of another type or out of range, or one that the
+            named optimiser does not use.
     """
 
     name: OptimizerName = "adam"
@@ -42,17 +43,32 @@ class OptimizerConfig:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(OptimizerName):
-            hint = nearest(self.name, get_args(OptimizerName))
-            raise ConfigError(f"optimizer.name: unknown optimiser '{self.name}'{hint}")
-        for field in ("beta1", "beta2", "alpha", "momentum"):
-            value = getattr(self, field)
+        check_ranges(self, not_negative=("eps", "weight_decay"))
+        check_choice(self, "name", get_args(OptimizerName))
+        for name in ("beta1", "beta2", "alpha", "momentum"):
+            value = getattr(self, name)
             if not 0.0 <= value < 1.0:
-                raise ConfigError(f"optimizer.{field} must be in [0, 1), got {value}")
-        for field in ("eps", "weight_decay"):
-            value = getattr(self, field)
-            if not 0.0 <= value < math.inf:
-                raise ConfigError(f"optimizer.{field} must be at least 0, got {value}")
+                raise ConfigError(f"{name} must be in [0, 1), got {value}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in options_used_by(self.name) and value != field.default:
+                raise ConfigError(
+                    f"{field.name}={value} has no effect with the optimiser '{self.name}'; leave "
+                    "it out"
+                )
+
+
+_OPTIONS = {
+    "adam": ("eps", "beta1", "beta2"),
+    "adamw": ("eps", "beta1", "beta2"),
+    "rmsprop": ("eps", "alpha", "momentum"),
+    "sgd": ("momentum",),
+}
+
+
+def options_used_by(name: object) -> frozenset[str]:
+    """Return the fields of an `OptimizerConfig` that an optimiser looks at, if there is one."""
+    return frozenset(("name", "weight_decay", *_OPTIONS.get(str(name), ())))
 
 
 OptimizerState = dict[str, Tensor]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from rl_core.errors import PluginError, nearest
+from rl_core.errors import PluginError, in_brief, nearest
 
 KINDS = ("algorithms", "storages", "envs", "actors", "executors", "loggers")
 """What can be registered, each in the entry-point group ``rl_core.<kind>``."""
@@ -106,10 +106,12 @@ def load(kind: str, name: str) -> Callable[..., object]:
         The class; for ``envs`` a class or a function that makes an environment.
 
     Raises:
-        PluginError: when the name is unknown, claimed by two distributions, outside the allow-list,
-            fails to import, or stands for something of the wrong class.
+        PluginError: when the name is no text, unknown, claimed by two distributions, outside the
+            allow-list, fails to import, or stands for something of the wrong class.
     """
     kind = _known_kind(kind)
+    if not isinstance(name, str):
+        raise PluginError(f"the name of the {kind[:-1]} is {name!r}; expected text")
     claims = [pair for pair in _claims(kind) if pair[0].name == name]
     if not claims:
         raise PluginError(_unknown(kind, name))
@@ -130,7 +132,7 @@ def load(kind: str, name: str) -> Callable[..., object]:
         loaded: object = entry_point.load()
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"{_title(info)} cannot be imported: {type(error).__name__}: {error}; repair or"
+            f"{_title(info)} cannot be imported: {in_brief(error)}; repair or"
             f" reinstall {info.distribution}"
         ) from error
     return _checked(info, loaded)

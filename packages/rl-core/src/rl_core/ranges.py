@@ -1,10 +1,23 @@
 """Checks of a config's fields."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import NoneType
+from typing import Literal, get_args, get_origin
 
+from rl_core.codec import field_types, is_union
 from rl_core.errors import ConfigError, nearest
 from rl_core.schedules import Schedule
+
+_WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    NoneType: "None",
+    Schedule: "a schedule",
+}
 
 
 def check_ranges(
@@ -15,12 +28,12 @@ def check_ranges(
     not_negative: tuple[str, ...] = (),
     counts: tuple[str, ...] = (),
 ) -> None:
-    """Check named fields of a config, over the whole run where they are scheduled.
+    """Check the types of a config's fields, and the numbers in those that are named.
 
-    A scheduled number above 0 may fall to 0 in the course of the run.
+    Scheduled numbers are checked over the whole run; one above 0 may fall to 0 in its course.
 
     Args:
-        config: any object; fields that are None are not checked.
+        config: a dataclass; the ranges of fields that are None are not checked.
         unit: fields in [0, 1].
         positive: fields above 0.
         not_negative: fields of at least 0.
@@ -29,6 +42,7 @@ def check_ranges(
     Raises:
         ConfigError: naming the field, what it was and what it must be.
     """
+    _check_types(config)
     _check(config, unit, "in [0, 1]", _in_unit, _in_unit)
     _check(config, positive, "above 0", _positive, _not_negative)
     _check(config, not_negative, "at least 0", _not_negative, _not_negative)
@@ -47,6 +61,41 @@ def check_choice(config: object, name: str, choices: Sequence[str]) -> None:
     value = getattr(config, name)
     if value not in choices:
         raise ConfigError(f"{name}: unknown name '{value}'{nearest(str(value), choices)}")
+
+
+def _check_types(config: object) -> None:
+    """Compare each field with its annotation, but nothing inside lists and mappings."""
+    for name, type_ in _types_of(type(config)).items():  # type: ignore[arg-type]  # classes hash
+        value = getattr(config, name)
+        if not _is_of(type_, value):
+            raise ConfigError(f"{name} must be {_described(type_)}, got {value!r}")
+
+
+@cache
+def _types_of(cls: type[object]) -> Mapping[str, object]:
+    return field_types(cls)
+
+
+def _is_of(type_: object, value: object) -> bool:
+    if is_union(type_):
+        return any(_is_of(member, value) for member in get_args(type_))
+    if get_origin(type_) is Literal:
+        return type(value) in {type(choice) for choice in get_args(type_)}
+    if type_ is int or type_ is float:
+        is_number = isinstance(value, int if type_ is int else int | float)
+        return is_number and not isinstance(value, bool)
+    try:
+        return isinstance(value, get_origin(type_) or type_)  # type: ignore[arg-type]  # see below
+    except TypeError:  # Any, protocols and type variables cannot be asked
+        return True
+
+
+def _described(type_: object) -> str:
+    if is_union(type_):
+        return " or ".join(dict.fromkeys(map(_described, get_args(type_))))
+    if get_origin(type_) is Literal:
+        return " or ".join(map(repr, get_args(type_)))
+    return _WORDS.get(type_, getattr(type_, "__name__", str(type_)))  # type: ignore[call-overload, no-any-return]  # unhashable types have no words
 
 
 def _check(

@@ -154,6 +154,13 @@ class Storage(ABC, Generic[BatchT]):
         """
         raise ConfigError(f"{type(self).__name__} takes no prepared columns: {sorted(columns)}")
 
+    def set_progress(self, progress: float) -> None:
+        """Move what is scheduled to a point of the run; nothing by default.
+
+        Args:
+            progress: fraction of the run that is over, in [0, 1].
+        """
+
     def new_observations(self) -> tuple[Observation, Tensor]:
         """Return what was inserted since the last call, for running statistics.
 

@@ -1,9 +1,11 @@
 """What a trainer is told."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from rl_core.errors import ConfigError
 from rl_core.gradients import CompileMode
+from rl_core.ranges import check_choice, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +21,7 @@ class TrainerConfig:
         num_threads: of PyTorch while training; None chooses by the size of the networks.
 
     Raises:
-        ConfigError: for a count below 1.
+        ConfigError: for a value of another type, or a count below 1.
     """
 
     scale_rewards: bool = False
@@ -30,9 +32,9 @@ class TrainerConfig:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("log_every", "checkpoint_every", "keep_checkpoints", "num_threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"trainer.{name} must be at least 1, got {value}")
-        if self.compile not in ("auto", "on", "off"):
-            raise ConfigError(f"trainer.compile must be auto, on or off, got '{self.compile}'")
+        counts = ("log_every", "checkpoint_every", "keep_checkpoints", "num_threads")
+        try:
+            check_ranges(self, counts=counts)
+            check_choice(self, "compile", get_args(CompileMode))
+        except ConfigError as error:
+            raise ConfigError(f"trainer.{error}") from error

@@ -1,4 +1,4 @@
-"""Vectorised environments, wrappers and presets."""
+"""Vectorised environments and wrappers."""
 
 from rl_envs.vectorize import make_vec as make_vec
 

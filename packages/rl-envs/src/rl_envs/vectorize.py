@@ -3,13 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rl_core.env import EnvFunction, EnvMaker, EnvWrapper, GymVecEnv, VecEnv
+from rl_core.env import (
+    EnvFunction,
+    EnvMaker,
+    EnvWrapper,
+    GymVecEnv,
+    VecEnv,
+    checked_num_envs,
+    checked_seed,
+)
 from rl_core.errors import ConfigError, nearest
 from rl_core.recipe import ComponentSpec
 from rl_core.types import Json
 from rl_envs.workers import WorkerVectorEnv
 
 VECTORIZATIONS = ("auto", "sync", "async", "native")
+
+_TIMEOUT_S = 60.0
 
 
 def make_vec(
@@ -21,7 +31,7 @@ def make_vec(
     env_kwargs: Mapping[str, Json] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
     check: bool = True,
-    timeout_s: float | None = 60.0,
+    timeout_s: float | None = _TIMEOUT_S,
 ) -> VecEnv:
     """Make a vector of environments.
 
@@ -36,7 +46,8 @@ def make_vec(
             ends its episode; native forms commonly in the next (see `EnvStep`).
         env_kwargs: what each environment is built with.
         wrappers: applied to each environment in this order, the last one outermost.
-        check: look for NaN, infinity and answers outside the declared spaces in every step.
+        check: look in every step for NaN, infinity and categories that do not exist, and for
+            another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
         timeout_s: how long one reset or step may take before its process counts as hung; async
             only, None for ever.
 
@@ -49,10 +60,7 @@ def make_vec(
         EnvironmentFaultError: when an environment raises while being built.
         SpaceError: when its observation space is not supported.
     """
-    if vectorization not in VECTORIZATIONS:
-        raise ConfigError(
-            f"vectorization='{vectorization}'{nearest(vectorization, VECTORIZATIONS)}"
-        )
+    _check_arguments(num_envs, seed, vectorization, env_kwargs, wrappers, timeout_s)
     maker = EnvMaker(env, dict(env_kwargs or {}), tuple(wrappers), check)
     component = None
     if isinstance(env, str) and not wrappers:
@@ -79,3 +87,29 @@ def make_vec(
             component=component,
         )
     return maker.sync(num_envs, seed=seed, component=component)
+
+
+def _check_arguments(
+    num_envs: int,
+    seed: int | None,
+    vectorization: str,
+    env_kwargs: Mapping[str, Json] | None,
+    wrappers: Sequence[EnvWrapper],
+    timeout_s: float | None,
+) -> None:
+    if vectorization not in VECTORIZATIONS:
+        raise ConfigError(
+            f"vectorization={vectorization!r}{nearest(str(vectorization), VECTORIZATIONS)}"
+        )
+    checked_num_envs(num_envs)
+    if seed is not None:
+        checked_seed(seed)
+    if not isinstance(env_kwargs, Mapping | None):
+        raise ConfigError(f"env_kwargs={env_kwargs!r}; expected a mapping of arguments, or None")
+    if not isinstance(wrappers, Sequence):
+        raise ConfigError(f"wrappers={wrappers!r}; expected a list of functions of environments")
+    if vectorization != "async" and timeout_s != _TIMEOUT_S:
+        raise ConfigError(
+            f"timeout_s={timeout_s!r} has no effect with vectorization={vectorization!r}: only "
+            "'async' has processes that could hang; leave it out"
+        )

@@ -1,5 +1,6 @@
 """A vector of environments in processes of their own, whose failures are told and ended."""
 
+import math
 import queue
 import select
 import sys
@@ -13,7 +14,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from rl_core.errors import ConfigError, EnvironmentFaultError
+from rl_core.errors import ConfigError, EnvironmentFaultError, in_brief
 
 _LAST_WORDS_S = 1.0
 """How long a worker that fails or closes is given to say so."""
@@ -33,7 +34,7 @@ class WorkerVectorEnv(AsyncVectorEnv):
         timeout_s: how long one reset or step of any environment may take; None for ever.
 
     Raises:
-        ConfigError: when the timeout is not positive.
+        ConfigError: when the timeout is no positive number.
         EnvironmentFaultError: when a worker fails to start.
     """
 
@@ -43,8 +44,11 @@ class WorkerVectorEnv(AsyncVectorEnv):
         *,
         timeout_s: float | None = 60.0,
     ) -> None:
-        if timeout_s is not None and timeout_s <= 0:
-            raise ConfigError(f"timeout_s={timeout_s}; expected a positive number of seconds")
+        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+        if timeout_s is not None and not (is_number and 0.0 < timeout_s < math.inf):
+            raise ConfigError(
+                f"timeout_s={timeout_s!r}; expected a positive number of seconds, or None"
+            )
         self.timeout_s = timeout_s
         self._pipes: list[_WatchedPipe] = []
         super().__init__(
@@ -163,9 +167,7 @@ class _WatchedPipe:
         if isinstance(error, EnvironmentFaultError):
             fault = EnvironmentFaultError(str(error))
         else:
-            fault = EnvironmentFaultError(
-                f"environment {index}: raised {type(error).__name__}: {error}"
-            )
+            fault = EnvironmentFaultError(f"environment {index}: raised {in_brief(error)}")
         fault.add_note(f"In its process:\n{trace}")
         return fault
 

@@ -1,7 +1,8 @@
 """Plain data to values of declared types."""
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Literal, TypeVar, cast, get_args, get_origin, overload
 
 from rl_core.codec._checks import MAX_DEPTH, at, finite, got, join, text_key
@@ -25,6 +26,8 @@ from rl_core.schedules import parse_schedule
 from rl_core.types import Json
 
 T = TypeVar("T")
+
+_NAME = re.compile(r"\w+")
 
 
 @overload
@@ -79,7 +82,17 @@ def _decode_dataclass(cls: type[object], data: dict[str, object], path: str) -> 
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{at(path)}{error}") from error
+        raise ConfigError(_placed(str(error), path, declared)) from error
+
+
+def _placed(message: str, path: str, declared: Collection[str]) -> str:
+    """Put the path before what a dataclass says of itself or a field, and no part of it twice."""
+    own = path.rpartition(".")[2]
+    message = message.removeprefix(f"{own}: ").removeprefix(f"{own}.")
+    begins_with_field = _NAME.match(message)
+    if begins_with_field and begins_with_field[0] in declared:
+        return join(path, message)
+    return f"{at(path)}{message}"
 
 
 def _decode_union(type_: object, data: object, path: str) -> object:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias, cast
 
@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.errors import EnvironmentFaultError
+from rl_core.env.checks import as_numpy, category_range
+from rl_core.errors import EnvironmentFaultError, in_brief
 from rl_core.spaces import Space, event_shape, tensor_dtype
 from rl_core.types import ArrayLike
 
@@ -33,12 +34,16 @@ class Column:
     shape: tuple[int, ...]
     torch_dtype: torch.dtype
     numpy_dtype: "np.dtype[np.generic]"
+    least: Rows = None
+    greatest: Rows = None
 
     @classmethod
     def of_leaf(cls, key: str, space: Space, num_envs: int) -> "Column":
         """Describe the observations of one leaf space."""
         field = f"observation '{key}'" if key else "the observation"
-        return cls.make(field, (num_envs, *event_shape(space)), tensor_dtype(space))
+        column = cls.make(field, (num_envs, *event_shape(space)), tensor_dtype(space))
+        least, greatest = category_range(space)
+        return replace(column, least=least, greatest=greatest)
 
     @classmethod
     def of_rewards(cls, num_envs: int) -> "Column":
@@ -100,8 +105,11 @@ class Arrays(ABC):
         """Write one row, refusing a value of another shape."""
 
     @abstractmethod
-    def check_finite(self, rows: Rows, column: Column, step: int) -> None:
-        """Refuse NaN and infinity, now or within the next `DEFERRED_STEPS` steps."""
+    def check_values(self, rows: Rows, column: Column, step: int) -> None:
+        """Refuse NaN and infinity, now or within the next `DEFERRED_STEPS` steps.
+
+        In NumPy's arrays categories that do not exist are refused too.
+        """
 
     @abstractmethod
     def settle(self) -> None:
@@ -124,7 +132,7 @@ class NumpyArrays(Arrays):
 
     def take(self, raw: object, column: Column) -> Rows:
         if raw.__class__ is not np.ndarray:
-            raw = _as_numpy(raw)
+            raw = self._array(raw, column, None)
         assert isinstance(raw, np.ndarray)
         dtype = column.numpy_dtype
         if raw.shape != column.shape:
@@ -136,7 +144,7 @@ class NumpyArrays(Arrays):
         return raw.astype(dtype, order="C")
 
     def action(self, action: ArrayLike) -> Rows:
-        return action if isinstance(action, np.ndarray) else _as_numpy(action)
+        return action if isinstance(action, np.ndarray) else as_numpy(action)
 
     def every_row(self) -> Rows:
         return self._every_row.copy()
@@ -154,23 +162,33 @@ class NumpyArrays(Arrays):
         return cast("list[int]", mask.nonzero()[0].tolist())
 
     def set_row(self, rows: Rows, index: int, value: object, column: Column) -> None:
-        array = value if isinstance(value, np.ndarray) else _as_numpy(value)
+        array = value if isinstance(value, np.ndarray) else self._array(value, column, index)
         if array.shape != column.shape[1:] or not _fits(array.dtype, column.numpy_dtype):
             raise self.fault(_row_problem(column, array.shape, array.dtype), index)
         rows[index] = array
 
-    def check_finite(self, rows: Rows, column: Column, step: int) -> None:
+    def check_values(self, rows: Rows, column: Column, step: int) -> None:
         # The dot product with itself is the cheapest look at all entries. A large but finite entry
         # can overflow it, which the second look sorts out.
-        if rows.dtype.kind != "f" or math.isfinite(np.vdot(rows, rows)):
+        if column.greatest is not None:
+            fits = (rows >= column.least) & (rows <= column.greatest)
+            problem = _category_problem
+        elif rows.dtype.kind != "f" or math.isfinite(np.vdot(rows, rows)):
             return
-        finite = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-        if not finite.all():
-            index = int(np.flatnonzero(~finite)[0])
-            raise self.fault(_finite_problem(column, rows[index]), index)
+        else:
+            fits, problem = np.isfinite(rows), _finite_problem
+        if not fits.all():
+            index = int(np.flatnonzero(~fits.reshape(len(rows), -1).all(axis=1))[0])
+            raise self.fault(problem(column, rows[index]), index)
 
     def settle(self) -> None:
         pass
+
+    def _array(self, raw: object, column: Column, index: int | None) -> Rows:
+        try:
+            return as_numpy(raw)
+        except (TypeError, ValueError) as error:
+            raise self.fault(f"{column.field} is no array: {in_brief(error)}", index) from error
 
 
 class TorchArrays(Arrays):
@@ -190,12 +208,12 @@ class TorchArrays(Arrays):
         self._looked_at = 0
 
     def take(self, raw: object, column: Column) -> Rows:
-        tensor = raw if isinstance(raw, Tensor) else torch.as_tensor(raw, device=self.device)
+        tensor = raw if isinstance(raw, Tensor) else self._tensor(raw, column, None)
         if tensor.shape != column.shape:
             raise self.fault(
                 f"{column.field} has shape {tuple(tensor.shape)}; expected {column.shape}", None
             )
-        if tensor.is_floating_point() and not column.torch_dtype.is_floating_point:
+        if tensor.is_complex() or tensor.is_floating_point() > column.torch_dtype.is_floating_point:
             raise self.fault(
                 f"{column.field} has dtype {tensor.dtype}; expected {column.torch_dtype}", None
             )
@@ -222,12 +240,12 @@ class TorchArrays(Arrays):
         return cast("list[int]", mask.nonzero().flatten().tolist())
 
     def set_row(self, rows: Rows, index: int, value: object, column: Column) -> None:
-        tensor = torch.as_tensor(value)
+        tensor = self._tensor(value, column, index)
         if tensor.shape != column.shape[1:]:
             raise self.fault(_row_problem(column, tuple(tensor.shape), tensor.dtype), index)
         rows[index] = tensor
 
-    def check_finite(self, rows: Rows, column: Column, step: int) -> None:
+    def check_values(self, rows: Rows, column: Column, step: int) -> None:
         if not rows.is_floating_point():
             return
         bad = ~torch.isfinite(rows).reshape(len(rows), -1).all(dim=1)
@@ -248,9 +266,11 @@ class TorchArrays(Arrays):
                     self._first_bad.clear()
                     raise self.fault(f"{field} was not finite in step {step}", index)
 
-
-def _as_numpy(value: object) -> "np.ndarray[Any, np.dtype[Any]]":
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    def _tensor(self, raw: object, column: Column, index: int | None) -> Tensor:
+        try:
+            return torch.as_tensor(raw, device=self.device)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise self.fault(f"{column.field} is no array: {in_brief(error)}", index) from error
 
 
 @cache
@@ -273,3 +293,10 @@ def _finite_problem(column: Column, row: "np.ndarray[Any, np.dtype[Any]]") -> st
         return f"{column.field} is {row}; expected a finite number"
     place = tuple(int(axis) for axis in np.argwhere(~np.isfinite(row))[0])
     return f"{column.field} is {row[place]} at {list(place)}; expected finite numbers"
+
+
+def _category_problem(column: Column, row: "np.ndarray[Any, np.dtype[Any]]") -> str:
+    return (
+        f"{column.field} is {row.tolist()}; expected {np.asarray(column.least).tolist()} to "
+        f"{np.asarray(column.greatest).tolist()}"
+    )

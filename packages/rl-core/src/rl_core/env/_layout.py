@@ -114,14 +114,14 @@ class Layout:
             self.write(rows, index, given[index])
         return rows
 
-    def check_finite(self, observation: ArrayObservation, step: int) -> None:
-        """Refuse NaN and infinity in floating-point leaves."""
+    def check_values(self, observation: ArrayObservation, step: int) -> None:
+        """Refuse NaN and infinity in floating-point leaves, and categories that do not exist."""
         if self.only is not None:
-            self.arrays.check_finite(observation, self.only, step)
+            self.arrays.check_values(observation, self.only, step)
             return
         parts = cast("Mapping[str, Rows]", observation)
         for key, column in self.columns.items():
-            self.arrays.check_finite(parts[key], column, step)
+            self.arrays.check_values(parts[key], column, step)
 
     def check_thoroughly(self, observation: ArrayObservation) -> None:
         """Compare with the declared space, ranges of categories included; waits for a device."""

@@ -1,7 +1,7 @@
 """The adapter that makes a `VecEnv` of any `gymnasium.vector.VectorEnv`."""
 
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,13 @@ from rl_core.env._arrays import Arrays, Column, NumpyArrays, Rows, TorchArrays
 from rl_core.env._layout import Layout
 from rl_core.env._origin import autoreset_mode, describe
 from rl_core.env._progress import Progress
-from rl_core.env.checks import action_error, action_shape
+from rl_core.env.checks import (
+    RESET_ANSWER,
+    STEP_ANSWER,
+    action_error,
+    action_shape,
+    answer_problem,
+)
 from rl_core.env.contract import EnvStep, VecEnv
 from rl_core.env.seeding import spread_seed
 from rl_core.recipe import ComponentSpec
@@ -127,7 +133,7 @@ class GymVecEnv(VecEnv):
         observation = self._layout.take(raw)
         self._layout.check_thoroughly(observation)
         if self._check:
-            self._layout.check_finite(observation, self._progress.steps)
+            self._layout.check_values(observation, self._progress.steps)
         self._ended = ~self._arrays.every_row()
         return observation
 
@@ -143,10 +149,11 @@ class GymVecEnv(VecEnv):
             self._ended = was_ended
             raise action_error(env_action.shape, self._action_space, self._num_envs)
         progress.steps += 1
-        try:
-            raw, raw_reward, raw_terminated, raw_truncated, told = self._envs.step(env_action)
-        except Exception as error:
-            raise progress.wrapped("step", error) from (error.__cause__ or error)
+        with progress.naming("step"):
+            answer = self._envs.step(env_action)
+        raw, raw_reward, raw_terminated, raw_truncated, told = self._parts(
+            "step()", answer, STEP_ANSWER
+        )
         observation = layout.take(raw)
         reward = arrays.take(raw_reward, self._reward)
         terminated = arrays.take(raw_terminated, self._terminated)
@@ -170,10 +177,10 @@ class GymVecEnv(VecEnv):
             layout.check_thoroughly(observation)
             self._is_first_step = False
         if self._check:
-            arrays.check_finite(reward, self._reward, progress.steps)
-            layout.check_finite(observation, progress.steps)
+            arrays.check_values(reward, self._reward, progress.steps)
+            layout.check_values(observation, progress.steps)
             if final_observation is not None:
-                layout.check_finite(final_observation, progress.steps)
+                layout.check_values(final_observation, progress.steps)
         self._ended = ended
         return EnvStep(observation, reward, terminated, truncated, final_observation, valid, info)
 
@@ -238,8 +245,17 @@ class GymVecEnv(VecEnv):
         self, seed: int | list[int] | None, options: dict[str, object] | None
     ) -> tuple[object, Mapping[str, object]]:
         with self._progress.naming("reset"):
-            raw, info = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Sync and Async take a list
+            answer = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Sync and Async take a list
+        raw, info = self._parts("reset()", answer, RESET_ANSWER)
         return raw, info
+
+    def _parts(self, call: str, answer: object, expected: tuple[str, ...]) -> tuple[Any, ...]:
+        """Take an answer apart whose last value is the info."""
+        if not isinstance(answer, tuple | list) or len(answer) != len(expected):
+            raise self._progress.fault(answer_problem(call, answer, expected))
+        if not isinstance(answer[-1], Mapping):
+            raise self._progress.fault(f"{call} answered {answer[-1]!r} as info; expected a dict")
+        return tuple(answer)
 
     def _seed_for_envs(self, seed: int | None) -> int | list[int] | None:
         if seed is None:

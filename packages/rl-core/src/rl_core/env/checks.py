@@ -53,6 +53,18 @@ def action_error(got: tuple[int, ...], space: Space, num_envs: int) -> DataError
     )
 
 
+RESET_ANSWER = ("observation", "info")
+STEP_ANSWER = ("observation", "reward", "terminated", "truncated", "info")
+
+
+def answer_problem(call: str, answer: object, expected: tuple[str, ...]) -> str:
+    """Say that a call answered another number of values than Gymnasium's API demands."""
+    got = type(answer).__name__
+    if isinstance(answer, tuple | list):
+        got = f"{len(answer)} values"
+    return f"{call} answered {got}; Gymnasium expects {len(expected)} values: {', '.join(expected)}"
+
+
 def as_numpy(value: object) -> "np.ndarray[Any, np.dtype[Any]]":
     """Convert what an environment or a policy answers.
 
@@ -78,13 +90,21 @@ def _leaf_problem(
         array.dtype, cast("np.dtype[np.generic]", space.dtype), "same_kind"
     ):
         return f"{field} has dtype {array.dtype}; expected {space.dtype}"
-    low, high = _category_range(space)
-    if high is not None and not bool(((array >= low) & (array <= high)).all()):
-        return f"{field} holds {array.min()} to {array.max()}; expected a value of {space}"
-    return None
+    return category_problem(field, space, array)
 
 
-def _category_range(space: Space) -> tuple[object, object]:
+def category_problem(
+    field: str, space: Space, array: "np.ndarray[Any, np.dtype[Any]]"
+) -> str | None:
+    """Say which categories of a leaf space do not exist; None when all do, and for a Box."""
+    least, greatest = category_range(space)
+    if greatest is None or bool(((array >= least) & (array <= greatest)).all()):
+        return None
+    return f"{field} holds {array.min()} to {array.max()}; expected a value of {space}"
+
+
+def category_range(space: Space) -> tuple[object, object]:
+    """Return the least and the greatest value of a space of categories; twice None for a Box."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, spaces.MultiDiscrete):

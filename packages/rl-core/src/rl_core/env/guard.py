@@ -1,26 +1,31 @@
 """A thin wrapper around each environment, so that a fault can be told by its place."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import SupportsFloat
 
 import gymnasium
 import numpy as np
 
-from rl_core.env.checks import observation_problem
-from rl_core.errors import DataError, EnvironmentFaultError
+from rl_core.env.checks import (
+    RESET_ANSWER,
+    STEP_ANSWER,
+    answer_problem,
+    observation_problem,
+)
+from rl_core.errors import DataError, EnvironmentFaultError, in_brief
 from rl_core.spaces import flatten_observation, leaf_spaces
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 _FLAGS = (bool, int, np.bool_, np.integer)
-_NEVER_SEEN = object()
 
 
 class EnvGuard(gymnasium.Wrapper):
     """Name the environment and the field in every fault; keep final observations apart.
 
     Vectorisers join the answers of their environments into one array, and an error there names no
-    environment. Each step is checked as far as it costs next to nothing, the first reset and step
-    thoroughly.
+    environment. Each step is checked as far as it costs next to nothing; the first reset and step,
+    and each whose observation has another shape or dtype than the one before, thoroughly.
 
     The last observation of an episode is copied, because a vectoriser that resets in the same
     step holds it while the environment, which may reuse its buffer, is reset.
@@ -37,8 +42,8 @@ class EnvGuard(gymnasium.Wrapper):
         self.check = check
         self.spec_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         self.max_episode_steps = env.spec.max_episode_steps if env.spec is not None else None
-        self._reset_shape: object = _NEVER_SEEN
-        self._step_shape: object = _NEVER_SEEN
+        self._reset_form: object = None
+        self._step_form: object = None
         self._leaves = leaf_spaces(env.observation_space)
 
     def reset(
@@ -50,15 +55,16 @@ class EnvGuard(gymnasium.Wrapper):
             EnvironmentFaultError: when it raises or answers something its spaces do not declare.
         """
         try:
-            observation, info = self.env.reset(seed=seed, options=options)
-        except Exception as error:
+            answer = self.env.reset(seed=seed, options=options)
+        except (Exception, SystemExit) as error:
             raise self.raised("reset()", error) from error
+        if not isinstance(answer, tuple | list) or len(answer) != len(RESET_ANSWER):
+            raise self._fault(answer_problem("reset()", answer, RESET_ANSWER))
+        observation, info = answer
         self._check_info("reset()", info)
-        if self.check:
-            shape = getattr(observation, "shape", None)
-            if shape != self._reset_shape or observation is None:
-                self._check_observation("reset()", observation)
-                self._reset_shape = shape
+        if self.check and (form := _form(observation)) != self._reset_form:
+            self._check_observation("reset()", observation)
+            self._reset_form = form
         return observation, info
 
     def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, dict[str, object]]:
@@ -68,9 +74,12 @@ class EnvGuard(gymnasium.Wrapper):
             EnvironmentFaultError: when it raises or answers something its spaces do not declare.
         """
         try:
-            observation, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:
+            answer = self.env.step(action)
+        except (Exception, SystemExit) as error:
             raise self.raised("step()", error) from error
+        if not isinstance(answer, tuple | list) or len(answer) != len(STEP_ANSWER):
+            raise self.miscounted(answer)
+        observation, reward, terminated, truncated, info = answer
         self.check_answer(observation, reward, terminated, truncated, info)
         if terminated or truncated:
             observation = deepcopy(observation)
@@ -97,10 +106,9 @@ class EnvGuard(gymnasium.Wrapper):
         if type(terminated) is not bool or type(truncated) is not bool:
             self._check_scalar("terminated", terminated, _FLAGS, "True or False")
             self._check_scalar("truncated", truncated, _FLAGS, "True or False")
-        shape = getattr(observation, "shape", None)
-        if shape != self._step_shape or observation is None:
+        if (form := _form(observation)) != self._step_form:
             self._check_observation("step()", observation)
-            self._step_shape = shape
+            self._step_form = form
 
     def close(self) -> None:
         """Close the environment.
@@ -110,12 +118,16 @@ class EnvGuard(gymnasium.Wrapper):
         """
         try:
             self.env.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.raised("close()", error) from error
 
-    def raised(self, call: str, error: Exception) -> EnvironmentFaultError:
+    def raised(self, call: str, error: BaseException) -> EnvironmentFaultError:
         """Build the error that says which environment raised, and in which call."""
-        return self._fault(f"{call} raised {type(error).__name__}: {error}")
+        return self._fault(f"{call} raised {in_brief(error)}")
+
+    def miscounted(self, answer: object) -> EnvironmentFaultError:
+        """Build the error of a step whose answer has another number of values."""
+        return self._fault(answer_problem("step()", answer, STEP_ANSWER))
 
     def _check_observation(self, call: str, observation: object) -> None:
         try:
@@ -142,3 +154,16 @@ class EnvGuard(gymnasium.Wrapper):
 
     def _fault(self, message: str) -> EnvironmentFaultError:
         return EnvironmentFaultError(f"environment {self.index}: {message}")
+
+
+def _form(observation: object) -> object:
+    """Return what tells an observation of another kind from the last one, and costs little."""
+    if isinstance(observation, Mapping):
+        return tuple(map(_form, observation.values()))
+    if isinstance(observation, tuple):
+        return tuple(map(_form, observation))
+    shape = getattr(observation, "shape", None)
+    if shape is not None:
+        return shape, getattr(observation, "dtype", None)
+    # What is neither array nor number has to be looked at each time: it equals no other.
+    return type(observation) if isinstance(observation, int | float) else object()

@@ -16,7 +16,13 @@ from rl_core.env.contract import VecEnv
 from rl_core.env.guard import EnvGuard
 from rl_core.env.registry import find_spec
 from rl_core.env.sync import SyncVecEnv
-from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, RLError
+from rl_core.errors import (
+    ConfigError,
+    EnvironmentFaultError,
+    MissingExtraError,
+    RLError,
+    in_brief,
+)
 from rl_core.recipe import ComponentSpec
 
 EnvFunction: TypeAlias = Callable[..., gymnasium.Env]
@@ -39,7 +45,8 @@ class EnvMaker:
         check: whether each environment is checked by `EnvGuard`.
 
     Raises:
-        ConfigError: when the id is unknown.
+        ConfigError: when the id is unknown, or an argument is of another kind.
+        MissingExtraError: when the id's package is known and not installed.
     """
 
     env: str | EnvFunction
@@ -50,6 +57,14 @@ class EnvMaker:
     def __post_init__(self) -> None:
         if isinstance(self.env, str):
             find_spec(self.env)
+        elif not callable(self.env):
+            raise ConfigError(
+                f"env is {type(self.env).__name__}; expected an id such as 'CartPole-v1', or a "
+                "function that builds one environment"
+            )
+        for wrapper in self.wrappers:
+            if not callable(wrapper):
+                raise ConfigError(f"wrappers holds {wrapper!r}; expected functions of environments")
 
     def __call__(self, index: int = 0) -> gymnasium.Env:
         """Build one environment, guarded.
@@ -209,10 +224,10 @@ def checked_num_envs(num_envs: int) -> int:
     """Return a number of environments.
 
     Raises:
-        ConfigError: when it is less than one.
+        ConfigError: when it is no whole number, or less than one.
     """
-    if num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs}; expected at least 1")
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs!r}; expected a whole number of at least 1")
     return num_envs
 
 
@@ -226,13 +241,11 @@ def _build_errors(name: str, entry_point: str) -> Iterator[None]:
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise MissingExtraError(_missing(name, entry_point, error)) from error
     except gymnasium.error.Error as error:
-        raise ConfigError(f"{name} could not be built: {error}") from error
-    except Exception as error:
+        raise ConfigError(f"{name} could not be built: {in_brief(error)}") from error
+    except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
-            raise ConfigError(f"{name} does not take these arguments: {error}") from error
-        raise EnvironmentFaultError(
-            f"{name} could not be built: {type(error).__name__}: {error}"
-        ) from error
+            raise ConfigError(f"{name} does not take these arguments: {in_brief(error)}") from error
+        raise EnvironmentFaultError(f"{name} could not be built: {in_brief(error)}") from error
 
 
 def _missing(name: str, entry_point: str, error: Exception) -> str:

@@ -1,11 +1,15 @@
 """Gymnasium's registry, with answers that say how to mend a wrong id."""
 
 import difflib
+from importlib.util import find_spec as find_module
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
-from rl_core.errors import ConfigError
+from rl_core.errors import ConfigError, MissingExtraError
+
+_PACKAGES = {"ALE": ("ale_py", "ale-py")}
+"""By namespace of ids, the module that registers them and the distribution it comes from."""
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -14,6 +18,7 @@ def find_spec(env_id: str) -> EnvSpec:
     Raises:
         ConfigError: when the id is not registered; the message names the newest version or the
             nearest id. Also for ``module:id``, because a name must not choose code to import.
+        MissingExtraError: when the package of a known namespace is not installed.
     """
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
@@ -27,6 +32,9 @@ def find_spec(env_id: str) -> EnvSpec:
         namespace, name, version = parse_env_id(env_id)
     except gymnasium.error.Error:
         raise ConfigError(f"no environment is registered as '{env_id}'{_similar(env_id)}") from None
+    module, distribution = _PACKAGES.get(namespace or "", ("", ""))
+    if module and find_module(module) is None:
+        raise MissingExtraError(f"{env_id} needs its simulator: pip install {distribution}")
     newest = find_highest_version(namespace, name)
     if newest is None:
         raise ConfigError(f"no environment is registered as '{env_id}'{_similar(env_id)}")

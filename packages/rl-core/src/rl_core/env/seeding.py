@@ -41,8 +41,8 @@ def checked_seed(seed: int) -> int:
     """Return a seed as a plain number.
 
     Raises:
-        ConfigError: when it is negative.
+        ConfigError: when it is no whole number, or negative.
     """
-    if seed < 0:
-        raise ConfigError(f"seed={seed}; expected a number of at least 0")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed={seed!r}; expected a whole number of at least 0")
     return int(seed)

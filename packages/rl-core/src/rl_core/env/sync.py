@@ -39,8 +39,9 @@ class SyncVecEnv(VecEnv):
     Args:
         envs: the environments; closed by `close`. Those that are not guarded yet will be.
         seed: used by the first `reset` that is given none.
-        check: look at every reward and observation for NaN and infinity, and at every answer for
-            what its spaces do not declare.
+        check: look at every reward and observation for NaN, infinity and categories that do not
+            exist, and for another shape or kind of dtype than its space declares. Bounds of a Box
+            are not checked: many environments step over their own.
         component: how a recipe names these environments, when it can.
 
     Raises:
@@ -135,7 +136,7 @@ class SyncVecEnv(VecEnv):
             self._begin(observation, index, row_seed)
         self._layout.check_thoroughly(observation)
         if self._check:
-            self._layout.check_finite(observation, self._progress.steps)
+            self._layout.check_values(observation, self._progress.steps)
         self._is_ready = True
         return observation
 
@@ -162,10 +163,10 @@ class SyncVecEnv(VecEnv):
             self._layout.check_thoroughly(observation)
             self._is_first_step = False
         if self._check:
-            self._arrays.check_finite(reward, self._reward, progress.steps)
-            self._layout.check_finite(observation, progress.steps)
+            self._arrays.check_values(reward, self._reward, progress.steps)
+            self._layout.check_values(observation, progress.steps)
             if final_observation is not None:
-                self._layout.check_finite(final_observation, progress.steps)
+                self._layout.check_values(final_observation, progress.steps)
         self._is_ready = True
         return EnvStep(
             observation,
@@ -218,9 +219,14 @@ class SyncVecEnv(VecEnv):
         ended: dict[int, Last] = {}
         for index, step in self._row_steps:
             try:
-                single, number, ends, is_cut, info = step(actions[index])
-            except Exception as error:
+                answer = step(actions[index])
+            except (Exception, SystemExit) as error:
                 fault = self._guards[index].raised("step()", error)
+                raise self._progress.wrapped("step", fault) from error
+            try:
+                single, number, ends, is_cut, info = answer
+            except (TypeError, ValueError) as error:
+                fault = self._guards[index].miscounted(answer)
                 raise self._progress.wrapped("step", fault) from error
             is_usual = (
                 single.__class__ is np.ndarray

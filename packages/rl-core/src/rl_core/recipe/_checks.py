@@ -12,6 +12,7 @@ MAX_DEPTH = 8
 
 COMPONENTS = ("env", "algorithm", "actor", "storage")
 _TABLES = (*COMPONENTS, "trainer", "resolved")
+_RESOLVED = ("total_steps", "device", "compile", "num_threads")
 _KEYS = ("format", "seed", "device", *_TABLES)
 
 
@@ -27,6 +28,9 @@ def check_layout(tables: Mapping[str, Json]) -> None:
             raise ConfigError(f"unknown {noun} {key!r}{nearest(str(key), _KEYS)}")
         if key in _TABLES and not isinstance(value, dict):
             raise ConfigError(f"{key}: got {value!r}; expected a table [{key}]")
+    for key in cast("Tables", tables.get("resolved", {})):
+        if key not in _RESOLVED:
+            raise ConfigError(f"resolved.{key}: unknown key{nearest(str(key), _RESOLVED)}")
     check_format(tables.get("format", FORMAT))
 
 

@@ -47,7 +47,8 @@ def load_tables(path: Path) -> Tables:
     """
     try:
         if not path.is_file():
-            kind = "a directory" if path.is_dir() else "missing"
+            kind = "a directory" if path.is_dir() else "no regular file"
+            kind = kind if path.exists() else "missing"
             raise ConfigError(f"{path}: it is {kind}; expected a recipe file in TOML")
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rl_core.storage import StorageSpec, observation_columns
+from rl_core.batch import Transition
+from rl_core.errors import DataError
+from rl_core.storage import DataSlice, StorageSpec, observation_columns
 from rl_core.types import ArrayLike, ArrayObservation
+
+_SUCCESSORS = ("next/", "successor/")
 
 
 @dataclass(slots=True)
@@ -20,12 +24,14 @@ class Row:
         successor: what the action led to, by column: another observation than the next one where
             an episode ended and the environment reset in the same step.
         prepared: what the algorithm attached.
+        step: how many rows of its environment were inserted before it.
     """
 
     columns: dict[str, Tensor]
     next_observation: dict[str, Tensor]
     successor: dict[str, Tensor]
     prepared: dict[str, Tensor] = field(default_factory=dict)
+    step: int = 0
 
 
 def breaks_off(row: Row, following: Mapping[str, Tensor]) -> bool:
@@ -43,16 +49,68 @@ def is_elsewhere(row: Row, following: Mapping[str, Tensor]) -> bool:
     )
 
 
-def row_of(
-    observation: ArrayObservation, env: int, device: torch.device | None = None
-) -> dict[str, Tensor]:
-    """Copy one environment's part of an observation, by column."""
-    named: Mapping[str, ArrayLike] = (
-        {f"observation/{key}": value for key, value in observation.items()}
-        if isinstance(observation, Mapping)
-        else {"observation": observation}
-    )
-    return {name: torch.as_tensor(value[env]).clone().to(device) for name, value in named.items()}
+def slice_of_transition(transition: Transition) -> DataSlice:
+    """Name a transition's columns as a data slice of one row; nothing is copied or checked."""
+    final = transition.final_observation
+    columns = {
+        **_named(transition.observation, "observation"),
+        **_named(transition.next_observation, "next/observation"),
+        **_named(transition.next_observation if final is None else final, "successor/observation"),
+        "action": transition.action,
+        "reward": transition.reward,
+        "terminated": transition.terminated,
+        "truncated": transition.truncated,
+        "valid": transition.valid,
+        "episode_start": transition.episode_start,
+        **put_below("state/", transition.state),
+        **put_below("extras/", transition.extras),
+    }
+    return {name: torch.as_tensor(column).unsqueeze(0) for name, column in columns.items()}
+
+
+def slice_of_rows(rows_of_envs: list[list[Row]], spec: StorageSpec) -> DataSlice:
+    """Copy rows, as many of each environment, to columns `(L, B, ...)`."""
+    if not rows_of_envs[0]:
+        return {
+            name: torch.zeros((0, spec.num_envs, *shape), dtype=dtype, device=spec.device)
+            for name, (shape, dtype) in slice_columns(spec).items()
+        }
+    following = [[row.next_observation for row in rows] for rows in rows_of_envs]
+    successors = [[row.successor for row in rows] for rows in rows_of_envs]
+    return {
+        **stack_steps([[row.columns for row in rows] for rows in rows_of_envs]),
+        **put_below("next/", stack_steps(following)),
+        **put_below("successor/", stack_steps(successors)),
+    }
+
+
+def rows_of_slice(data: DataSlice, spec: StorageSpec) -> list[list[Row]]:
+    """Copy a data slice to rows, one list per environment.
+
+    Raises:
+        DataError: when columns are missing, of other shape or dtype, or of unequal length.
+    """
+    length = len(data["reward"]) if "reward" in data else 0
+    columns = {}
+    for name, (shape, dtype) in slice_columns(spec).items():
+        column = data.get(name)
+        if column is None:
+            raise DataError(f"column '{name}' is missing")
+        if column.dtype != dtype or column.shape != (length, spec.num_envs, *shape):
+            raise DataError(
+                f"column '{name}': {column.dtype} of {tuple(column.shape)}; "
+                f"expected {dtype} of {(length, spec.num_envs, *shape)}"
+            )
+        columns[name] = column.to(spec.device)
+    following, successors = below("next/", columns), below("successor/", columns)
+    own = {name: column for name, column in columns.items() if not name.startswith(_SUCCESSORS)}
+    return [
+        [
+            Row(row_at(own, t, env), row_at(following, t, env), row_at(successors, t, env))
+            for t in range(length)
+        ]
+        for env in range(spec.num_envs)
+    ]
 
 
 def slice_columns(spec: StorageSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -80,6 +138,11 @@ def stack(rows: list[dict[str, Tensor]], axis: int) -> dict[str, Tensor]:
     return {name: torch.stack([row[name] for row in rows], axis) for name in rows[0]}
 
 
+def stack_steps(rows_of_envs: list[list[dict[str, Tensor]]]) -> dict[str, Tensor]:
+    """Stack the rows of each environment to columns `(T, B, ...)`."""
+    return stack([stack(rows, 0) for rows in rows_of_envs], 1)
+
+
 def row_at(columns: Mapping[str, Tensor], step: int, env: int) -> dict[str, Tensor]:
     """Copy one environment's entry of one step."""
     return {name: column[step, env].clone() for name, column in columns.items()}
@@ -97,3 +160,9 @@ def below(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def put_below(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Put a prefix before the names of columns."""
     return {prefix + name: column for name, column in columns.items()}
+
+
+def _named(observation: ArrayObservation, prefix: str) -> dict[str, ArrayLike]:
+    if isinstance(observation, Mapping):
+        return {f"{prefix}/{key}": value for key, value in observation.items()}
+    return {prefix: observation}

@@ -16,11 +16,11 @@ from rl_core.testing._rows import (
     below,
     breaks_off,
     is_elsewhere,
-    put_below,
-    row_at,
-    row_of,
-    slice_columns,
+    rows_of_slice,
+    slice_of_rows,
+    slice_of_transition,
     stack,
+    stack_steps,
 )
 from rl_core.types import StateDict
 
@@ -68,31 +68,14 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
 
         Raises:
             ConfigError: when the rollout is full or nothing was allocated.
+            DataError: when a column has another shape or dtype than was allocated.
         """
         spec = self._allocated()
         if len(self) == self.num_steps:
             raise ConfigError(f"the rollout is full after {self.num_steps} steps; reset it first")
-        final = transition.final_observation
-        successor = transition.next_observation if final is None else final
-        for env, rows in enumerate(self._rows):
-            columns = {
-                **row_of(transition.observation, env),
-                "action": transition.action[env],
-                "reward": torch.as_tensor(transition.reward[env]),
-                "terminated": torch.as_tensor(transition.terminated[env]),
-                "truncated": torch.as_tensor(transition.truncated[env]),
-                "valid": torch.as_tensor(transition.valid[env]),
-                "episode_start": torch.as_tensor(transition.episode_start[env]),
-                **{f"state/{name}": transition.state[name][env] for name in spec.state_sizes},
-                **{f"extras/{name}": transition.extras[name][env] for name in spec.extras},
-            }
-            rows.append(
-                Row(
-                    {name: value.clone().to(spec.device) for name, value in columns.items()},
-                    row_of(transition.next_observation, env, spec.device),
-                    row_of(successor, env, spec.device),
-                )
-            )
+        added = rows_of_slice(slice_of_transition(transition), spec)
+        for rows, new in zip(self._rows, added, strict=True):
+            rows += new
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
@@ -161,7 +144,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         spec = self._allocated()
         if len(self) < self.num_steps:
             raise ConfigError(f"the rollout has {len(self)} of {self.num_steps} steps")
-        columns = self._stacked([row.columns for rows in self._rows for row in rows])
+        columns = stack_steps([[row.columns for row in rows] for rows in self._rows])
         finals = []
         for env, rows in enumerate(self._rows):
             for step, row in enumerate(rows):
@@ -229,17 +212,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         spec = self._allocated()
         if not 0 <= start <= end <= len(self):
             raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
-        if start == end:
-            return {
-                name: torch.zeros((0, spec.num_envs, *shape), dtype=dtype)
-                for name, (shape, dtype) in slice_columns(spec).items()
-            }
-        rows = [row for rows in self._rows for row in rows[start:end]]
-        return {
-            **self._stacked([row.columns for row in rows]),
-            **put_below("next/", self._stacked([row.next_observation for row in rows])),
-            **put_below("successor/", self._stacked([row.successor for row in rows])),
-        }
+        return slice_of_rows([rows[start:end] for rows in self._rows], spec)
 
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append the rows of a slice.
@@ -249,32 +222,14 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
                 recurrent rollout would go on in the middle of another episode.
         """
         spec = self._allocated()
-        length = len(data["reward"]) if "reward" in data else 0
-        for name, (shape, dtype) in slice_columns(spec).items():
-            column = data.get(name)
-            if column is None:
-                raise DataError(f"data slice lacks column '{name}'")
-            if column.dtype != dtype or column.shape != (length, spec.num_envs, *shape):
-                raise DataError(
-                    f"data slice column '{name}': {column.dtype} of {tuple(column.shape)}; "
-                    f"expected {dtype} of {(length, spec.num_envs, *shape)}"
-                )
-        if len(self) + length > self.num_steps:
-            raise DataError(f"data slice of {length} rows does not fit")
-        following, successors = below("next/", data), below("successor/", data)
-        own = {
-            name: column
-            for name, column in data.items()
-            if not name.startswith(("next/", "successor/"))
-        }
-        for env, rows in enumerate(self._rows):
-            added = [
-                Row(row_at(own, t, env), row_at(following, t, env), row_at(successors, t, env))
-                for t in range(length)
-            ]
-            if spec.state_sizes and rows and added and is_elsewhere(rows[-1], added[0].columns):
+        added = rows_of_slice(data, spec)
+        if len(self) + len(added[0]) > self.num_steps:
+            raise DataError(f"data slice of {len(added[0])} rows does not fit")
+        for rows, new in zip(self._rows, added, strict=True):
+            if spec.state_sizes and rows and new and is_elsewhere(rows[-1], new[0].columns):
                 raise DataError("a recurrent rollout cannot go on in another episode's middle")
-            rows += added
+        for rows, new in zip(self._rows, added, strict=True):
+            rows += new
 
     def state_dict(self) -> StateDict:
         """Return the stored rows and the generator's state."""
@@ -307,14 +262,3 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
     def _sample(self, step: int, env: int) -> dict[str, Tensor]:
         row = self._rows[env][step]
         return {**row.columns, **row.prepared}
-
-    def _stacked(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Stack one dict per row, environment by environment, to columns `(T, B, ...)`."""
-        num_envs = self._allocated().num_envs
-        return {
-            name: torch.stack([row[name] for row in rows])
-            .reshape(num_envs, -1, *value.shape)
-            .transpose(0, 1)
-            .contiguous()
-            for name, value in rows[0].items()
-        }

@@ -32,8 +32,8 @@ SCRIPTS: Mapping[str, TransitionScript] = {
 """What storages are filled with: both ways to reset, and every kind of column."""
 
 
-class StorageSuite(StatefulSuite):
-    """Conformance tests of a `Storage`: subclass, supply `make_storage`, inherit the tests.
+class AnyStorageSuite(StatefulSuite):
+    """What every `Storage` is tested for; subclass a suite of a kind of storage, not this one.
 
     Attributes:
         scripts: what storages are filled with, by name; leave out what yours does not store.
@@ -43,7 +43,7 @@ class StorageSuite(StatefulSuite):
     scripts: ClassVar[Mapping[str, TransitionScript]] = SCRIPTS
     num_steps: ClassVar[int] = 20
 
-    def make_storage(self) -> AnyStorage:
+    def new_storage(self) -> AnyStorage:
         """Return a new storage, not allocated yet, with room for at least eight steps."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class StorageSuite(StatefulSuite):
 
     def test_nothing_works_before_it_is_allocated(self, script: TransitionScript) -> None:
         """The error says so, instead of failing somewhere inside."""
-        storage = self.make_storage()
+        storage = self.new_storage()
         assert not storage.is_allocated
         assert len(storage) == 0
         filled = self.filled(script)
@@ -236,7 +236,7 @@ class StorageSuite(StatefulSuite):
 
     def test_allocating_again_starts_anew(self) -> None:
         """One object may serve several runs, of other shapes too."""
-        storage = self.make_storage()
+        storage = self.new_storage()
         for script in self.scripts.values():
             storage.allocate(script.spec(), seeded())
             assert len(storage) == 0
@@ -254,7 +254,7 @@ class StorageSuite(StatefulSuite):
 
     def allocated(self, script: TransitionScript, seed: int = 0) -> AnyStorage:
         """Return a storage that waits for a script's transitions."""
-        storage = self.make_storage()
+        storage = self.new_storage()
         storage.allocate(script.spec(), seeded(seed))
         return storage
 
@@ -272,6 +272,18 @@ class StorageSuite(StatefulSuite):
             count = storage.rollout_steps or self.num_steps
         for transition in script.transitions(count):
             storage.insert_transition(transition)
+
+
+class StorageSuite(AnyStorageSuite):
+    """Conformance tests of a `Storage`: subclass, supply `make_storage`, inherit the tests."""
+
+    def make_storage(self) -> AnyStorage:
+        """Return a new storage, not allocated yet, with room for at least eight steps."""
+        raise NotImplementedError
+
+    def new_storage(self) -> AnyStorage:
+        """Return what `make_storage` makes."""
+        return self.make_storage()
 
 
 def seeded(seed: int = 0) -> torch.Generator:

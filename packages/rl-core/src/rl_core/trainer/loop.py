@@ -284,6 +284,7 @@ class Trainer:
             may_learn = self.total_steps >= max(schedule.update_after, schedule.start_steps)
             if may_learn and collection.steps:  # a row that only reset brings nothing to learn
                 self.algorithm.set_progress(progress)
+                self.storage.set_progress(progress)
                 self._prepared = self.algorithm.update(self.storage)
                 self.updates += 1
                 ends = [callback.on_update_end(self) for callback in self.callbacks]

@@ -1,6 +1,7 @@
 """An environment that does something wrong."""
 
 import os
+import sys
 import threading
 import time
 from typing import Literal, SupportsFloat, TypeAlias, get_args
@@ -18,6 +19,8 @@ FaultName: TypeAlias = Literal[
     "none_observation",
     "wrong_shape",
     "wrong_dtype",
+    "complex_observation",
+    "ragged_observation",
     "nan_reward",
     "inf_reward",
     "none_reward",
@@ -28,7 +31,10 @@ FaultName: TypeAlias = Literal[
     "four_values",
     "raise_step",
     "raise_unpicklable",
+    "raise_long",
+    "raise_exit",
     "raise_reset",
+    "bare_reset",
     "raise_close",
     "hang",
     "exit",
@@ -43,8 +49,9 @@ class FaultyEnv(gymnasium.Wrapper):
     Args:
         env: behaves well; observations must be floating-point arrays.
         fault: what goes wrong.
-        at_step: in which step of its life, counted from 1. ``raise_reset`` goes wrong in the first
-            reset after so many steps, ``raise_close`` whenever it is closed.
+        at_step: in which step of its life, counted from 1. ``raise_reset`` and ``bare_reset``,
+            which answers the observation alone, go wrong in the first reset after so many steps,
+            ``raise_close`` whenever it is closed.
         hang_s: how long ``hang`` sleeps.
 
     Raises:
@@ -63,10 +70,12 @@ class FaultyEnv(gymnasium.Wrapper):
         self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        """Reset the environment, or raise."""
-        if self.fault == "raise_reset" and self.steps >= self.at_step:
+        """Reset the environment, or do that wrong."""
+        is_due = self.steps >= self.at_step
+        if self.fault == "raise_reset" and is_due:
             raise RuntimeError("scripted reset fault")
-        return self.env.reset(seed=seed, options=options)
+        answer = self.env.reset(seed=seed, options=options)
+        return answer[0] if self.fault == "bare_reset" and is_due else answer
 
     def step(self, action: object) -> tuple[Array, SupportsFloat, bool, bool, Info]:
         """Step the environment and, in the one step, do it wrong."""
@@ -95,6 +104,8 @@ class FaultyEnv(gymnasium.Wrapper):
             "none_observation": None,
             "wrong_shape": np.append(observation, 0.0),
             "wrong_dtype": observation.astype(str),
+            "complex_observation": observation.astype(np.complex64),
+            "ragged_observation": [[0.0], *observation.tolist()[1:]],
         }
         rewards: dict[str, object] = {
             "nan_reward": np.nan,
@@ -116,6 +127,10 @@ class FaultyEnv(gymnasium.Wrapper):
             raise ValueError("scripted step fault")
         if self.fault == "raise_unpicklable":
             raise _UnpicklableError("scripted step fault")
+        if self.fault == "raise_long":
+            raise ValueError("scripted\n" * 1000)
+        if self.fault == "raise_exit":
+            sys.exit("scripted exit")
         if self.fault == "hang":
             time.sleep(self.hang_s)
         elif self.fault == "exit":

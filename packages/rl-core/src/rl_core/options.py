@@ -1,0 +1,99 @@
+"""Options as a user gives them, made whole from the defaults of what they are for."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from rl_core import plugins
+from rl_core.codec import decode, encode, field_types, options_of
+from rl_core.errors import ConfigError, nearest
+from rl_core.optimizers import OptimizerConfig, options_used_by
+from rl_core.recipe import ComponentSpec
+from rl_core.types import Json
+
+_ALTERNATIVES = (
+    ("num_mini_batch", "mini_batch_size"),
+    ("mini_batch_size", "num_mini_batch"),
+)
+"""Options of which the second is set to None when only the first is given."""
+
+Sections = Mapping[str, Mapping[str, Json]]
+"""Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``."""
+
+
+def checked_sections(options: Sections | None) -> dict[str, dict[str, Json]]:
+    """Return options by section as new tables.
+
+    Raises:
+        ConfigError: for an unknown section, or one that is no table.
+    """
+    if not isinstance(options, Mapping | None):
+        raise ConfigError(f"options={options!r}; expected a mapping of sections")
+    known = ("env", "actor", "algorithm", "storage", "trainer")
+    for section, table in (options or {}).items():
+        if section not in known:
+            raise ConfigError(f"unknown section '{section}'{nearest(str(section), known)}")
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"section '{section}' is {table!r}; expected a mapping of options")
+    return {section: dict(table) for section, table in (options or {}).items()}
+
+
+def overridden(defaults: Mapping[str, Json], given: Mapping[str, Json]) -> dict[str, Json]:
+    """Let given options win over defaults, also over one that says the same in another way.
+
+    Args:
+        defaults: of a section.
+        given: options of the same section.
+    """
+    replaced = {other for option, other in _ALTERNATIVES if _says(given, option)}
+    kept = {option: value for option, value in defaults.items() if option not in replaced}
+    return {**kept, **given}
+
+
+def filled(kind: str, name: str, kwargs: Mapping[str, Json]) -> ComponentSpec:
+    """Check a component's options and add its defaults.
+
+    Args:
+        kind: ``actor``, ``algorithm`` or ``storage``.
+        name: the registered name.
+        kwargs: options.
+
+    Raises:
+        ConfigError: for an unknown option, or a value that does not fit.
+        PluginError: for an unknown component.
+    """
+    cls = options_of(plugins.load(kind, name))
+    given = _with_nested_defaults(cls, kwargs)
+    for option, other in _ALTERNATIVES:
+        if _says(given, option) and other not in given and other in field_types(cls):
+            given[other] = None
+    options = decode(cls, given, kind)
+    return ComponentSpec(kind, name, as_table(options))
+
+
+def _says(given: Mapping[str, Json], option: str) -> bool:
+    return given.get(option) not in (None, "none")
+
+
+def _with_nested_defaults(cls: type[object], given: Mapping[str, Json]) -> dict[str, Json]:
+    """Complete the tables of options that are given in part, from the defaults of their owner."""
+    completed = dict(given)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # options are a dataclass
+        default: object = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        table = given.get(field.name)
+        if not isinstance(table, dict) or not dataclasses.is_dataclass(default):
+            continue
+        defaults = as_table(default)
+        if isinstance(default, OptimizerConfig):
+            used = options_used_by(table.get("name", default.name))
+            defaults = {option: value for option, value in defaults.items() if option in used}
+        completed[field.name] = {**defaults, **_with_nested_defaults(type(default), table)}
+    return completed
+
+
+def as_table(options: object) -> dict[str, Json]:
+    """Return a dataclass of options as plain data."""
+    table = encode(options)
+    assert isinstance(table, dict)
+    return table

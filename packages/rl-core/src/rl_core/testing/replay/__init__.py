@@ -1,0 +1,8 @@
+"""The tests that every storage of replayed transitions must pass, and their oracle."""
+
+from rl_core.testing.replay.checks import check_transitions as check_transitions
+from rl_core.testing.replay.checks import must_hold as must_hold
+from rl_core.testing.replay.reference import ReferenceReplayStorage as ReferenceReplayStorage
+from rl_core.testing.replay.script import LIVES as LIVES
+from rl_core.testing.replay.script import RandomTransitionScript as RandomTransitionScript
+from rl_core.testing.replay.suite import ReplayStorageSuite as ReplayStorageSuite

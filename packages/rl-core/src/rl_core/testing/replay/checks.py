@@ -1,0 +1,91 @@
+"""Comparisons of replayed batches with what the oracle holds."""
+
+import torch
+from torch import Tensor
+
+from rl_core.batch import ReplayBatch
+from rl_core.testing._rows import stack
+from rl_core.testing.replay.reference import ReferenceReplayStorage
+from rl_core.testing.storages import columns_of
+
+_ABOUT_THE_DRAW = ("weight", "mask", "key")
+"""Columns of a batch that tell how a sample was drawn, not what happened."""
+
+
+def check_transitions(batch: ReplayBatch, oracle: ReferenceReplayStorage) -> list[int]:
+    """Assert that samples are exactly the oracle's transitions with the same actions.
+
+    All columns are compared, bit for bit, but ``weight``, ``mask`` and ``key``. Samples of mask 0
+    are left out. Works with any storage that changes nothing about a transition, however it draws.
+
+    Args:
+        batch: of transitions, of which no two that are stored have the same action.
+        oracle: got the same data, and looks as many steps ahead.
+
+    Returns:
+        Which of ``oracle.transitions()`` the samples are.
+    """
+    assert batch.start is None, "a batch of transitions has no sequence start"
+    transitions = oracle.transitions()
+    place_of = {_known_by(transition["action"]): i for i, transition in enumerate(transitions)}
+    rows = batch.mask.nonzero().flatten()
+    actions = [_known_by(action) for action in batch.action[rows]]
+    for action in actions:
+        assert action in place_of, f"the sample with action {action} must not be drawn (any more)"
+    places = [place_of[action] for action in actions]
+    if not places:
+        return []
+    drawn = {name: column[rows] for name, column in columns_of(batch).items()}
+    expected = stack([transitions[place] for place in places], 0)
+    for name in _ABOUT_THE_DRAW:
+        drawn.pop(name)
+        expected.pop(name, None)
+    assert sorted(drawn) == sorted(expected), f"columns {sorted(drawn)}; {sorted(expected)}"
+    for name, column in expected.items():
+        _check_column(name, drawn[name], column, actions)
+    return places
+
+
+def must_hold(oracle: ReferenceReplayStorage, rows: int) -> list[int]:
+    """Return which transitions a storage with so many rows per environment must hold.
+
+    The newest ones that fit when every transition takes a row, and every episode one more for the
+    observation after its last.
+
+    Args:
+        oracle: got the same data.
+        rows: of each environment.
+
+    Returns:
+        Places in ``oracle.transitions()``.
+    """
+    places: list[int] = []
+    begin = 0
+    for env in range(oracle.num_envs):
+        episodes = oracle.episodes(env)
+        end = begin = begin + sum(map(len, episodes))
+        room = rows
+        for episode in reversed(episodes):
+            fits = max(0, min(len(episode), room - 1))
+            places += range(end - fits, end)
+            room -= 1 + len(episode)
+            end -= len(episode)
+    return places
+
+
+def _known_by(action: Tensor) -> tuple[float, ...]:
+    return tuple(action.flatten().tolist())
+
+
+def _check_column(
+    name: str, drawn: Tensor, expected: Tensor, actions: list[tuple[float, ...]]
+) -> None:
+    assert drawn.dtype == expected.dtype, f"{name}: {drawn.dtype}; expected {expected.dtype}"
+    assert drawn.shape == expected.shape, f"{name}: {drawn.shape}; expected {expected.shape}"
+    differs = (drawn != expected).reshape(len(actions), -1).any(dim=1)
+    if differs.any():
+        row = int(torch.argmax(differs.int()))
+        raise AssertionError(
+            f"{name} of the sample with action {actions[row]} is {drawn[row].tolist()}; expected "
+            f"{expected[row].tolist()}"
+        )

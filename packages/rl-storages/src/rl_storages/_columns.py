@@ -1,0 +1,127 @@
+"""The memory of a replay storage: one tensor per column, allocated once."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.errors import ConfigError, DataError
+from rl_core.storage import StorageSpec, TensorSpec, observation_columns
+from rl_core.types import Array, ArrayLike
+
+HOST_COLUMNS = ("reward", "flags")
+"""Columns that are on the CPU wherever the others are."""
+
+
+def replay_columns(spec: StorageSpec) -> dict[str, TensorSpec]:
+    """Name what is stored of each row."""
+    return {
+        **observation_columns(spec.observation),
+        "action": spec.action,
+        "reward": TensorSpec((), torch.float32),
+        "flags": TensorSpec((), torch.uint8),
+        **{
+            f"state/{name}": TensorSpec((n,), torch.float32) for name, n in spec.state_sizes.items()
+        },
+        **{f"extras/{name}": extra for name, extra in spec.extras.items()},
+    }
+
+
+class Columns:
+    """Columns `(R, B, ...)`, also as `(R * B, ...)`.
+
+    Flags and rewards are always on the CPU, where it is decided what is drawn and how far a window
+    goes; the rest may be elsewhere. Memory is not touched before it is written to, so what is not
+    used yet costs nothing.
+
+    Args:
+        specs: what one entry of each column is.
+        rows: R.
+        num_envs: B.
+        device: where observations, actions, states and extras are.
+        directory: where files are made, one per column, in a directory of their own that is
+            removed with the columns; None keeps them in memory.
+
+    Attributes:
+        by_row: each column `(R, B, ...)`.
+        by_slot: each column `(R * B, ...)`.
+        rows: each column `(R, B, ...)`, to write what `fit` returned to: arrays on the CPU, which
+            are faster than tensors for little data, and tensors elsewhere.
+        slots: the same, `(R * B, ...)`.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, TensorSpec],
+        rows: int,
+        num_envs: int,
+        device: torch.device,
+        directory: Path | None = None,
+    ) -> None:
+        self.specs = dict(specs)
+        self.device = device
+        self._directory = (
+            None
+            if directory is None
+            else tempfile.TemporaryDirectory(
+                prefix="replay-", dir=directory, ignore_cleanup_errors=True
+            )
+        )
+        self.by_row = {
+            name: self._allocate(name, (rows, num_envs, *spec.shape), spec.dtype)
+            for name, spec in self.specs.items()
+        }
+        self.by_slot = {name: column.flatten(0, 1) for name, column in self.by_row.items()}
+        self.rows: Mapping[str, Any] = {name: _fast(name, c) for name, c in self.by_row.items()}
+        self.slots: Mapping[str, Any] = {name: _fast(name, c) for name, c in self.by_slot.items()}
+        self._expected = {
+            name: (tuple(column.shape[1:]), column.dtype) for name, column in self.rows.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """What all columns take when they are full."""
+        return sum(column.nbytes for column in self.by_row.values())
+
+    def fit(self, name: str, value: ArrayLike) -> ArrayLike:
+        """Bring one row of all environments to where it is written, without copying on the CPU.
+
+        Raises:
+            DataError: when shape or dtype is not what was allocated.
+        """
+        shape, dtype = self._expected[name]
+        if type(dtype) is torch.dtype:
+            value = torch.as_tensor(value, device=self.device)
+        elif type(value) is not np.ndarray:
+            value = torch.as_tensor(value).numpy(force=True)
+        if value.shape == shape and value.dtype == dtype:
+            return value
+        raise DataError(
+            f"transition.{name}: got {value.dtype} of shape {tuple(value.shape)}; expected "
+            f"{dtype} of shape {shape}, as the storage was allocated for"
+        )
+
+    def _allocate(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        size = torch.Size(shape).numel()
+        if self._directory is not None:
+            path = Path(self._directory.name) / f"{quote(name, safe='')}.bin"
+            raw: Array = np.memmap(path, np.uint8, "w+", shape=(max(size * dtype.itemsize, 1),))
+            return torch.from_numpy(raw)[: size * dtype.itemsize].view(dtype).view(shape)
+        if self.device.type != "cpu" and name not in HOST_COLUMNS:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+        # Other than torch.zeros this asks the system for zero pages, which cost nothing yet.
+        return torch.from_numpy(np.zeros(size * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
+def _fast(name: str, column: Tensor) -> Array | Tensor:
+    if column.device.type != "cpu":
+        return column
+    try:
+        return column.numpy()
+    except TypeError as error:
+        raise ConfigError(f"storage column '{name}': NumPy has no {column.dtype}") from error

@@ -1,0 +1,399 @@
+"""Rows of several environments in rings of fixed length, one per environment."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_core.batch import Transition
+from rl_core.episodes import to_flags
+from rl_core.errors import CheckpointError, DataError
+from rl_core.stateful import StateReader
+from rl_core.storage import OBSERVATION_COLUMN
+from rl_core.types import ArrayLike, ArrayObservation, StateDict
+from rl_storages._columns import Columns
+
+TERMINATED = 1
+VALID = 2
+"""The row is a transition, and may be drawn."""
+TRUNCATED = 4
+CUT = 8
+"""What is stored of the episode breaks off after this transition, without its having ended."""
+EPISODE_START = 16
+STEP = 32
+"""The row is a step of its environment, if only one that reset it."""
+
+ENDED = TERMINATED | TRUNCATED
+STOPS = ENDED | CUT
+
+_MASKS = ("episode_start", "terminated", "truncated", "valid")
+_BOOL = np.dtype(np.bool_)
+
+Positions = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+Rows = list[tuple[str, ArrayLike]]
+"""One row of all environments by column."""
+
+
+class ReplayRing:
+    """Steps of `B` environments, in `R` rows each, the oldest overwritten first.
+
+    Each observation is stored once. The successor of a transition is its environment's next row,
+    whatever that is: the next step, the last observation of an ended episode, or the *head*: the
+    row with the observation that the environment's next action will be taken in. Rows that are no
+    transitions have flags without `VALID`, and whoever draws or looks ahead stops there.
+
+    Environments advance each at their own pace, because an episode that ended and was reset in
+    the same step takes a row for its last observation. Row `r` of environment `b` is in *slot*
+    `r * B + b`. *Positions* count an environment's rows without end; row `p` is overwritten by
+    `p + R`.
+
+    Args:
+        columns: the memory, `(R, B, ...)`.
+        num_rows: R.
+        num_envs: B.
+        observation_names: the columns that are the observation.
+
+    Attributes:
+        flags: of every slot.
+        reward: of every slot.
+        may_be_seam: the next step may be of another episode than the stored ones, unannounced.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        num_rows: int,
+        num_envs: int,
+        observation_names: tuple[str, ...],
+    ) -> None:
+        self.columns = columns
+        self.num_rows = num_rows
+        self.num_envs = num_envs
+        self.num_slots = num_rows * num_envs
+        self.observation_names = observation_names
+        self.may_be_seam = True
+        self.flags: Flags = columns.slots["flags"]
+        self.reward: npt.NDArray[np.float32] = columns.slots["reward"]
+        self._shape = (num_envs,)
+        self._env = np.arange(num_envs)
+        self._state_names = _below("state/", columns.specs)
+        self._extras_names = _below("extras/", columns.specs)
+        self._origin = 0
+        self._set_heads(np.zeros(num_envs, dtype=np.int64))
+
+    @property
+    def origin(self) -> int:
+        """The first position since the last reset."""
+        return self._origin
+
+    @property
+    def heads(self) -> Positions:
+        """Position of each environment's head, shape `(B,)`."""
+        if self._common_head is not None:
+            return np.full(self.num_envs, self._common_head)
+        return self._heads
+
+    @property
+    def common_head(self) -> int | None:
+        """The position of all heads; None where they differ."""
+        return self._common_head
+
+    @property
+    def used_slots(self) -> int:
+        """The slots from 0 that were written to since the last reset."""
+        highest = int(self.heads.max()) if self._common_head is None else self._common_head
+        return min(highest - self._origin + 1, self.num_rows) * self.num_envs
+
+    def slots(self, positions: Positions) -> Positions:
+        """Return the slots of positions, the last axis being environments."""
+        slots: Positions = positions % self.num_rows * self.num_envs + self._env
+        return slots
+
+    def insert(self, transition: Transition) -> None:
+        """Take in one step of all environments.
+
+        Raises:
+            DataError: when a column is missing or has another shape or dtype; nothing is written.
+        """
+        columns = self.columns
+        observation = self._fit_observation("observation", transition.observation)
+        after = self._fit_observation("next_observation", transition.next_observation)
+        last = transition.final_observation
+        final = None if last is None else self._fit_observation("final_observation", last)
+        values = [
+            ("action", columns.fit("action", transition.action)),
+            ("reward", columns.fit("reward", transition.reward)),
+        ]
+        if self._state_names:
+            values += self._fit_mapping("state", self._state_names, transition.state)
+        if self._extras_names:
+            values += self._fit_mapping("extras", self._extras_names, transition.extras)
+        starts, terminated, truncated, valid = self._masks(transition)
+
+        num_starts = np.count_nonzero(starts)
+        num_ended = np.count_nonzero(terminated) + np.count_nonzero(truncated)
+        flags: int | Flags = VALID | STEP
+        if num_starts or num_ended or np.count_nonzero(valid) < self.num_envs:
+            flags = _pack(starts, terminated, truncated, valid)
+        if num_starts or self.may_be_seam:
+            self._join(observation, starts)
+        common = self._common_head
+        if common is None:
+            slots = self._head_slots
+            for name, value in values:
+                columns.slots[name][slots] = value
+            columns.slots["flags"][slots] = flags
+        else:
+            row = common % self.num_rows
+            for name, value in values:
+                columns.rows[name][row] = value
+            columns.rows["flags"][row] = flags
+        if num_ended and final is not None:
+            self._advance()
+            jumps = (terminated | truncated).nonzero()[0]
+            self._write_heads(final, jumps)
+            self._advance(jumps)
+            self._write_heads(after)
+        else:
+            self._step(after)
+
+    def append(self, data: Mapping[str, Tensor], num_rows: Positions) -> None:
+        """Take in rows of each environment, of which the last is no step but what followed.
+
+        Args:
+            data: columns `(L, B, ...)` all of which fit.
+            num_rows: how many of the L are there of each environment, shape `(B,)`.
+        """
+        given = num_rows > 0
+        if not given.any():
+            return
+        starts = (data["flags"][0].numpy(force=True) & EPISODE_START) > 0
+        first: Rows = [
+            (name, self.columns.fit(name, data[name][0])) for name in self.observation_names
+        ]
+        self.may_be_seam = True
+        self._join(first, starts & given, given)
+        steps = np.arange(len(data["flags"]))[:, None]
+        # Rows that would be overwritten by later ones of the same slice are left out.
+        kept = (steps < num_rows) & (steps >= num_rows - self.num_rows)
+        place = torch.from_numpy(self.slots(self.heads + steps)[kept])
+        mask = torch.from_numpy(kept)
+        for name, column in self.columns.by_slot.items():
+            part = data[name]
+            column[place.to(column.device)] = part[mask.to(part.device)].to(column.device)
+        self._set_heads(self.heads + np.maximum(num_rows - 1, 0))
+        self.may_be_seam = True
+
+    def reset(self) -> None:
+        """Forget all rows; positions go on, so that no later one is mistaken for an earlier."""
+        self.flags[: self.used_slots] = 0
+        highest = int(self.heads.max())
+        self._origin = -(-(highest + 1) // self.num_rows) * self.num_rows
+        self._set_heads(np.full(self.num_envs, self._origin))
+        self.may_be_seam = True
+
+    def step_counts(self) -> Positions:
+        """Count the steps stored of each environment, shape `(B,)`."""
+        used = (self.flags[: self.used_slots] & STEP) > 0
+        counts: Positions = np.count_nonzero(used.reshape(-1, self.num_envs), axis=0)
+        return counts
+
+    def num_transitions(self) -> int:
+        """Count the transitions stored of all environments."""
+        return int(np.count_nonzero(self.flags[: self.used_slots] & VALID))
+
+    def step_positions(self) -> Iterator[Positions]:
+        """Yield the positions of the steps stored of each environment, oldest first."""
+        for env, head in enumerate(self.heads.tolist()):
+            oldest = max(self._origin, head - self.num_rows + 1)
+            positions = np.arange(oldest, head)
+            flags = self.flags[positions % self.num_rows * self.num_envs + env]
+            yield positions[(flags & STEP) > 0]
+
+    def generations(self, slots: Positions) -> Positions:
+        """Return how many times each slot had been filled before it got what it holds."""
+        common = self._common_head
+        if common is not None:
+            lap, row = divmod(common, self.num_rows)
+            return lap - (slots >= (row + 1) * self.num_envs)
+        env = slots % self.num_envs
+        laps: Positions = self._heads // self.num_rows
+        return laps[env] - (slots > self._head_slots[env])
+
+    def state_dict(self) -> StateDict:
+        """Return all rows that were written to, and where the heads are."""
+        rows = self.used_slots // self.num_envs
+        return {
+            "num_rows": self.num_rows,
+            "origin": self._origin,
+            "heads": torch.from_numpy(self.heads.copy()),
+            "columns": {name: column[:rows] for name, column in self.columns.by_row.items()},
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            CheckpointError: when it is of another size, or damaged; nothing is written.
+        """
+        saved = StateReader(state, "storage/ring")
+        saved.expect(("num_rows", "origin", "heads", "columns"))
+        if saved.count("num_rows") != self.num_rows:
+            raise CheckpointError(
+                f"the saved replay buffer has {saved.count('num_rows')} rows per environment, "
+                f"this one {self.num_rows}; resume with the same size and number of environments"
+            )
+        origin = saved.count("origin")
+        heads = saved.tensor("heads", like=torch.zeros(self.num_envs, dtype=torch.int64))
+        positions: Positions = heads.cpu().numpy().copy()
+        if origin % self.num_rows or (positions < origin).any():
+            raise CheckpointError("the saved replay buffer's heads and origin do not fit")
+        rows = min(int(positions.max()) - origin + 1, self.num_rows)
+        inner = saved.reader("columns")
+        inner.expect(self.columns.by_row)
+        parts = {
+            name: inner.tensor(name, like=column[:rows])
+            for name, column in self.columns.by_row.items()
+        }
+        self.reset()
+        for name, part in parts.items():
+            self.columns.by_row[name][:rows].copy_(part)
+        self._origin = origin
+        self._set_heads(positions)
+        self.may_be_seam = True
+
+    def _join(
+        self,
+        observation: Rows,
+        starts: Mask,
+        among: Mask | None = None,
+    ) -> None:
+        """Make the heads hold what is acted on, in environments that do not just go on.
+
+        Where an episode begins, the row before the head is often an ended episode's last
+        observation, or a step that only reset; then the head is the episode's first row. If it is
+        a transition, the head is what followed that one, and has to stay: the episode begins one
+        row further.
+
+        Args:
+            observation: what is acted on, shape `(B, ...)`, by column.
+            starts: which environments begin an episode.
+            among: which environments may be elsewhere than their heads; None means all.
+        """
+        elsewhere = starts
+        if self.may_be_seam:
+            self.may_be_seam = False
+            differs = self._differs_from_heads(observation)
+            elsewhere = starts | (differs if among is None else differs & among)
+        before = self.slots(self.heads - 1)
+        flags: Flags = self.flags[before]
+        leaves = elsewhere & ((flags & VALID) > 0)
+        cut = (leaves & ((flags & ENDED) == 0)).nonzero()[0]
+        self.flags[before[cut]] |= CUT
+        self._advance(leaves.nonzero()[0])
+        self._write_heads(observation, elsewhere.nonzero()[0])
+
+    def _differs_from_heads(self, observation: Rows) -> Mask:
+        heads = torch.from_numpy(self.slots(self.heads)).to(self.columns.device)
+        differs = torch.zeros(self.num_envs, dtype=torch.bool, device=self.columns.device)
+        for name, value in observation:
+            held = self.columns.by_slot[name].index_select(0, heads)
+            differs |= (held != torch.as_tensor(value)).view(self.num_envs, -1).any(dim=1)
+        result: Mask = differs.numpy(force=True)
+        return result
+
+    def _step(self, observation: Rows) -> None:
+        """Advance all heads by one row and write there what is acted on next."""
+        columns = self.columns
+        if self._common_head is None:
+            self._heads += 1
+            self._head_slots = slots = self.slots(self._heads)
+            columns.slots["flags"][slots] = 0
+            for name, value in observation:
+                columns.slots[name][slots] = value
+            return
+        self._common_head += 1
+        row = self._common_head % self.num_rows
+        columns.rows["flags"][row] = 0
+        for name, value in observation:
+            columns.rows[name][row] = value
+
+    def _advance(self, envs: Positions | None = None) -> None:
+        """Advance heads by one row, clearing what they come to; None advances all."""
+        heads = self.heads.copy()
+        if envs is None:
+            envs = self._env
+        heads[envs] += 1
+        self.flags[self.slots(heads)[envs]] = 0
+        self._set_heads(heads)
+
+    def _write_heads(self, observation: Rows, envs: Positions | None = None) -> None:
+        """Write some environments' rows of an observation to their heads; None writes all."""
+        if envs is None:
+            envs = self._env
+        slots = self.slots(self.heads)[envs]
+        for name, value in observation:
+            self.columns.slots[name][slots] = value[envs]
+
+    def _set_heads(self, heads: Positions) -> None:
+        first = int(heads[0])
+        self._common_head: int | None = first if (heads == first).all() else None
+        self._heads = heads
+        self._head_slots = self.slots(heads)
+
+    def _fit_observation(self, field: str, observation: ArrayObservation) -> Rows:
+        names = self.observation_names
+        if isinstance(observation, np.ndarray | Tensor):
+            if names != (OBSERVATION_COLUMN,):
+                raise DataError(f"transition.{field}: got an array; expected a dict of arrays")
+            return [(OBSERVATION_COLUMN, self.columns.fit(OBSERVATION_COLUMN, observation))]
+        keys = [name.removeprefix("observation/") for name in names]
+        if sorted(observation) != sorted(keys):
+            raise DataError(
+                f"transition.{field}: got the keys {sorted(observation)}; expected {sorted(keys)}"
+            )
+        return [
+            (name, self.columns.fit(name, observation[key]))
+            for name, key in zip(names, keys, strict=True)
+        ]
+
+    def _fit_mapping(self, field: str, names: list[str], values: Mapping[str, Tensor]) -> Rows:
+        if missing := [name for name in names if name not in values]:
+            raise DataError(f"transition.{field} lacks {missing}; it has {sorted(values)}")
+        return [
+            (f"{field}/{name}", self.columns.fit(f"{field}/{name}", values[name])) for name in names
+        ]
+
+    def _masks(self, transition: Transition) -> list[Mask]:
+        """Return where episodes start, terminate and are truncated, and which rows are valid."""
+        masks = []
+        for name in _MASKS:
+            value = getattr(transition, name)
+            mask = value if type(value) is np.ndarray else to_flags(value)
+            if mask.shape != self._shape or mask.dtype != _BOOL:
+                raise DataError(
+                    f"transition.{name}: got {mask.dtype} of shape {mask.shape}; expected bool of "
+                    f"shape {self._shape}"
+                )
+            masks.append(mask)
+        return masks
+
+
+def _pack(starts: Mask, terminated: Mask, truncated: Mask, valid: Mask) -> Flags:
+    flags = np.full(len(starts), STEP, dtype=np.uint8)
+    for mask, flag in (
+        (valid, VALID),
+        (terminated, TERMINATED),
+        (truncated, TRUNCATED),
+        (starts, EPISODE_START),
+    ):
+        flags[mask] |= flag
+    return flags
+
+
+def _below(prefix: str, names: Iterable[str]) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

@@ -1,0 +1,107 @@
+"""Which transitions are drawn."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
+from rl_core.types import StateDict
+from rl_storages._ring import VALID, Positions, ReplayRing
+
+_ROUNDS = 8
+"""Draws before a search: of a ring in normal use at least half the rows are transitions."""
+
+
+class IndexSampler(ABC):
+    """Chooses slots of a ring; a subclass says how. What is concrete here is for uniform draws.
+
+    Samplers look at the ring whenever they are asked: it tells them nothing.
+    """
+
+    @abstractmethod
+    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+        """Yield blocks `(K, N)` of slots that hold transitions.
+
+        Raises:
+            ConfigError: when there is none.
+        """
+
+    def weights(self, slots: Tensor) -> Tensor:
+        """Return the importance weights of K batches of slots, `(K, N)`, float32."""
+        return torch.ones(slots.shape)
+
+    def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
+        """Take in what a gradient step answered."""
+        return
+
+    def reset(self) -> None:
+        """Forget what belongs to rows."""
+        return
+
+    def set_progress(self, progress: float) -> None:
+        """Move schedules on."""
+        return
+
+    def live_parameters(self) -> Mapping[str, float]:
+        """Return the parameters that may change while running."""
+        return {}
+
+    def set_live_parameter(self, name: str, value: float) -> None:
+        """Set one of `live_parameters`."""
+        raise ConfigError(f"{type(self).__name__} has no live parameter '{name}'")
+
+    def state_dict(self) -> StateDict:
+        """Return what it knows beyond the ring's rows."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`, after the ring took over its own."""
+        if state:
+            raise ConfigError(f"{type(self).__name__} keeps no state, but one was saved")
+
+
+class UniformSampler(IndexSampler):
+    """Draws all transitions alike, with replacement.
+
+    Args:
+        ring: whose slots are drawn.
+        generator: lives on the CPU.
+    """
+
+    def __init__(self, ring: ReplayRing, generator: torch.Generator) -> None:
+        self._ring = ring
+        self._generator = generator
+
+    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+        """Yield one block, drawn by rejection: a slot that holds no transition is drawn anew."""
+        flags, used = self._ring.flags, self._ring.used_slots
+        drawn = self._draw(used, num_batches * size)
+        slots: Positions = drawn.numpy()
+        for _ in range(_ROUNDS):
+            is_wrong = (flags.take(slots) & VALID) == 0
+            if not np.count_nonzero(is_wrong):
+                break
+            wrong = is_wrong.nonzero()[0]
+            slots[wrong] = self._draw(used, len(wrong))
+        else:
+            wrong = ((flags.take(slots) & VALID) == 0).nonzero()[0]
+            there = (flags[:used] & VALID).nonzero()[0]
+            if len(there) == 0:
+                raise nothing_to_draw()
+            slots[wrong] = there[self._draw(len(there), len(wrong))]
+        yield drawn.view(num_batches, size)
+
+    def _draw(self, high: int, count: int) -> Tensor:
+        return torch.randint(high, (count,), generator=self._generator)
+
+
+def nothing_to_draw() -> ConfigError:
+    """Say that there is no transition."""
+    return ConfigError(
+        "the replay buffer holds no transition yet; collect some before drawing from it "
+        "(algorithm.update_after)"
+    )

@@ -1,0 +1,120 @@
+"""Transitions of one or more steps, gathered from a ring of rows."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_core.batch import ReplayBatch
+from rl_core.storage import join_observation
+from rl_storages._ring import STOPS, TERMINATED, VALID, Flags, Positions, ReplayRing
+
+Rewards = npt.NDArray[np.float32]
+
+_GROUP_BYTES = 2**20
+"""Batches of a block are gathered together up to this size, which a processor's cache holds."""
+
+
+class WindowGather:
+    """Turns slots into transitions of up to n steps.
+
+    A window ends with its episode, where the stored data breaks off, and at the newest row.
+
+    Args:
+        ring: what is gathered from.
+        n_step: n.
+    """
+
+    def __init__(self, ring: ReplayRing, n_step: int) -> None:
+        self._ring = ring
+        self._n_step = n_step
+        columns = ring.columns.by_slot
+        self._copied = {name: columns[name] for name in ("action", *ring.observation_names)}
+        self._extras = [name for name in columns if name.startswith("extras/")]
+        self._copied |= {name: columns[name] for name in self._extras}
+        self._followed = {f"next_{name}": columns[name] for name in ring.observation_names}
+        self._offsets = np.arange(n_step)[:, None] * ring.num_envs
+        gathered = (*self._copied.values(), *self._followed.values())
+        self._group = max(_GROUP_BYTES // sum(column[0].nbytes for column in gathered), 1)
+
+    def __call__(self, slots: Tensor, weights: Tensor) -> Iterator[ReplayBatch]:
+        """Gather batches.
+
+        Args:
+            slots: of transitions, shape `(K, N)`.
+            weights: of each, shape `(K, N)`.
+        """
+        num_batches, size = slots.shape
+        together = min(max(self._group // size, 1), num_batches)
+        for k in range(0, num_batches, together):
+            columns = self._columns(
+                slots[k : k + together].view(-1), weights[k : k + together].view(-1)
+            )
+            if together == 1:
+                yield self._batch(columns)
+                continue
+            parts = {name: torch.split(column, size) for name, column in columns.items()}
+            for pieces in zip(*parts.values(), strict=True):
+                yield self._batch(dict(zip(parts, pieces, strict=True)))
+
+    def _batch(self, columns: Mapping[str, Tensor]) -> ReplayBatch:
+        return ReplayBatch(
+            observation=join_observation(columns),
+            action=columns["action"],
+            reward=columns["reward"],
+            num_steps=columns["num_steps"],
+            terminated=columns["terminated"],
+            next_observation=join_observation(columns, "next_observation"),
+            weight=columns["weight"],
+            mask=columns["mask"],
+            key=columns["key"],
+            extras={name.removeprefix("extras/"): columns[name] for name in self._extras},
+        )
+
+    def _columns(self, slots: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """Gather the columns of a batch, `(N, ...)`."""
+        ring, size = self._ring, len(slots)
+        place: Positions = slots.numpy()
+        if self._n_step == 1:
+            reward = ring.reward.take(place)[:, None]
+            num_steps = np.ones(size, dtype=np.int64)
+            last_flags = ring.flags.take(place)
+            following = place + ring.num_envs
+        else:
+            reward, num_steps, last_flags = self._windows(place)
+            following = place + num_steps * ring.num_envs
+        following %= ring.num_slots
+        key = np.empty((size, 2), dtype=np.int64)
+        key[:, 0] = place
+        key[:, 1] = ring.generations(place)
+        columns = {
+            "reward": torch.from_numpy(reward),
+            "num_steps": torch.from_numpy(num_steps),
+            "terminated": torch.from_numpy((last_flags & TERMINATED).view(np.bool_)),  # bit 0
+            "weight": weight,
+            "mask": torch.ones(size),
+            "key": torch.from_numpy(key),
+        }
+        for indices, parts in (
+            (slots, self._copied),
+            (torch.from_numpy(following), self._followed),
+        ):
+            indices = indices.to(ring.columns.device)
+            for name, column in parts.items():
+                columns[name] = column.index_select(0, indices)
+        return columns
+
+    def _windows(self, slots: Positions) -> tuple[Rewards, Positions, Flags]:
+        """Return rewards `(N, n)`, the number of steps and the flags of the last one, `(N,)`."""
+        ring = self._ring
+        rows = (slots + self._offsets) % ring.num_slots
+        flags = ring.flags.take(rows)
+        goes_on = ((flags[:-1] & STOPS) == 0) & ((flags[1:] & VALID) != 0)
+        inside = np.logical_and.accumulate(goes_on)
+        more = inside.sum(0)
+        reward = np.ascontiguousarray(ring.reward.take(rows).T)
+        reward[:, 1:][~inside.T] = 0.0
+        last_flags = flags[more, np.arange(len(slots))]
+        return reward, more + 1, last_flags
