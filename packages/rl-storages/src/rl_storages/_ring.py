@@ -83,7 +83,8 @@ class ReplayRing:
         self._state_names = _below("state/", columns.specs)
         self._extras_names = _below("extras/", columns.specs)
         self._origin = 0
-        self._set_heads(np.zeros(num_envs, dtype=np.int64))
+        self._told: Positions = np.zeros(num_envs, dtype=np.int64)
+        self._set_heads(self._told.copy())
 
     @property
     def origin(self) -> int:
@@ -194,7 +195,27 @@ class ReplayRing:
         highest = int(self.heads.max())
         self._origin = -(-(highest + 1) // self.num_rows) * self.num_rows
         self._set_heads(np.full(self.num_envs, self._origin))
+        self._told = self.heads.copy()
         self.may_be_seam = True
+
+    def slots_since(self, heads: Positions) -> Positions:
+        """Return the slots of all rows from earlier heads to these, as far as they are stored.
+
+        Args:
+            heads: what `heads` was, shape `(B,)`.
+
+        Returns:
+            Shape `(N,)`, in the order of time; both the earlier and the present heads are there.
+        """
+        spans = self.heads - heads
+        back = np.arange(min(int(spans.max()), self.num_rows - 1), -1, -1)[:, None]
+        return self.slots(self.heads - back)[back <= spans]
+
+    def new_transitions(self) -> Positions:
+        """Return the slots of the transitions since the last call, as far as they are stored."""
+        slots = self.slots_since(self._told)
+        self._told = self.heads.copy()
+        return slots[(self.flags[slots] & VALID) > 0]
 
     def step_counts(self) -> Positions:
         """Count the steps stored of each environment, shape `(B,)`."""
@@ -231,6 +252,7 @@ class ReplayRing:
             "num_rows": self.num_rows,
             "origin": self._origin,
             "heads": torch.from_numpy(self.heads.copy()),
+            "told": torch.from_numpy(self._told.copy()),
             "columns": {name: column[:rows] for name, column in self.columns.by_row.items()},
         }
 
@@ -241,18 +263,20 @@ class ReplayRing:
             CheckpointError: when it is of another size, or damaged; nothing is written.
         """
         saved = StateReader(state, "storage/ring")
-        saved.expect(("num_rows", "origin", "heads", "columns"))
+        saved.expect(("num_rows", "origin", "heads", "told", "columns"))
         if saved.count("num_rows") != self.num_rows:
             raise CheckpointError(
                 f"the saved replay buffer has {saved.count('num_rows')} rows per environment, "
                 f"this one {self.num_rows}; resume with the same size and number of environments"
             )
         origin = saved.count("origin")
-        heads = saved.tensor("heads", like=torch.zeros(self.num_envs, dtype=torch.int64))
-        positions: Positions = heads.cpu().numpy().copy()
-        if origin % self.num_rows or (positions < origin).any():
-            raise CheckpointError("the saved replay buffer's heads and origin do not fit")
-        rows = min(int(positions.max()) - origin + 1, self.num_rows)
+        like = torch.zeros(self.num_envs, dtype=torch.int64)
+        heads, told = (
+            saved.tensor(key, like).numpy(force=True).copy() for key in ("heads", "told")
+        )
+        if origin % self.num_rows or (told < origin).any() or (heads < told).any():
+            raise CheckpointError("the saved replay buffer's positions contradict each other")
+        rows = min(int(heads.max()) - origin + 1, self.num_rows)
         inner = saved.reader("columns")
         inner.expect(self.columns.by_row)
         parts = {
@@ -263,7 +287,8 @@ class ReplayRing:
         for name, part in parts.items():
             self.columns.by_row[name][:rows].copy_(part)
         self._origin = origin
-        self._set_heads(positions)
+        self._told = told
+        self._set_heads(heads)
         self.may_be_seam = True
 
     def _join(

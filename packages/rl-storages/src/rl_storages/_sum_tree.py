@@ -89,9 +89,10 @@ class SumTree:
     def _add_up(self) -> None:
         if not self._stale:
             return
-        blocks = torch.from_numpy(np.concatenate(self._stale))
-        if len(blocks) >= len(self._sums):
-            blocks = blocks.unique()
+        changed = np.concatenate(self._stale)
+        if len(changed) >= len(self._sums):
+            changed = np.unique(changed)
+        blocks = torch.from_numpy(changed)
         self._sums[blocks] = self._blocks.index_select(0, blocks).sum(1, dtype=torch.float64)
         torch.cumsum(self._sums, 0, out=self._running[1:])
         self._stale = []

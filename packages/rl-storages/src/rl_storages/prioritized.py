@@ -23,7 +23,7 @@ from rl_core.ranges import check_ranges
 from rl_core.schedules import Schedule, as_schedule, parse_schedule
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages._ring import VALID, Positions, ReplayRing
+from rl_storages._ring import VALID, ReplayRing
 from rl_storages._samplers import IndexSampler, nothing_to_draw
 from rl_storages._sum_tree import Priorities, SumTree
 
@@ -210,17 +210,16 @@ class PrioritizedSampler(IndexSampler):
         return errors
 
     def _priorities(self, errors: Priorities) -> Priorities:
-        return np.maximum(errors ** np.float32(self._alpha), np.float32(_LEAST))
+        priorities: Priorities = errors ** np.float32(self._alpha)
+        return np.maximum(priorities, np.float32(_LEAST))
 
     def _catch_up(self) -> None:
         """Look at the rows from the last heads to the new ones: old priorities end there."""
         ring = self._ring
         heads = ring.heads
-        span = int((heads - self._seen).max())
-        if span == 0:
+        if (heads == self._seen).all():
             return
-        back = np.arange(min(span + 1, ring.num_rows))[:, None]
-        slots: Positions = ring.slots(heads - back)[back <= heads - self._seen]
+        slots = ring.slots_since(self._seen)
         config = self._config
         default = self._largest if config.default_error is None else config.default_error
         if config.default_error is not None:

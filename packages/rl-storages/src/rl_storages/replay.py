@@ -11,8 +11,14 @@ from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DeviceError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import DataSlice, Storage, StorageSpec, observation_columns
-from rl_core.types import StateDict, map_observation
+from rl_core.storage import (
+    DataSlice,
+    Storage,
+    StorageSpec,
+    join_observation,
+    observation_columns,
+)
+from rl_core.types import Observation, StateDict, map_observation
 from rl_storages._columns import Columns, replay_columns
 from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
 from rl_storages._ring import ReplayRing
@@ -162,6 +168,23 @@ class ReplayBuffer(Storage[ReplayBatch]):
         device = self._allocated().device
         for batch in self._gather(indices, self._sampler.weights(indices)):
             yield _moved(batch, device)
+
+    def new_observations(self) -> tuple[Observation, Tensor]:
+        """Return what was acted on since the last call, as far as it is stored.
+
+        Returns:
+            Observations `(N, ...)`, and `(N,)` true: all of them count.
+        """
+        device = self._allocated().device
+        slots = torch.from_numpy(self._ring.new_transitions()).to(self._ring.columns.device)
+        columns = self._ring.columns.by_slot
+        observation = join_observation(
+            {
+                name: columns[name].index_select(0, slots).to(device)
+                for name in self._ring.observation_names
+            }
+        )
+        return observation, torch.ones(len(slots), dtype=torch.bool, device=device)
 
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
         """Learn priorities, where transitions have them."""
