@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import rl_core
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_cli.train_arguments import read_train_request
 from rl_core import (
     Agent,
     CheckpointError,
@@ -24,7 +25,7 @@ from rl_core import (
     Trainer,
     evaluate_policy,
 )
-from rl_core.build import resolve_device
+from rl_core.build import compose, resolve_device
 from rl_core.options import Sections
 from rl_core.types import Json
 from rl_envs import make_vec
@@ -255,6 +256,17 @@ def test_of_two_options_that_say_the_same_the_given_one_counts() -> None:
         algorithm(num_mini_batch=4, mini_batch_size=16)
     with pytest.raises(ConfigError, match=r"^algorithm: give just one of"):
         algorithm(mini_batch_size=None)
+
+
+def test_options_that_only_look_alike_are_both_kept(tmp_path: Path) -> None:
+    options: dict[str, dict[str, Json]] = {"algorithm": {"num_mini_batch": 4}}
+    given = compose("sac", "Pendulum-v1", options).algorithm
+    assert (given["num_mini_batch"], given["mini_batch_size"]) == (4, 256)
+    path = tmp_path / "sac.toml"
+    path.write_text("[algorithm]\nmini_batch_size = 32\n")
+    words = ("sac", "Pendulum-v1", "--config", str(path), "--algorithm.num-mini-batch", "4")
+    algorithm = read_train_request(words).recipe.algorithm
+    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (4, 32)
 
 
 def test_another_optimiser_takes_over_the_defaults_that_it_uses() -> None:

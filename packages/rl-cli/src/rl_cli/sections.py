@@ -93,10 +93,13 @@ class ConfigFile:
         return cast("Tables", self.tables.get(section, {}))
 
 
-def merged_sections(filed: Mapping[str, Tables], given: Tables) -> dict[str, Tables]:
+def merged_sections(
+    algorithm: str, filed: Mapping[str, Tables], given: Tables
+) -> dict[str, Tables]:
     """Let the command line win over the file, option by option.
 
     Args:
+        algorithm: registered name of the one that the file or the command line names.
         filed: options of the file.
         given: what the user typed; other values than sections are left out.
     """
@@ -106,11 +109,15 @@ def merged_sections(filed: Mapping[str, Tables], given: Tables) -> dict[str, Tab
         if "name" in old and "name" in new and old["name"] != new["name"]:
             old = {}  # the options of one component mean nothing to another
         merged[section] = _merged(old, new)
+    replaced = overridden(algorithm, filed["algorithm"], cast("Tables", given.get("algorithm", {})))
+    merged["algorithm"] = {
+        option: value for option, value in merged["algorithm"].items() if option in replaced
+    }
     return merged
 
 
 def _merged(old: Tables, new: Tables) -> Tables:
-    merged = overridden(old, new)
+    merged = {**old, **new}
     for key, value in new.items():
         below = old.get(key)
         if isinstance(below, dict) and isinstance(value, dict):

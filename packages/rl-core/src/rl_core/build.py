@@ -93,7 +93,9 @@ def compose(
         env=ComponentSpec("env", env, env_table),
         actor=components["actor"],
         algorithm=filled(
-            "algorithm", algorithm, overridden(wanted.algorithm, options.get("algorithm", {}))
+            "algorithm",
+            algorithm,
+            overridden(algorithm, wanted.algorithm, options.get("algorithm", {})),
         ),
         storage=components["storage"],
         trainer=as_table(decode(TrainerConfig, trainer, "trainer")),

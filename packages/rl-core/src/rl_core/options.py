@@ -4,17 +4,14 @@ import dataclasses
 from collections.abc import Mapping
 
 from rl_core import plugins
-from rl_core.codec import decode, encode, field_types, options_of
+from rl_core.codec import admits_none, decode, encode, field_types, options_of
 from rl_core.errors import ConfigError, nearest
 from rl_core.optimizers import OptimizerConfig, options_used_by
 from rl_core.recipe import ComponentSpec
 from rl_core.types import Json
 
-_ALTERNATIVES = (
-    ("num_mini_batch", "mini_batch_size"),
-    ("mini_batch_size", "num_mini_batch"),
-)
-"""Options of which the second is set to None when only the first is given."""
+_ALTERNATIVES = ("num_mini_batch", "mini_batch_size")
+"""Options that say the same in two ways, where a component lets either of them be None."""
 
 Sections = Mapping[str, Mapping[str, Json]]
 """Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``."""
@@ -37,14 +34,20 @@ def checked_sections(options: Sections | None) -> dict[str, dict[str, Json]]:
     return {section: dict(table) for section, table in (options or {}).items()}
 
 
-def overridden(defaults: Mapping[str, Json], given: Mapping[str, Json]) -> dict[str, Json]:
+def overridden(
+    algorithm: str, defaults: Mapping[str, Json], given: Mapping[str, Json]
+) -> dict[str, Json]:
     """Let given options win over defaults, also over one that says the same in another way.
 
     Args:
-        defaults: of a section.
-        given: options of the same section.
+        algorithm: registered name of what the options are for.
+        defaults: of the algorithm.
+        given: options of the algorithm.
+
+    Raises:
+        PluginError: for an unknown algorithm.
     """
-    replaced = {other for option, other in _ALTERNATIVES if _says(given, option)}
+    replaced = _replaced(options_of(plugins.load("algorithm", algorithm)), given)
     kept = {option: value for option, value in defaults.items() if option not in replaced}
     return {**kept, **given}
 
@@ -63,15 +66,19 @@ def filled(kind: str, name: str, kwargs: Mapping[str, Json]) -> ComponentSpec:
     """
     cls = options_of(plugins.load(kind, name))
     given = _with_nested_defaults(cls, kwargs)
-    for option, other in _ALTERNATIVES:
-        if _says(given, option) and other not in given and other in field_types(cls):
-            given[other] = None
+    for other in _replaced(cls, given):
+        given.setdefault(other, None)
     options = decode(cls, given, kind)
     return ComponentSpec(kind, name, as_table(options))
 
 
-def _says(given: Mapping[str, Json], option: str) -> bool:
-    return given.get(option) not in (None, "none")
+def _replaced(cls: type[object], given: Mapping[str, Json]) -> set[str]:
+    """Name the options of a component that say in another way what a given one says."""
+    types = field_types(cls)
+    if not all(name in types and admits_none(types[name]) for name in _ALTERNATIVES):
+        return set()
+    said = {name for name in _ALTERNATIVES if given.get(name) not in (None, "none")}
+    return set(_ALTERNATIVES) - said if said else set()
 
 
 def _with_nested_defaults(cls: type[object], given: Mapping[str, Json]) -> dict[str, Json]:

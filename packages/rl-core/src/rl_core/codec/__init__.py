@@ -11,6 +11,7 @@ TOML has no null: ``None`` is written as the text ``"none"`` and read back where
 from rl_core.codec._component_options import CONTEXT_PARAMETERS as CONTEXT_PARAMETERS
 from rl_core.codec._component_options import construct as construct
 from rl_core.codec._component_options import options_of as options_of
+from rl_core.codec._type_forms import admits_none as admits_none
 from rl_core.codec._type_forms import field_types as field_types
 from rl_core.codec._type_forms import is_union as is_union
 from rl_core.codec.decoding import decode as decode
