@@ -1,6 +1,8 @@
 """The memory of a replay storage: one tensor per column, allocated once."""
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,13 +67,10 @@ class Columns:
     ) -> None:
         self.specs = dict(specs)
         self.device = device
-        self._directory = (
-            None
-            if directory is None
-            else tempfile.TemporaryDirectory(
-                prefix="replay-", dir=directory, ignore_cleanup_errors=True
-            )
-        )
+        self._directory = None
+        if directory is not None:
+            self._directory = Path(tempfile.mkdtemp(prefix="replay-", dir=directory))
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self.by_row = {
             name: self._allocate(name, (rows, num_envs, *spec.shape), spec.dtype)
             for name, spec in self.specs.items()
@@ -109,7 +108,7 @@ class Columns:
     def _allocate(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         size = torch.Size(shape).numel()
         if self._directory is not None:
-            path = Path(self._directory.name) / f"{quote(name, safe='')}.bin"
+            path = self._directory / f"{quote(name, safe='')}.bin"
             raw: Array = np.memmap(path, np.uint8, "w+", shape=(max(size * dtype.itemsize, 1),))
             return torch.from_numpy(raw)[: size * dtype.itemsize].view(dtype).view(shape)
         if self.device.type != "cpu" and name not in HOST_COLUMNS:

@@ -1,6 +1,6 @@
 """Rows of several environments in rings of fixed length, one per environment."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -8,34 +8,21 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.episodes import to_flags
-from rl_core.errors import CheckpointError, DataError
+from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
-from rl_core.storage import OBSERVATION_COLUMN
-from rl_core.types import ArrayLike, ArrayObservation, StateDict
+from rl_core.types import StateDict
 from rl_storages._columns import Columns
-
-TERMINATED = 1
-VALID = 2
-"""The row is a transition, and may be drawn."""
-TRUNCATED = 4
-CUT = 8
-"""What is stored of the episode breaks off after this transition, without its having ended."""
-EPISODE_START = 16
-STEP = 32
-"""The row is a step of its environment, if only one that reset it."""
-
-ENDED = TERMINATED | TRUNCATED
-STOPS = ENDED | CUT
-
-_MASKS = ("episode_start", "terminated", "truncated", "valid")
-_BOOL = np.dtype(np.bool_)
+from rl_storages._fitting import Rows, TransitionFitter
+from rl_storages._flags import (
+    EPISODE_START,
+    STEP,
+    VALID,
+    Flags,
+    Mask,
+    pack_flags,
+)
 
 Positions = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
-Rows = list[tuple[str, ArrayLike]]
-"""One row of all environments by column."""
 
 
 class ReplayRing:
@@ -43,8 +30,9 @@ class ReplayRing:
 
     Each observation is stored once. The successor of a transition is its environment's next row,
     whatever that is: the next step, the last observation of an ended episode, or the *head*: the
-    row with the observation that the environment's next action will be taken in. Rows that are no
-    transitions have flags without `VALID`, and whoever draws or looks ahead stops there.
+    row with the observation that the environment's next action will be taken in. The row after the
+    last transition of an episode, or of what is stored of it, is never a transition: whoever looks
+    ahead stops at a row without `VALID`.
 
     Environments advance each at their own pace, because an episode that ended and was reset in
     the same step takes a row for its last observation. Row `r` of environment `b` is in *slot*
@@ -78,18 +66,11 @@ class ReplayRing:
         self.may_be_seam = True
         self.flags: Flags = columns.slots["flags"]
         self.reward: npt.NDArray[np.float32] = columns.slots["reward"]
-        self._shape = (num_envs,)
+        self._fitter = TransitionFitter(columns, num_envs, observation_names)
         self._env = np.arange(num_envs)
-        self._state_names = _below("state/", columns.specs)
-        self._extras_names = _below("extras/", columns.specs)
         self._origin = 0
         self._told: Positions = np.zeros(num_envs, dtype=np.int64)
         self._set_heads(self._told.copy())
-
-    @property
-    def origin(self) -> int:
-        """The first position since the last reset."""
-        return self._origin
 
     @property
     def heads(self) -> Positions:
@@ -97,11 +78,6 @@ class ReplayRing:
         if self._common_head is not None:
             return np.full(self.num_envs, self._common_head)
         return self._heads
-
-    @property
-    def common_head(self) -> int | None:
-        """The position of all heads; None where they differ."""
-        return self._common_head
 
     @property
     def used_slots(self) -> int:
@@ -120,26 +96,18 @@ class ReplayRing:
         Raises:
             DataError: when a column is missing or has another shape or dtype; nothing is written.
         """
-        columns = self.columns
-        observation = self._fit_observation("observation", transition.observation)
-        after = self._fit_observation("next_observation", transition.next_observation)
+        columns, fit = self.columns, self._fitter
+        observation = fit.observation("observation", transition.observation)
+        after = fit.observation("next_observation", transition.next_observation)
         last = transition.final_observation
-        final = None if last is None else self._fit_observation("final_observation", last)
-        values = [
-            ("action", columns.fit("action", transition.action)),
-            ("reward", columns.fit("reward", transition.reward)),
-        ]
-        if self._state_names:
-            values += self._fit_mapping("state", self._state_names, transition.state)
-        if self._extras_names:
-            values += self._fit_mapping("extras", self._extras_names, transition.extras)
-        starts, terminated, truncated, valid = self._masks(transition)
-
+        final = None if last is None else fit.observation("final_observation", last)
+        values = fit.values(transition)
+        starts, terminated, truncated, valid = fit.masks(transition)
         num_starts = np.count_nonzero(starts)
         num_ended = np.count_nonzero(terminated) + np.count_nonzero(truncated)
         flags: int | Flags = VALID | STEP
         if num_starts or num_ended or np.count_nonzero(valid) < self.num_envs:
-            flags = _pack(starts, terminated, truncated, valid)
+            flags = pack_flags(starts, terminated, truncated, valid)
         if num_starts or self.may_be_seam:
             self._join(observation, starts)
         common = self._common_head
@@ -192,8 +160,7 @@ class ReplayRing:
     def reset(self) -> None:
         """Forget all rows; positions go on, so that no later one is mistaken for an earlier."""
         self.flags[: self.used_slots] = 0
-        highest = int(self.heads.max())
-        self._origin = -(-(highest + 1) // self.num_rows) * self.num_rows
+        self._origin = -(-int(self.heads.max()) // self.num_rows) * self.num_rows
         self._set_heads(np.full(self.num_envs, self._origin))
         self._told = self.heads.copy()
         self.may_be_seam = True
@@ -291,12 +258,7 @@ class ReplayRing:
         self._set_heads(heads)
         self.may_be_seam = True
 
-    def _join(
-        self,
-        observation: Rows,
-        starts: Mask,
-        among: Mask | None = None,
-    ) -> None:
+    def _join(self, observation: Rows, starts: Mask, among: Mask | None = None) -> None:
         """Make the heads hold what is acted on, in environments that do not just go on.
 
         Where an episode begins, the row before the head is often an ended episode's last
@@ -314,22 +276,17 @@ class ReplayRing:
             self.may_be_seam = False
             differs = self._differs_from_heads(observation)
             elsewhere = starts | (differs if among is None else differs & among)
-        before = self.slots(self.heads - 1)
-        flags: Flags = self.flags[before]
-        leaves = elsewhere & ((flags & VALID) > 0)
-        cut = (leaves & ((flags & ENDED) == 0)).nonzero()[0]
-        self.flags[before[cut]] |= CUT
+        leaves = elsewhere & ((self.flags[self.slots(self.heads - 1)] & VALID) > 0)
         self._advance(leaves.nonzero()[0])
         self._write_heads(observation, elsewhere.nonzero()[0])
 
     def _differs_from_heads(self, observation: Rows) -> Mask:
-        heads = torch.from_numpy(self.slots(self.heads)).to(self.columns.device)
-        differs = torch.zeros(self.num_envs, dtype=torch.bool, device=self.columns.device)
+        heads = self.slots(self.heads)
+        differs: Mask = np.zeros(self.num_envs, dtype=np.bool_)
         for name, value in observation:
-            held = self.columns.by_slot[name].index_select(0, heads)
-            differs |= (held != torch.as_tensor(value)).view(self.num_envs, -1).any(dim=1)
-        result: Mask = differs.numpy(force=True)
-        return result
+            unequal = torch.as_tensor(self.columns.slots[name][heads] != value)
+            differs |= unequal.view(self.num_envs, -1).any(dim=1).numpy(force=True)
+        return differs
 
     def _step(self, observation: Rows) -> None:
         """Advance all heads by one row and write there what is acted on next."""
@@ -369,56 +326,3 @@ class ReplayRing:
         self._common_head: int | None = first if (heads == first).all() else None
         self._heads = heads
         self._head_slots = self.slots(heads)
-
-    def _fit_observation(self, field: str, observation: ArrayObservation) -> Rows:
-        names = self.observation_names
-        if isinstance(observation, np.ndarray | Tensor):
-            if names != (OBSERVATION_COLUMN,):
-                raise DataError(f"transition.{field}: got an array; expected a dict of arrays")
-            return [(OBSERVATION_COLUMN, self.columns.fit(OBSERVATION_COLUMN, observation))]
-        keys = [name.removeprefix("observation/") for name in names]
-        if sorted(observation) != sorted(keys):
-            raise DataError(
-                f"transition.{field}: got the keys {sorted(observation)}; expected {sorted(keys)}"
-            )
-        return [
-            (name, self.columns.fit(name, observation[key]))
-            for name, key in zip(names, keys, strict=True)
-        ]
-
-    def _fit_mapping(self, field: str, names: list[str], values: Mapping[str, Tensor]) -> Rows:
-        if missing := [name for name in names if name not in values]:
-            raise DataError(f"transition.{field} lacks {missing}; it has {sorted(values)}")
-        return [
-            (f"{field}/{name}", self.columns.fit(f"{field}/{name}", values[name])) for name in names
-        ]
-
-    def _masks(self, transition: Transition) -> list[Mask]:
-        """Return where episodes start, terminate and are truncated, and which rows are valid."""
-        masks = []
-        for name in _MASKS:
-            value = getattr(transition, name)
-            mask = value if type(value) is np.ndarray else to_flags(value)
-            if mask.shape != self._shape or mask.dtype != _BOOL:
-                raise DataError(
-                    f"transition.{name}: got {mask.dtype} of shape {mask.shape}; expected bool of "
-                    f"shape {self._shape}"
-                )
-            masks.append(mask)
-        return masks
-
-
-def _pack(starts: Mask, terminated: Mask, truncated: Mask, valid: Mask) -> Flags:
-    flags = np.full(len(starts), STEP, dtype=np.uint8)
-    for mask, flag in (
-        (valid, VALID),
-        (terminated, TERMINATED),
-        (truncated, TRUNCATED),
-        (starts, EPISODE_START),
-    ):
-        flags[mask] |= flag
-    return flags
-
-
-def _below(prefix: str, names: Iterable[str]) -> list[str]:
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
+from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages._ring import VALID, Positions, ReplayRing
+from rl_storages._flags import VALID
+from rl_storages._ring import Positions, ReplayRing
 
 _ROUNDS = 8
 """Draws before a search: of a ring in normal use at least half the rows are transitions."""
@@ -59,9 +61,12 @@ class IndexSampler(ABC):
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`, after the ring took over its own."""
-        if state:
-            raise ConfigError(f"{type(self).__name__} keeps no state, but one was saved")
+        """Take over a state returned by `state_dict`, after the ring took over its own.
+
+        Raises:
+            CheckpointError: when it is of another kind of draws.
+        """
+        StateReader(state, "storage/sampler").expect(())
 
 
 class UniformSampler(IndexSampler):

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from rl_core.errors import DataError
 from rl_core.storage import DataSlice
-from rl_storages._ring import STEP, Positions, ReplayRing
+from rl_storages._flags import STEP
+from rl_storages._ring import Positions, ReplayRing
 
 NUM_ROWS = "num_rows"
 """The column `(B,)` that says how many rows of each environment a slice has."""

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.storage import join_observation
-from rl_storages._ring import STOPS, TERMINATED, VALID, Flags, Positions, ReplayRing
+from rl_storages._flags import ENDED, TERMINATED, VALID, Flags
+from rl_storages._ring import Positions, ReplayRing
 
 Rewards = npt.NDArray[np.float32]
 
@@ -111,7 +112,7 @@ class WindowGather:
         ring = self._ring
         rows = (slots + self._offsets) % ring.num_slots
         flags = ring.flags.take(rows)
-        goes_on = ((flags[:-1] & STOPS) == 0) & ((flags[1:] & VALID) != 0)
+        goes_on = ((flags[:-1] & ENDED) == 0) & ((flags[1:] & VALID) != 0)
         inside = np.logical_and.accumulate(goes_on)
         more = inside.sum(0)
         reward = np.ascontiguousarray(ring.reward.take(rows).T)

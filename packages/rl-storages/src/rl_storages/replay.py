@@ -21,11 +21,12 @@ from rl_core.storage import (
 from rl_core.types import Observation, StateDict, map_observation
 from rl_storages._columns import Columns, replay_columns
 from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
+from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, UniformSampler
 from rl_storages._slices import checked_num_rows, copy_slice
 from rl_storages._windows import WindowGather
-from rl_storages.prioritized import PrioritizedConfig, PrioritizedSampler
+from rl_storages.prioritized import PrioritizedConfig
 
 
 class ReplayBuffer(Storage[ReplayBatch]):
@@ -100,7 +101,6 @@ class ReplayBuffer(Storage[ReplayBatch]):
         directory = self._checked_directory(device)
         specs = replay_columns(spec)
         self._spec = None
-        self._ring: ReplayRing
         check_fits(
             num_rows,
             bytes_per_entry(specs),
@@ -110,7 +110,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         )
         columns = Columns(specs, num_rows, spec.num_envs, device, directory)
         names = tuple(observation_columns(spec.observation))
-        self._ring = ReplayRing(columns, num_rows, spec.num_envs, names)
+        self._ring: ReplayRing = ReplayRing(columns, num_rows, spec.num_envs, names)
         self._sampler: IndexSampler = (
             UniformSampler(self._ring, generator)
             if self.prioritized is None

@@ -1,0 +1,96 @@
+"""Transitions on their way into columns."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from torch import Tensor
+
+from rl_core.batch import Transition
+from rl_core.episodes import to_flags
+from rl_core.errors import DataError
+from rl_core.storage import OBSERVATION_COLUMN
+from rl_core.types import ArrayLike, ArrayObservation
+from rl_storages._columns import Columns
+from rl_storages._flags import Mask
+
+Rows = list[tuple[str, ArrayLike]]
+"""One row of all environments by column."""
+
+_MASKS = ("episode_start", "terminated", "truncated", "valid")
+_BOOL = np.dtype(np.bool_)
+
+
+class TransitionFitter:
+    """Compares transitions with what was allocated, and brings them to where they are written.
+
+    Args:
+        columns: where they are written.
+        num_envs: how many environments step together.
+        observation_names: the columns that are the observation.
+
+    Raises:
+        DataError: by every method, when something is missing, or of another shape or dtype.
+    """
+
+    def __init__(self, columns: Columns, num_envs: int, observation_names: tuple[str, ...]) -> None:
+        self._columns = columns
+        self._shape = (num_envs,)
+        self._names = observation_names
+        self._keys = _below(f"{OBSERVATION_COLUMN}/", observation_names)
+        self._state_names = _below("state/", columns.specs)
+        self._extras_names = _below("extras/", columns.specs)
+
+    def observation(self, field: str, observation: ArrayObservation) -> Rows:
+        """Fit the observation that a transition has in a field."""
+        if isinstance(observation, np.ndarray | Tensor):
+            if self._keys:
+                raise DataError(f"transition.{field}: got an array; expected a dict of arrays")
+            return [(OBSERVATION_COLUMN, self._columns.fit(OBSERVATION_COLUMN, observation))]
+        if sorted(observation) != sorted(self._keys):
+            raise DataError(
+                f"transition.{field}: got the keys {sorted(observation)}; expected "
+                + (str(sorted(self._keys)) if self._keys else "an array")
+            )
+        return [
+            (name, self._columns.fit(name, observation[key]))
+            for name, key in zip(self._names, self._keys, strict=True)
+        ]
+
+    def values(self, transition: Transition) -> Rows:
+        """Fit action, reward, states and extras."""
+        fit = self._columns.fit
+        values = [
+            ("action", fit("action", transition.action)),
+            ("reward", fit("reward", transition.reward)),
+        ]
+        if self._state_names:
+            values += self._mapping("state", self._state_names, transition.state)
+        if self._extras_names:
+            values += self._mapping("extras", self._extras_names, transition.extras)
+        return values
+
+    def masks(self, transition: Transition) -> list[Mask]:
+        """Return where episodes start, terminate and are truncated, and which rows are valid."""
+        masks = []
+        for name in _MASKS:
+            value = getattr(transition, name)
+            mask = value if type(value) is np.ndarray else to_flags(value)
+            if mask.shape != self._shape or mask.dtype != _BOOL:
+                raise DataError(
+                    f"transition.{name}: got {mask.dtype} of shape {mask.shape}; expected bool of "
+                    f"shape {self._shape}"
+                )
+            masks.append(mask)
+        return masks
+
+    def _mapping(self, field: str, names: list[str], values: Mapping[str, Tensor]) -> Rows:
+        if missing := [name for name in names if name not in values]:
+            raise DataError(f"transition.{field} lacks {missing}; it has {sorted(values)}")
+        return [
+            (f"{field}/{name}", self._columns.fit(f"{field}/{name}", values[name]))
+            for name in names
+        ]
+
+
+def _below(prefix: str, names: Iterable[str]) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

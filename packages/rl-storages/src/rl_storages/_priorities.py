@@ -1,0 +1,203 @@
+r"""Prioritised draws: what surprised most is replayed most.
+
+Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952, sections 3.3 and 3.4.
+
+(1) $P(i) = p_i^\alpha / \sum_k p_k^\alpha$ with $p_i = |\delta_i| + \epsilon$
+
+(2) $w_i = (N\,P(i))^{-\beta} / \max_j w_j = (\min_j P(j) / P(i))^\beta$, over the j of the batch
+
+Draws are stratified: one from each of N equal shares of the total. A transition that was not
+learned from yet has the highest priority so far.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.batch import ReplayBatch
+from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.schedules import as_schedule, parse_schedule
+from rl_core.stateful import StateReader
+from rl_core.types import StateDict
+from rl_storages._flags import VALID
+from rl_storages._ring import ReplayRing
+from rl_storages._samplers import IndexSampler, nothing_to_draw
+from rl_storages._sum_tree import Priorities, SumTree
+from rl_storages.prioritized import PrioritizedConfig
+
+_LEAST = float(np.finfo(np.float32).tiny)
+"""Priority of a transition without any, so that it can be drawn where no other has more."""
+
+
+class PrioritizedSampler(IndexSampler):
+    """Draws transitions in proportion to Eq. (1), with the weights of Eq. (2).
+
+    Args:
+        ring: whose slots are drawn.
+        generator: lives on the CPU.
+        config: options.
+    """
+
+    def __init__(
+        self, ring: ReplayRing, generator: torch.Generator, config: PrioritizedConfig
+    ) -> None:
+        self._ring = ring
+        self._generator = generator
+        self._config = config
+        self._alpha = config.alpha
+        self._beta_schedule = as_schedule(config.beta)
+        self._beta = self._beta_schedule.value(0.0)
+        self._tree = SumTree(ring.num_slots)
+        self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)
+        self._largest = 1.0
+        self._seen = ring.heads.copy()
+
+    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+        """Yield blocks of one batch, because what it teaches changes the next one's draws."""
+        shares = np.arange(size)
+        for _ in range(num_batches):
+            self._catch_up()
+            if self._tree.total == 0.0:
+                raise nothing_to_draw()
+            drawn = torch.rand(size, dtype=torch.float64, generator=self._generator).numpy()
+            yield torch.from_numpy(self._tree.find((drawn + shares) / size)[None])
+
+    def weights(self, slots: Tensor) -> Tensor:
+        """Eq. (2), shape `(K, N)`."""
+        priorities = self._tree.leaves.take(slots.numpy())
+        return torch.from_numpy((priorities.min(-1, keepdims=True) / priorities) ** self._beta)
+
+    def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
+        """Set priorities by ``info["td_error"]``; of slots overwritten since, nothing is learned.
+
+        Raises:
+            ConfigError: when the gradient step answered no errors.
+            DataError: when they are not finite or not one per sample; nothing is changed.
+        """
+        errors = self._checked_errors(batch, info)
+        self._catch_up()
+        ring = self._ring
+        slots, generations = batch.key.numpy(force=True).T
+        is_there = (ring.generations(slots) == generations) & ((ring.flags[slots] & VALID) > 0)
+        if not is_there.all():
+            slots, errors = slots[is_there], errors[is_there]
+        if len(slots):
+            self._largest = max(self._largest, float(errors.max()))
+            self._errors[slots] = errors
+            self._tree.set(slots, self._priorities(errors))
+
+    def reset(self) -> None:
+        """Forget all priorities, but not the largest error."""
+        self._errors[:] = 0.0
+        self._tree.set_all(0.0)
+        self._seen = self._ring.heads.copy()
+
+    def set_progress(self, progress: float) -> None:
+        """Move beta along its schedule."""
+        if not self._beta_schedule.is_constant:
+            self._beta = self._beta_schedule.value(progress)
+
+    def live_parameters(self) -> Mapping[str, float]:
+        """Return alpha and beta."""
+        return {"alpha": self._alpha, "beta": self._beta}
+
+    def set_live_parameter(self, name: str, value: float) -> None:
+        """Set alpha, which changes all priorities at once, or beta, whose schedule ends."""
+        replace(self._config, **{name: value})  # checks the range
+        if name == "alpha":
+            self._catch_up()
+            self._alpha = value
+            used = self._ring.used_slots
+            is_there = (self._ring.flags[:used] & VALID) > 0
+            self._tree.set_all(0.0)
+            self._tree.set(is_there.nonzero()[0], self._priorities(self._errors[:used][is_there]))
+        else:
+            self._beta_schedule = as_schedule(value)
+            self._beta = value
+
+    def state_dict(self) -> StateDict:
+        """Return errors and priorities of the slots in use, and the parameters."""
+        self._catch_up()
+        used = self._ring.used_slots
+        return {
+            "alpha": self._alpha,
+            "beta": self._beta,
+            "beta_schedule": str(self._beta_schedule),
+            "largest": self._largest,
+            "errors": torch.from_numpy(self._errors[:used]),
+            "priorities": torch.from_numpy(self._tree.leaves[:used]),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            CheckpointError: when it is damaged, or of another kind of draws.
+        """
+        saved = StateReader(state, "storage/sampler")
+        saved.expect(("alpha", "beta", "beta_schedule", "largest", "errors", "priorities"))
+        alpha, beta = saved.number("alpha"), saved.number("beta")
+        try:
+            schedule = parse_schedule(saved.text("beta_schedule"))
+            replace(self._config, alpha=alpha, beta=beta)
+            replace(self._config, beta=schedule)
+        except ConfigError as error:
+            raise CheckpointError(f"the saved draws are damaged: {error}") from error
+        used = self._ring.used_slots
+        like = torch.zeros(used)
+        errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
+        largest = saved.number("largest")
+        self.reset()
+        self._alpha, self._beta, self._beta_schedule = alpha, beta, schedule
+        self._largest = largest
+        self._errors[:used] = errors.numpy(force=True)
+        self._tree.set(np.arange(used), priorities.numpy(force=True))
+
+    def _checked_errors(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> Priorities:
+        given = info.get("td_error")
+        if given is None:
+            raise ConfigError(
+                "prioritised replay needs the gradient step to answer 'td_error', got "
+                f"{sorted(info)}; use it with an algorithm that does"
+            )
+        errors: Priorities = given.detach().to("cpu", torch.float32).numpy()
+        if errors.shape != (len(batch.key),):
+            raise DataError(
+                f"td_error: got shape {errors.shape}; expected {(len(batch.key),)}, one per sample"
+            )
+        errors = np.abs(errors)
+        errors += np.float32(self._config.epsilon)
+        if not np.isfinite(errors).all():
+            count = np.count_nonzero(~np.isfinite(errors))
+            raise DataError(
+                f"td_error: {count} of {len(errors)} errors are not finite; no priority was changed"
+            )
+        return errors
+
+    def _default_error(self) -> Priorities:
+        """Return what stands for the error of a transition that was not learned from yet."""
+        config = self._config
+        if config.default_error is None:
+            return np.asarray(self._largest, dtype=np.float32)
+        return np.asarray(config.default_error + config.epsilon, dtype=np.float32)
+
+    def _priorities(self, errors: Priorities) -> Priorities:
+        """Eq. (1), not divided by the sum."""
+        priorities: Priorities = errors ** np.float32(self._alpha)
+        return np.maximum(priorities, np.float32(_LEAST))
+
+    def _catch_up(self) -> None:
+        """Look at the rows from the last heads to the new ones: old priorities end there."""
+        ring = self._ring
+        heads = ring.heads
+        if (heads == self._seen).all():
+            return
+        slots = ring.slots_since(self._seen)
+        is_new = (ring.flags.take(slots) & VALID) > 0
+        error = self._default_error()
+        self._errors[slots] = is_new * error
+        self._tree.set(slots, is_new * self._priorities(error))
+        self._seen = heads.copy()

@@ -1,0 +1,201 @@
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import rl_storages._columns as columns_module
+import rl_storages._memory as memory
+import rl_storages.replay as replay_module
+from rl_core.codec import construct, decode, encode, options_of
+from rl_core.errors import ConfigError, DataError
+from rl_core.schedules import Linear
+from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.testing.replay import LIVES, RandomTransitionScript
+from rl_core.testing.stateful import check_same_state
+from rl_core.testing.storages import columns_of, seeded, stored
+from rl_storages import PrioritizedConfig, ReplayBuffer
+
+CPU = torch.device("cpu")
+HALF_CHEETAH = StorageSpec(
+    TensorSpec((17,), torch.float32), TensorSpec((6,), torch.float32), 1, {}, {}, CPU
+)
+ATARI = StorageSpec(
+    TensorSpec((84, 84, 4), torch.uint8), TensorSpec((), torch.int64), 8, {}, {}, CPU
+)
+
+
+def _allocated(storage: ReplayBuffer, spec: StorageSpec) -> ReplayBuffer:
+    storage.allocate(spec, seeded())
+    return storage
+
+
+def test_a_million_half_cheetah_transitions_take_97_bytes_each() -> None:
+    storage = _allocated(ReplayBuffer(1_000_000), HALF_CHEETAH)
+    assert storage.nbytes == 1_000_001 * 4 * (17 + 6 + 1) + 1_000_001
+    assert storage.nbytes <= 110e6
+
+
+def test_images_stay_bytes() -> None:
+    storage = _allocated(ReplayBuffer(800), ATARI)
+    assert storage.nbytes == 101 * 8 * (84 * 84 * 4 + 8 + 4 + 1)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@pytest.mark.parametrize("prioritized", [None, PrioritizedConfig()])
+def test_what_is_not_used_yet_costs_nothing(prioritized: PrioritizedConfig | None) -> None:
+    before = _resident_bytes()
+    storage = _allocated(ReplayBuffer(3_000_000, prioritized=prioritized), HALF_CHEETAH)
+    assert storage.nbytes > 290e6
+    assert _resident_bytes() - before < 20e6
+
+
+def test_more_than_there_is_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "available_bytes", lambda *_: 1_000_000_000)
+    storage = ReplayBuffer(1_000_000)
+    with pytest.raises(ConfigError) as caught:
+        storage.allocate(ATARI, seeded())
+    assert str(caught.value) == (
+        "storage.size: the replay buffer needs 28.2 GB (28237 bytes per transition), but only "
+        "1.0 GB of memory on cpu are available; a size of 35000 fits"
+    )
+    assert not storage.is_allocated
+    _allocated(ReplayBuffer(35_000), ATARI)
+
+
+def test_an_impossible_size_is_refused_on_any_machine() -> None:
+    with pytest.raises(ConfigError, match="a size of"):
+        ReplayBuffer(10**12).allocate(ATARI, seeded())
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "expected"),
+    [
+        ("MemTotal: 9 kB\nMemAvailable:   2000 kB\n", None, 2_048_000),
+        ("MemAvailable: 2000 kB\n", "1000000\n", 1_000_000),
+        ("MemAvailable: 2000 kB\n", "max\n", 2_048_000),
+    ],
+)
+def test_the_system_tells_what_is_available(
+    free: str, limit: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text(free, "ascii")
+    if limit is not None:
+        (tmp_path / "limit").write_text(limit, "ascii")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP_LIMIT", tmp_path / "limit")
+    assert memory.available_bytes(CPU) == expected
+
+
+def test_without_a_figure_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "nothing")
+    monkeypatch.setattr(memory, "_CGROUP_LIMIT", tmp_path / "nothing")
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4}.get(name, 5))
+    assert memory.available_bytes(CPU) == 20
+    assert memory.available_bytes(torch.device("meta")) is None
+    memory.check_fits(10**9, 10**9, None, where="", num_envs=1)
+
+
+@pytest.mark.parametrize("name", ["same_step_dict_box", "next_step_seams"])
+def test_files_hold_what_memory_does(name: str, tmp_path: Path) -> None:
+    life = LIVES[name]
+    in_memory = _allocated(ReplayBuffer(150, n_step=3), life.spec())
+    in_files = _allocated(ReplayBuffer(150, n_step=3, mmap_dir=str(tmp_path)), life.spec())
+    for transition in life.transitions(100):
+        in_memory.insert_transition(transition)
+        in_files.insert_transition(transition)
+    check_same_state(stored(in_files), stored(in_memory))
+    for theirs, ours in zip(
+        in_files.generate_batches(2, 32), in_memory.generate_batches(2, 32), strict=True
+    ):
+        check_same_state(columns_of(theirs), columns_of(ours))
+    (directory,) = tmp_path.iterdir()
+    files = sorted(path.name for path in directory.iterdir())
+    assert "reward.bin" in files
+    assert "flags.bin" in files
+    if life.observation == "dict":
+        assert "observation%2Fcamera%2Fleft.bin" in files
+    assert sum(path.stat().st_size for path in directory.iterdir()) == in_files.nbytes
+
+
+def test_files_are_removed_and_never_shared(tmp_path: Path) -> None:
+    one = _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    other = _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    assert len(list(tmp_path.iterdir())) == 2
+    one.allocate(HALF_CHEETAH, seeded())
+    assert len(list(tmp_path.iterdir())) == 2
+    del one, other
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"storage\.mmap_dir: .*nowhere is not an existing"):
+        _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path / "nowhere")), HALF_CHEETAH)
+
+
+def test_a_full_disk_is_noticed_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "available_bytes", lambda *_: 4000)
+    with pytest.raises(ConfigError, match=rf"only 0\.0 MB of disk in {tmp_path} are available"):
+        _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_column_that_numpy_does_not_know_is_refused() -> None:
+    spec = StorageSpec(HALF_CHEETAH.observation, TensorSpec((), torch.bfloat16), 1, {}, {}, CPU)
+    with pytest.raises(ConfigError, match=r"'action': NumPy has no torch\.bfloat16"):
+        _allocated(ReplayBuffer(50), spec)
+
+
+def test_options_go_through_recipes() -> None:
+    data = {
+        "size": 500,
+        "n_step": 3,
+        "prioritized": {"alpha": 0.7, "beta": "linear(0.4, 1.0)"},
+        "mmap_dir": "none",
+    }
+    options = decode(options_of(ReplayBuffer), data)
+    storage = construct(ReplayBuffer, {"device": CPU}, options)
+    assert (storage.size, storage.n_step, storage.mmap_dir) == (500, 3, None)
+    assert storage.prioritized == PrioritizedConfig(alpha=0.7, beta=Linear(0.4, 1.0))
+    encoded = encode(options)
+    assert isinstance(encoded, Mapping)
+    assert encoded["prioritized"]["beta"] == "linear(0.4, 1.0)"  # type: ignore[index, call-overload]
+    assert decode(options_of(ReplayBuffer), encoded) == options
+
+
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
+def test_tensors_take_what_arrays_do(
+    life: RandomTransitionScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere than on the CPU there are tensors only; here they are on the CPU all the same."""
+    with_arrays = _allocated(ReplayBuffer(150, n_step=3), life.spec())
+    usual = columns_module._fast
+    monkeypatch.setattr(
+        columns_module,
+        "_fast",
+        lambda name, part: usual(name, part) if name in columns_module.HOST_COLUMNS else part,
+    )
+    with_tensors = _allocated(ReplayBuffer(150, n_step=3), life.spec())
+    transitions = life.transitions(120)
+    for number, transition in enumerate(transitions):
+        for storage in (with_arrays, with_tensors):
+            storage.insert_transition(transition)
+            if number == 60:
+                storage.insert_data_slice(storage.get_data_slice(3, 9))
+        check_same_state(stored(with_tensors), stored(with_arrays))
+    for theirs, ours in zip(
+        with_tensors.generate_batches(2, 32), with_arrays.generate_batches(2, 32), strict=True
+    ):
+        check_same_state(columns_of(theirs), columns_of(ours))
+    with pytest.raises(DataError, match=r"transition\.action: got torch\.float64"):
+        with_tensors.insert_transition(
+            replace(transitions[0], action=transitions[0].action.double())
+        )
