@@ -269,6 +269,15 @@ def test_options_that_only_look_alike_are_both_kept(tmp_path: Path) -> None:
     assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (4, 32)
 
 
+def test_options_below_one_that_is_none_by_default_can_be_given() -> None:
+    words = ("dqn", "CartPole-v1", "--storage.prioritized.alpha", "0.7")
+    storage = read_train_request(words).recipe.storage
+    prioritized = storage["prioritized"]
+    assert isinstance(prioritized, dict)
+    assert (prioritized["alpha"], prioritized["beta"]) == (0.7, 0.4)
+    assert read_train_request(words[:2]).recipe.storage["prioritized"] == "none"
+
+
 def test_another_optimiser_takes_over_the_defaults_that_it_uses() -> None:
     def optimizer(**options: Json) -> Json:
         agent = small_agent(optimizer=options)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rl_cli.docstrings import parameter_docs
-from rl_cli.values import is_table, metavar, write_value
+from rl_cli.values import metavar, table_of, write_value
 from rl_core.codec import encode, options_of
 from rl_core.types import Json
 
@@ -94,13 +94,20 @@ def _table_options(
         if defaults is not None and name not in defaults:
             continue
         default = None if defaults is None else defaults[name]
-        if is_table(type_):
-            nested = default if isinstance(default, dict) else None
-            options += _table_options((*path, name), typing.cast("type", type_), nested, {})
+        if (inner := table_of(type_)) is not None:
+            below = None if defaults is None else _defaults_below(inner, default)
+            options += _table_options((*path, name), inner, below, {})
             continue
         shown = None if defaults is None else write_value(default)
         options.append(Option((*path, name), type_, docs.get(name, ""), shown, metavar(type_)))
     return tuple(options)
+
+
+def _defaults_below(table: type[object], default: Json) -> Defaults | None:
+    """Return the defaults of a table within a section; its own where it is left out by default."""
+    if default == "none":
+        default = encode(table())
+    return default if isinstance(default, dict) else None
 
 
 def _field_types(table: type[object]) -> list[tuple[str, object]]:

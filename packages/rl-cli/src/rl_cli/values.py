@@ -4,6 +4,7 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Literal, cast, get_args, get_origin
 
 from rl_cli.errors import UsageError
@@ -68,11 +69,19 @@ def takes_list(type_: object) -> bool:
     return any(get_origin(member) in (list, tuple, Sequence) for member in members)
 
 
-def is_table(type_: object) -> bool:
+def _is_table(type_: object) -> bool:
     """Tell whether a type is a dataclass whose fields are options of their own."""
     if not isinstance(type_, type) or issubclass(type_, Schedule):
         return False
     return dataclasses.is_dataclass(type_)
+
+
+def table_of(type_: object) -> type[object] | None:
+    """Return the dataclass whose fields are options of their own, of a type that may be None."""
+    members = get_args(type_) if _is_union(type_) else (type_,)
+    tables = [member for member in members if _is_table(member)]
+    others = {member for member in members if not _is_table(member)}
+    return cast("type[object]", tables[0]) if len(tables) == 1 and others <= {NoneType} else None
 
 
 def metavar(type_: object) -> str:
