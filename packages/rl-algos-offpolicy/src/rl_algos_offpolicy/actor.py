@@ -143,9 +143,12 @@ class OffPolicyActor(Actor):
         return distribution, {}
 
     def q_values(self, observation: Observation, action: Tensor | None, state: State) -> Tensor:
-        """Return action values; see `Actor.q_values`."""
+        """Return the values of given actions, or of all discrete ones; see `Actor.q_values`."""
         values: Tensor = self.critics(observation, action)
-        return values
+        if action is None or not self.is_discrete:
+            return values
+        index = action.expand(values.shape[:-1]).unsqueeze(-1)
+        return values.gather(-1, index).squeeze(-1)
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Scale to the bounds, or count from the space's first category."""

@@ -34,7 +34,7 @@ class OffPolicyConfig:
     max_grad_norm: Scheduled | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     start_steps: int = 0
-    update_after: int = 0
+    update_after: int = 1000
     update_every: int = 1
     num_mini_batch: int = 1
     mini_batch_size: int = 256

@@ -48,7 +48,6 @@ class DeterministicConfig(OffPolicyConfig):
     ou_theta: float = 0.15
     ou_dt: float = 0.01
     start_steps: int = 1000
-    update_after: int = 1000
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_algos_offpolicy.defaults import off_policy_recipe
-from rl_algos_offpolicy.losses import absolute_error, weighted_mean
+from rl_algos_offpolicy.losses import absolute_error, bootstrapped_target, weighted_mean
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch
@@ -34,7 +34,6 @@ from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.ranges import check_choice, check_ranges
 from rl_core.schedules import Piecewise
-from rl_core.targets import n_step_target
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]
@@ -64,7 +63,6 @@ class DQNConfig(OffPolicyConfig):
     target_update_every: int = 500
     max_grad_norm: Scheduled | None = 10.0
     mini_batch_size: int = 128
-    update_after: int = 1000
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
@@ -160,9 +158,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (3)."""
         target = self.target(batch)
-        all_values = self.actor.q_values(batch.observation, None, {})
-        index = batch.action.expand(all_values.shape[:-1]).unsqueeze(-1)
-        values = all_values.gather(-1, index).squeeze(-1)
+        values = self.actor.q_values(batch.observation, batch.action, {})
         goal = target.expand_as(values)
         error = (
             F.huber_loss(values, goal, reduction="none")
@@ -187,10 +183,6 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
             next_value = values.gather(-1, best).squeeze(-1)
         else:
             next_value = values.amax(-1)
-        reward = batch.reward * self.hyper["reward_scale"]
-        if self.config.clip_reward is not None:
-            bound = self.hyper["clip_reward"]
-            reward = reward.clamp(-bound, bound)
-        return n_step_target(
-            reward, batch.num_steps, batch.terminated, next_value, self.hyper["gamma"]
+        return bootstrapped_target(
+            batch, next_value, self.hyper, clips_reward=self.config.clip_reward is not None
         )

@@ -1,8 +1,31 @@
-"""Errors of action values, as all off-policy algorithms measure them."""
+"""Targets and errors of action values, as all off-policy algorithms measure them."""
 
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.gradients import HyperParameters
+from rl_core.targets import n_step_target
+
+
+def bootstrapped_target(
+    batch: ReplayBatch, next_value: Tensor, hyper: HyperParameters, *, clips_reward: bool = False
+) -> Tensor:
+    """Discount the batch's scaled rewards, and the value of what follows them.
+
+    Args:
+        batch: with the rewards.
+        next_value: shape `(N,)`, of what follows.
+        hyper: with ``gamma``, ``reward_scale`` and, where rewards are clipped, ``clip_reward``.
+        clips_reward: bound the scaled rewards.
+
+    Returns:
+        Shape `(N,)`.
+    """
+    reward = batch.reward * hyper["reward_scale"]
+    if clips_reward:
+        bound = hyper["clip_reward"]
+        reward = reward.clamp(-bound, bound)
+    return n_step_target(reward, batch.num_steps, batch.terminated, next_value, hyper["gamma"])
 
 
 def weighted_mean(values: Tensor, batch: ReplayBatch) -> Tensor:

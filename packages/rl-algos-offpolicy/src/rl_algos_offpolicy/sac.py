@@ -36,7 +36,12 @@ from torch import Tensor, nn
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_algos_offpolicy.defaults import off_policy_recipe
-from rl_algos_offpolicy.losses import absolute_error, squared_error_loss, weighted_mean
+from rl_algos_offpolicy.losses import (
+    absolute_error,
+    bootstrapped_target,
+    squared_error_loss,
+    weighted_mean,
+)
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
@@ -44,7 +49,6 @@ from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.parameters import call_frozen
 from rl_core.ranges import check_ranges
-from rl_core.targets import n_step_target
 from rl_core.types import Observation
 
 
@@ -77,7 +81,6 @@ class SACConfig(OffPolicyConfig):
     spatial_smoothness: Scheduled = 0.0
     smoothness_std: Scheduled = 0.05
     start_steps: int = 1000
-    update_after: int = 1000
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
@@ -193,7 +196,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics, (3) and (5) for the policy, (4) for the temperature."""
         target = self.target(batch, noise["next"])
-        values = self._values_of(batch)
+        values = self.actor.q_values(batch.observation, batch.action, {})
         critic_term = squared_error_loss(values, target, batch)
 
         distribution, _ = self.actor.distribution(batch.observation, {})
@@ -232,13 +235,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             action, log_prob = self._policy(batch.next_observation).sample_with_log_prob(noise)
             values = self.target_critics(batch.next_observation, action).amin(0)
             next_value = values - alpha * log_prob
-        return n_step_target(
-            batch.reward * self.hyper["reward_scale"],
-            batch.num_steps,
-            batch.terminated,
-            next_value,
-            self.hyper["gamma"],
-        )
+        return bootstrapped_target(batch, next_value, self.hyper)
 
     def policy_terms(
         self, batch: ReplayBatch, distribution: Distribution, noise: Tensor
@@ -267,14 +264,6 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return weighted_mean(
             hyper["temporal_smoothness"] * temporal + hyper["spatial_smoothness"] * spatial, batch
         )
-
-    def _values_of(self, batch: ReplayBatch) -> Tensor:
-        """Evaluate the actions taken, `(C, N)`."""
-        if not self.actor.is_discrete:
-            return self.actor.q_values(batch.observation, batch.action, {})
-        values = self.actor.q_values(batch.observation, None, {})
-        index = batch.action.expand(values.shape[:-1]).unsqueeze(-1)
-        return values.gather(-1, index).squeeze(-1)
 
     def _policy(self, observation: Observation) -> Distribution:
         distribution, _ = self.actor.distribution(observation, {})

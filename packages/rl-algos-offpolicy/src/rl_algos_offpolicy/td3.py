@@ -21,13 +21,17 @@ from torch import Tensor
 
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
-from rl_algos_offpolicy.losses import absolute_error, squared_error_loss, weighted_mean
+from rl_algos_offpolicy.losses import (
+    absolute_error,
+    bootstrapped_target,
+    squared_error_loss,
+    weighted_mean,
+)
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import LossOutput, Noise
 from rl_core.parameters import call_frozen
 from rl_core.ranges import check_ranges
-from rl_core.targets import n_step_target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,10 +105,5 @@ class TD3(DeterministicAlgorithm[TD3Config]):
         bound = hyper["target_noise_clip"]
         smoothing = (hyper["target_noise"] * noise).clamp(-bound, bound)
         action = (self.target_policy(batch.next_observation).mode() + smoothing).clamp(-1.0, 1.0)
-        return n_step_target(
-            batch.reward * hyper["reward_scale"],
-            batch.num_steps,
-            batch.terminated,
-            self.target_critics(batch.next_observation, action).amin(0),
-            hyper["gamma"],
-        )
+        next_value = self.target_critics(batch.next_observation, action).amin(0)
+        return bootstrapped_target(batch, next_value, hyper)

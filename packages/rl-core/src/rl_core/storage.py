@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Rollout, Transition
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import ConfigError, DataError, nearest
 from rl_core.types import Observation, StateDict
 
 BatchT = TypeVar("BatchT", covariant=True)
@@ -241,6 +241,29 @@ def observation_columns(
     if isinstance(observation, TensorSpec):
         return {prefix: observation}
     return {f"{prefix}/{key}": spec for key, spec in observation.items()}
+
+
+def check_slice(
+    data: DataSlice, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+) -> None:
+    """Compare the columns of a slice with what a storage expects.
+
+    Args:
+        data: what another storage's ``get_data_slice`` returned.
+        expected: shape, leading axes included, and dtype of each column.
+
+    Raises:
+        DataError: when a column is missing, or has another shape or dtype.
+    """
+    for name, (shape, dtype) in expected.items():
+        given = data.get(name)
+        if given is None:
+            raise DataError(f"data slice lacks column '{name}'")
+        if given.dtype != dtype or given.shape != shape:
+            raise DataError(
+                f"data slice column '{name}': expected {dtype} of shape {shape}, got "
+                f"{given.dtype} of {tuple(given.shape)}"
+            )
 
 
 def join_observation(

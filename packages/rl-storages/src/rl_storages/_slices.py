@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import DataError
-from rl_core.storage import DataSlice
+from rl_core.storage import DataSlice, check_slice
 from rl_storages._flags import STEP
 from rl_storages._ring import Positions, ReplayRing
 
@@ -63,15 +63,7 @@ def checked_num_rows(ring: ReplayRing, data: DataSlice) -> Positions:
         for name, column in ring.columns.by_row.items()
     }
     expected[NUM_ROWS] = ((ring.num_envs,), torch.int64)
-    for name, (shape, dtype) in expected.items():
-        given = data.get(name)
-        if given is None:
-            raise DataError(f"data slice lacks column '{name}'")
-        if given.dtype != dtype or given.shape != shape:
-            raise DataError(
-                f"data slice column '{name}': expected {dtype} of shape {shape}, got "
-                f"{given.dtype} of {tuple(given.shape)}"
-            )
+    check_slice(data, expected)
     if unknown := sorted(set(data) - set(expected)):
         raise DataError(f"data slice has columns that are not stored here: {unknown}")
     num_rows: Positions = data[NUM_ROWS].cpu().numpy()

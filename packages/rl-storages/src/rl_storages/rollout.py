@@ -16,6 +16,7 @@ from rl_core.storage import (
     Storage,
     StorageSpec,
     TensorSpec,
+    check_slice,
     join_observation,
     observation_columns,
 )
@@ -393,15 +394,7 @@ class RolloutStorage(Storage[RolloutBatch]):
         for name, last in self._next_observation.items():
             expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
             expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
-        for name, (shape, dtype) in expected.items():
-            given = data.get(name)
-            if given is None:
-                raise DataError(f"data slice lacks column '{name}'")
-            if given.dtype != dtype or given.shape != shape:
-                raise DataError(
-                    f"data slice column '{name}': expected {dtype} of shape {shape}, got "
-                    f"{given.dtype} of {tuple(given.shape)}"
-                )
+        check_slice(data, expected)
         if self._step + length > self.num_steps:
             raise DataError(
                 f"data slice of {length} rows does not fit: {self._step} of {self.num_steps} used"
