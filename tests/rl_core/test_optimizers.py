@@ -1,3 +1,5 @@
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -31,6 +33,14 @@ def _torch_optimizer(config: OptimizerConfig, parameter: Tensor) -> torch.optim.
     return torch.optim.SGD([parameter], 0.01, config.momentum, weight_decay=decay)
 
 
+@pytest.fixture(params=["by itself", "in a graph"])
+def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take both forms of a step; that of a graph is plain PyTorch."""
+    if request.param == "in a graph":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+
+
+@pytest.mark.usefixtures("_where")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_it_moves_as_torchs_own_optimiser(config: OptimizerConfig, dtype: torch.dtype) -> None:
@@ -47,6 +57,7 @@ def test_it_moves_as_torchs_own_optimiser(config: OptimizerConfig, dtype: torch.
     torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("_where")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_masked_step_changes_nothing(config: OptimizerConfig) -> None:
     parameters = torch.tensor([1.0, 2.0])
@@ -57,6 +68,30 @@ def test_a_masked_step_changes_nothing(config: OptimizerConfig) -> None:
     for bad in (gradient, torch.full((2,), torch.nan), torch.full((2,), torch.inf)):
         optimizer_step(config, parameters, bad, state, rate, torch.tensor(False))
         check_same_state({"parameters": parameters, "state": state}, before)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_both_forms_of_adam_go_on_from_each_other(
+    name: Literal["adam", "adamw"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = OptimizerConfig(name=name, weight_decay=0.1)
+    rate, apply = torch.tensor(0.1), torch.tensor(True)
+    ends = []
+    for in_graph in (
+        [False] * 4,
+        [True] * 4,
+        [False, True, True, False],
+        [True, False, False, True],
+    ):
+        parameters = torch.tensor([1.0, -2.0])
+        state = new_optimizer_state(config, parameters)
+        for step, compiles in enumerate(in_graph):
+            monkeypatch.setattr(torch.compiler, "is_compiling", lambda answer=compiles: answer)
+            gradient = torch.tensor([2.0 + step, 1.0 - step])
+            optimizer_step(config, parameters, gradient, state, rate, apply)
+        ends.append(parameters)
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], rtol=1e-5, atol=1e-6)
 
 
 def test_the_first_steps_by_hand() -> None:

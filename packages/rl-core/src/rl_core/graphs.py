@@ -43,6 +43,7 @@ def compile_graph(
             "cpp_wrapper": True,
             # The exponential's vector form costs half the hyperbolic tangent's; off by 1e-7.
             "cpp.use_decompose_tanh": True,
+            **_product_pass(),
             "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
         },
     )
@@ -58,6 +59,17 @@ def compile_graph(
     graph.disable_guard_check()
     unguarded: Callable[..., ResultT] = graph
     return unguarded
+
+
+def _product_pass() -> dict[str, Callable[..., object]]:
+    """Return the compiler's option that rewrites matrix products, where it can be had."""
+    if not torch._C._has_mkldnn:
+        return {}
+    try:
+        from rl_core._products import ProductPass
+    except (ImportError, AttributeError):  # another torch has other insides
+        return {}
+    return {"post_grad_custom_post_pass": ProductPass()}
 
 
 def check_compiler(device: torch.device) -> None:

@@ -81,6 +81,8 @@ def new_optimizer_state(config: OptimizerConfig, parameters: Tensor) -> Optimize
     if config.name in ("adam", "adamw"):
         return {
             "step": step,
+            "beta1_power": torch.ones_like(step),
+            "beta2_power": torch.ones_like(step),
             "exp_avg": torch.zeros_like(parameters),
             "exp_avg_sq": torch.zeros_like(parameters),
         }
@@ -112,15 +114,13 @@ def optimizer_step(
         learning_rate: 0-dim.
         apply: 0-dim bool; where False neither parameters nor state change.
     """
-    if config.name in ("adam", "adamw") and not torch.compiler.is_compiling():
-        skip = (~apply).to(torch.float32)
-        _adam(config, parameters, gradient, state, learning_rate, found_inf=skip)
+    if config.name in ("adam", "adamw"):
+        adam_step = _adam_in_graph if torch.compiler.is_compiling() else _fused_adam
+        adam_step(config, parameters, gradient, state, learning_rate, apply)
         return
     moved = parameters.clone()
     moved_state = {name: value.clone() for name, value in state.items()}
-    if config.name in ("adam", "adamw"):
-        _adam(config, moved, gradient, moved_state, learning_rate, found_inf=None)
-    elif config.name == "rmsprop":
+    if config.name == "rmsprop":
         rmsprop(
             [moved],
             [gradient],
@@ -147,14 +147,13 @@ def optimizer_step(
         value.copy_(torch.where(apply, moved_state[name], value))
 
 
-def _adam(
+def _fused_adam(
     config: OptimizerConfig,
     parameters: Tensor,
     gradient: Tensor,
     state: Mapping[str, Tensor],
     learning_rate: Tensor,
-    *,
-    found_inf: Tensor | None,
+    apply: Tensor,
 ) -> None:
     adam(
         [parameters],
@@ -164,10 +163,10 @@ def _adam(
         [],
         [state["step"]],
         foreach=False,
-        capturable=found_inf is None,
+        capturable=False,
         differentiable=False,
-        fused=found_inf is not None,
-        found_inf=found_inf,
+        fused=True,
+        found_inf=(~apply).to(torch.float32),
         has_complex=False,
         decoupled_weight_decay=config.name == "adamw",
         amsgrad=False,
@@ -178,6 +177,43 @@ def _adam(
         eps=config.eps,
         maximize=False,
     )
+    for beta, power in ((config.beta1, "beta1_power"), (config.beta2, "beta2_power")):
+        state[power].copy_(beta ** state["step"])
+
+
+def _adam_in_graph(
+    config: OptimizerConfig,
+    parameters: Tensor,
+    gradient: Tensor,
+    state: Mapping[str, Tensor],
+    learning_rate: Tensor,
+    apply: Tensor,
+) -> None:
+    """Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, Algorithm 1.
+
+    The powers of the betas are kept, because a graph would raise them anew for every few numbers.
+    """
+    moved = parameters
+    if config.weight_decay > 0.0 and config.name == "adamw":
+        moved = moved * (1.0 - learning_rate * config.weight_decay)
+    elif config.weight_decay > 0.0:
+        gradient = gradient + config.weight_decay * parameters
+    powers = state["beta1_power"] * config.beta1, state["beta2_power"] * config.beta2
+    first = torch.lerp(state["exp_avg"], gradient, 1.0 - config.beta1)
+    second = config.beta2 * state["exp_avg_sq"] + (1.0 - config.beta2) * gradient.square()
+    rate = learning_rate / (1.0 - powers[0])
+    scale = torch.rsqrt(1.0 - powers[1])
+    moved = moved - rate * first / (second.sqrt() * scale + config.eps)
+    changed = {
+        "step": state["step"] + 1.0,
+        "beta1_power": powers[0],
+        "beta2_power": powers[1],
+        "exp_avg": first,
+        "exp_avg_sq": second,
+    }
+    parameters.copy_(torch.where(apply, moved, parameters))
+    for name, value in changed.items():
+        state[name].copy_(torch.where(apply, value, state[name]))
 
 
 def _sgd(
