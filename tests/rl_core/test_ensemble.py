@@ -14,7 +14,7 @@ def test_each_member_is_a_network_of_its_own() -> None:
     for member in range(3):
         x = features
         for k in range(3):
-            x = x @ ensemble.weights[k][member] + ensemble.biases[k][member]
+            x = x @ ensemble.weights[k][member].T + ensemble.biases[k][member]
             x = torch.tanh(x) if k < 2 else x
         torch.testing.assert_close(values[member], x)
     assert not torch.equal(values[0], values[1])
@@ -32,7 +32,7 @@ def test_batch_axes_are_kept() -> None:
 def test_every_member_is_orthogonal_by_itself() -> None:
     ensemble = EnsembleMLP(2, 8, (4,), 1)
     for weight in ensemble.weights[0]:
-        torch.testing.assert_close(weight.T @ weight, 2.0 * torch.eye(4))
+        torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(4))
     assert all(bool(bias.eq(0.0).all()) for bias in ensemble.biases)
 
 

@@ -160,15 +160,15 @@ def test_an_environment_that_fails_to_build_in_its_worker_is_named() -> None:
 
 
 def test_auto_takes_the_native_form_and_falls_back_to_sync() -> None:
-    zeros = np.zeros(2, np.int64)
-
-    def resets_in_next_step(**kwargs: object) -> bool:
-        with make_vec("CartPole-v1", 2, seed=0, **kwargs) as envs:  # type: ignore[arg-type]  # a subset
+    def resets_in_next_step(num_envs: int = 6, **kwargs: object) -> bool:
+        with make_vec("CartPole-v1", num_envs, seed=0, **kwargs) as envs:  # type: ignore[arg-type]  # a subset
             envs.reset()
+            zeros = np.zeros(num_envs, np.int64)
             return not all(np.asarray(envs.step(zeros).valid).all() for _ in range(30))
 
     assert resets_in_next_step()
     assert resets_in_next_step(env_kwargs={"sutton_barto_reward": True})
+    assert not resets_in_next_step(5)
     assert not resets_in_next_step(wrappers=[MaskVelocity])
     assert not resets_in_next_step(vectorization="sync")
 

@@ -20,6 +20,8 @@ from rl_envs.workers import WorkerVectorEnv
 VECTORIZATIONS = ("auto", "sync", "async", "native")
 
 _TIMEOUT_S = 60.0
+_MANY = 6
+"""Environments from which a native form is faster than stepping them one by one (CartPole-v1)."""
 
 
 def make_vec(
@@ -41,9 +43,9 @@ def make_vec(
         seed: used by the first `reset` that is given none.
         vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` each in a
             process of its own, which pays when a step takes longer than about 0.1 ms. ``"native"``
-            is the vectorised form that some ids have, ``"auto"`` native where there is one that
-            takes the arguments, and sync elsewhere. Sync and async reset a row in the step that
-            ends its episode; native forms commonly in the next (see `EnvStep`).
+            is the vectorised form that some ids have, ``"auto"`` native from 6 on where there is
+            one that takes the arguments, and sync elsewhere. Sync and async reset a row in the step
+            that ends its episode; native forms commonly in the next (see `EnvStep`).
         env_kwargs: what each environment is built with.
         wrappers: applied to each environment in this order, the last one outermost.
         check: look in every step for NaN, infinity and categories that do not exist, and for
@@ -73,7 +75,10 @@ def make_vec(
         if env_kwargs:
             options["env_kwargs"] = dict(env_kwargs)
         component = ComponentSpec("env", env, options)
-    if vectorization == "native" or (vectorization == "auto" and maker.has_native_vector):
+    is_many = num_envs >= _MANY
+    if vectorization == "native" or (
+        vectorization == "auto" and is_many and maker.has_native_vector
+    ):
         native = maker.native_vector(num_envs)
         return GymVecEnv(native, seed=seed, check=check, component=component)
     if vectorization == "async":

@@ -51,7 +51,7 @@ class EnsembleMLP(nn.Module):
         self._activate = activation_function(activation)
         gains = [*[math.sqrt(2.0)] * len(hidden_sizes), out_gain]
         self.weights = nn.ParameterList(
-            _orthogonal_weights(num_members, a, b, gain)
+            _orthogonal_weights(num_members, b, a, gain)
             for (a, b), gain in zip(itertools.pairwise(widths), gains, strict=True)
         )
         self.biases = nn.ParameterList(
@@ -68,14 +68,14 @@ class EnsembleMLP(nn.Module):
         x = features.reshape(1, -1, features.shape[-1]).expand(self.num_members, -1, -1)
         last = len(self.weights) - 1
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
+            x = torch.baddbmm(bias, x, weight.mT)
             if k < last:
                 x = self._activate(x)
         return x.view(self.num_members, *batch, self.out_features)
 
 
 def _orthogonal_weights(num_members: int, rows: int, columns: int, gain: float) -> nn.Parameter:
-    """Draw matrices `(E, rows, columns)`, each orthogonal by itself."""
+    """Draw matrices `(E, rows, columns)`, each orthogonal by itself, as linear layers have them."""
     weights = torch.empty(num_members, rows, columns)
     for weight in weights:
         nn.init.orthogonal_(weight, gain)
