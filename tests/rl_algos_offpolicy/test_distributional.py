@@ -123,6 +123,7 @@ def test_categorical_dqn_moves_the_best_actions_distribution() -> None:
     divergence = cross_entropy + sum(p * math.log(p) for p in expected[1:])
     assert output.samples["td_error"].tolist() == pytest.approx([divergence], rel=1e-4)
     assert output.metrics["value/mean"].item() == pytest.approx(2.0)
+    assert output.metrics["value/at_range_ends"].item() == pytest.approx(expected[2])
     ended = algorithm.target(_batch(0, terminated=True), {})
     assert ended[0].tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
 

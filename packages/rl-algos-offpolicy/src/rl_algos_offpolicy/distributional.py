@@ -65,6 +65,10 @@ class ReturnDistribution(nn.Module, ABC):
             The loss, and the error that priorities go by, which is at least 0; each `(C, N)`.
         """
 
+    def metrics(self, target: Tensor) -> dict[str, Tensor]:
+        """Return what a target tells of the options, 0-dim, by path; nothing by default."""
+        return {}
+
 
 class CategoricalReturns(ReturnDistribution):
     """Probabilities of evenly spaced returns; the outputs are their logits.
@@ -106,6 +110,10 @@ class CategoricalReturns(ReturnDistribution):
         cross_entropy = categorical_cross_entropy(outputs, target)
         entropy = torch.special.entr(target).sum(-1)
         return cross_entropy, (cross_entropy.detach() - entropy).clamp(min=0.0)
+
+    def metrics(self, target: Tensor) -> dict[str, Tensor]:
+        """Return how probable the outermost atoms are, where returns out of range end up."""
+        return {"value/at_range_ends": (target[:, 0] + target[:, -1]).mean()}
 
 
 class QuantileReturns(ReturnDistribution):

@@ -190,12 +190,13 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         outputs = critics.outputs(batch.observation, noise=noise.get("online"))
         taken = of_action(outputs, batch.action)
         target = self.target(batch, noise)
+        metrics = {"value/mean": critics.expected(taken).mean()}
         if critics.returns is None:
             error, absolute = _value_errors(taken, target, self.config.loss)
         else:
             error, absolute = critics.returns.errors(taken, target)
-        loss = weighted_mean(error.sum(0), batch)
-        metrics = {"loss/critic": loss, "value/mean": critics.expected(taken).mean()}
+            metrics |= critics.returns.metrics(target)
+        metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)
         if not self.actor.config.noisy:
             metrics["policy/epsilon"] = self.hyper["epsilon"]
         return LossOutput(loss, metrics, {"td_error": absolute.mean(0)})
