@@ -290,6 +290,25 @@ def test_another_optimiser_takes_over_the_defaults_that_it_uses() -> None:
     assert (sgd["name"], sgd["eps"], sgd["momentum"]) == ("sgd", 1e-8, 0.5)
 
 
+def test_tables_of_a_preset_can_be_given_in_part() -> None:
+    options: dict[str, dict[str, Json]] = {
+        "storage": {"prioritized": {"alpha": 0.7}},
+        "algorithm": {"optimizer": {"beta1": 0.8}},
+    }
+    recipe = compose("rainbow", "CartPole-v1", options)
+    prioritized, optimizer = recipe.storage["prioritized"], recipe.algorithm["optimizer"]
+    assert isinstance(prioritized, dict)
+    assert isinstance(optimizer, dict)
+    assert (prioritized["alpha"], prioritized["beta"]) == (0.7, "linear(0.4, 1.0)")
+    assert (optimizer["beta1"], optimizer["eps"]) == (0.8, 1.5e-4)
+    sgd: dict[str, dict[str, Json]] = {"algorithm": {"optimizer": {"name": "sgd"}}}
+    optimizer = compose("rainbow", "CartPole-v1", sgd).algorithm["optimizer"]
+    assert isinstance(optimizer, dict)
+    assert (optimizer["name"], optimizer["eps"]) == ("sgd", 1e-8)
+    uniform: dict[str, dict[str, Json]] = {"storage": {"prioritized": "none"}}
+    assert compose("rainbow", "CartPole-v1", uniform).storage["prioritized"] == "none"
+
+
 def test_the_action_space_is_the_environments() -> None:
     agent = rl_core.make("ppo", "Pendulum-v1", seed=0, options=SMALL)
     assert isinstance(agent.actor.action_space, spaces.Box)

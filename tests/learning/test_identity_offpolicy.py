@@ -73,16 +73,52 @@ def test_it_learns_to_answer_what_it_sees(
     kind: str,
     make_storage: Callable[[], ReplayBuffer],
 ) -> None:
+    options = OffPolicyActorConfig(
+        policy=policy, hidden_sizes=(32,), num_critics=1 if policy == "greedy" else 2
+    )
+    _check_it_learns(make_algorithm, options, kind, make_storage())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"distribution": "categorical", "num_atoms": 11, "value_range": (-1.0, 3.0)},
+        {"distribution": "quantile", "num_quantiles": 20},
+        {"noisy": True},
+        {
+            "distribution": "categorical",
+            "num_atoms": 11,
+            "value_range": (-1.0, 3.0),
+            "noisy": True,
+            "dueling": True,
+        },
+    ],
+    ids=["categorical", "quantile", "noisy", "rainbow"],
+)
+def test_every_kind_of_critic_learns_to_answer_what_it_sees(options: dict[str, object]) -> None:
+    config = OffPolicyActorConfig(
+        policy="greedy",
+        hidden_sizes=(32,),
+        num_critics=1,
+        **options,  # type: ignore[arg-type]  # of many types
+    )
+    storage = ReplayBuffer(5000, n_step=3, prioritized=PrioritizedConfig())
+    _check_it_learns(_dqn, config, "discrete", storage)
+
+
+def _check_it_learns(
+    make_algorithm: Callable[[OffPolicyActor], AnyAlgorithm],
+    config: OffPolicyActorConfig,
+    kind: str,
+    storage: ReplayBuffer,
+) -> None:
     make_env = partial(IdentityEnv, IDENTITY_SPACES[kind])
     envs = make_gym_vec(make_env, NUM_ENVS, seed=0)
     torch.manual_seed(0)
-    config = OffPolicyActorConfig(
-        policy=policy, hidden_sizes=(32,), num_critics=1 if policy == "greedy" else 2
-    )
     actor = OffPolicyActor(envs.single_observation_space, envs.single_action_space, config)
     algorithm = make_algorithm(actor)
     options = TrainerConfig(compile="off", num_threads=1)
-    Trainer(envs, algorithm, make_storage(), config=options, seed=0).train(total_steps=4000)
+    Trainer(envs, algorithm, storage, config=options, seed=0).train(total_steps=4000)
     envs.close()
     test_envs = make_gym_vec(make_env, NUM_ENVS, seed=1)
     score = evaluate_policy(algorithm, test_envs, 100).mean

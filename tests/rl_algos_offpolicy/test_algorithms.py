@@ -101,6 +101,41 @@ class TestSoftDQN(OffPolicySuite):
         return DQN(_actor(seed, CATEGORIES, policy="greedy", num_critics=2), config)
 
 
+class TestCategoricalNoisyDQN(OffPolicySuite):
+    """Rainbow's networks: everything at once."""
+
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> DQN:
+        options = {
+            "dueling": True,
+            "distribution": "categorical",
+            "num_atoms": 7,
+            "value_range": (-2.0, 3.0),
+            "noisy": True,
+        }
+        actor = _actor(seed, CATEGORIES, policy="greedy", num_critics=1, **options)
+        return DQN(actor, DQNConfig(target_update_every=2))
+
+
+class TestQuantileDQN(OffPolicySuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> DQN:
+        config = DQNConfig(target_update_every=2, clip_reward=1.0)
+        options = {"distribution": "quantile", "num_quantiles": 5}
+        return DQN(_actor(seed, CATEGORIES, policy="greedy", num_critics=2, **options), config)
+
+
+class TestNoisyDQN(OffPolicySuite):
+    __test__ = True
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> DQN:
+        config = DQNConfig(target_update_every=2, double=False)
+        return DQN(_actor(seed, CATEGORIES, policy="greedy", num_critics=2, noisy=True), config)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "policy", "space"),
     [

@@ -60,8 +60,8 @@ def test_dqn_bootstraps_from_the_best_action() -> None:
     algorithm = DQN(_q_actor(), DQNConfig(gamma=0.5, double=False))
     batch = _batch(torch.tensor([1]))
     # Q(2, ·) = (2, 1, 3): 1 + 0.5 * 2 + 0.25 * 3
-    assert algorithm.target(batch).tolist() == [2.75]
-    assert algorithm.target(_batch(torch.tensor([1]), terminated=True)).tolist() == [2.0]
+    assert algorithm.target(batch, {}).tolist() == [2.75]
+    assert algorithm.target(_batch(torch.tensor([1]), terminated=True), {}).tolist() == [2.0]
     assert algorithm.loss(batch, {}).loss.item() == pytest.approx(1.75 - 0.5)  # Huber of 1 - 2.75
     square = DQN(_q_actor(), DQNConfig(gamma=0.5, double=False, loss="square"))
     assert square.loss(batch, {}).loss.item() == pytest.approx(0.5 * 1.75**2)
@@ -75,15 +75,15 @@ def test_double_dqn_lets_the_online_network_choose() -> None:
     algorithm.target_critics.values.biases[0].data = torch.tensor([[[7.0, 1.0, 5.0]]])
     batch = _batch(torch.tensor([1]))
     # The target's best is the first, worth 9; the online network takes the third, worth 3.
-    assert algorithm.target(batch).tolist() == [2.75]
+    assert algorithm.target(batch, {}).tolist() == [2.75]
     algorithm.config = DQNConfig(gamma=0.5, double=False)
-    assert algorithm.target(batch).tolist() == [1.0 + 1.0 + 0.25 * 9.0]
+    assert algorithm.target(batch, {}).tolist() == [1.0 + 1.0 + 0.25 * 9.0]
 
 
 def test_dqn_scales_rewards_before_it_clips_them() -> None:
     algorithm = DQN(_q_actor(), DQNConfig(gamma=0.5, reward_scale=3.0, clip_reward=4.0))
     # 3 and 6, which is cut to 4
-    assert algorithm.target(_batch(torch.tensor([1]), terminated=True)).tolist() == [5.0]
+    assert algorithm.target(_batch(torch.tensor([1]), terminated=True), {}).tolist() == [5.0]
 
 
 def test_dqn_explores_with_probability_epsilon() -> None:

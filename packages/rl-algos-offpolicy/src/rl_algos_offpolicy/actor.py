@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_algos_offpolicy.critics import Critics
+from rl_algos_offpolicy.critic_config import CriticConfig
+from rl_algos_offpolicy.critics import Critics, of_action
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
@@ -25,7 +26,7 @@ PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OffPolicyActorConfig:
+class OffPolicyActorConfig(CriticConfig):
     """The networks of an `OffPolicyActor`.
 
     Attributes:
@@ -41,7 +42,7 @@ class OffPolicyActorConfig:
         image_features: width of each image's features.
 
     Raises:
-        ConfigError: when a value is out of range.
+        ConfigError: when a value is out of range, or an option belongs to what is not chosen.
     """
 
     policy: PolicyKind = "stochastic"
@@ -54,8 +55,15 @@ class OffPolicyActorConfig:
     image_features: int = 512
 
     def __post_init__(self) -> None:
+        CriticConfig.__post_init__(self)
         check_choice(self, "policy", get_args(PolicyKind))
         check_ranges(self, counts=("num_critics", "image_features"))
+        for option, off in (("distribution", "none"), ("noisy", False)):
+            if self.policy != "greedy" and getattr(self, option) != off:
+                raise ConfigError(
+                    f"{option}={getattr(self, option)!r} needs the policy 'greedy', got "
+                    f"'{self.policy}'"
+                )
 
 
 class Policy(nn.Module):
@@ -145,10 +153,7 @@ class OffPolicyActor(Actor):
     def q_values(self, observation: Observation, action: Tensor | None, state: State) -> Tensor:
         """Return the values of given actions, or of all discrete ones; see `Actor.q_values`."""
         values: Tensor = self.critics(observation, action)
-        if action is None or not self.is_discrete:
-            return values
-        index = action.expand(values.shape[:-1]).unsqueeze(-1)
-        return values.gather(-1, index).squeeze(-1)
+        return values if action is None or not self.is_discrete else of_action(values, action)
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Scale to the bounds, or count from the space's first category."""
@@ -229,6 +234,8 @@ class OffPolicyActor(Actor):
             action_size=0 if self.is_discrete else self.action_spec.shape[0],
             num_actions=self.num_actions if self.is_discrete else 1,
             dueling=config.dueling,
+            returns=config.returns,
+            noisy_sigma=config.sigma,
         )
 
 

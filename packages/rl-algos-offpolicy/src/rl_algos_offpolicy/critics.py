@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.ensemble import EnsembleMLP
 from rl_core.nn.mlp import Activation
+from rl_core.nn.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_core.types import Observation
 
 
@@ -26,6 +28,11 @@ class Critics(nn.Module):
         num_actions: outputs of each critic; 1 where the action is an input.
         dueling: value and advantages as streams of their own (Wang et al. 2016,
             https://arxiv.org/abs/1511.06581, Eq. 9); each has its own layers.
+        returns: what is answered for each discrete action; None for its expected return.
+        noisy_sigma: σ₀ of noisy layers; None for plain ones.
+
+    Attributes:
+        noise_size: K, how many numbers make one critic's weights noisy; 0 without noisy layers.
     """
 
     def __init__(
@@ -38,41 +45,114 @@ class Critics(nn.Module):
         action_size: int = 0,
         num_actions: int = 1,
         dueling: bool = False,
+        returns: ReturnDistribution | None = None,
+        noisy_sigma: float | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
+        self.returns = returns
         self._takes_action = action_size > 0
         self._is_scalar = num_actions == 1 and action_size > 0
         width = feature_size(encoder) + action_size
-        self.values = EnsembleMLP(
-            num_critics, width, hidden_sizes, num_actions, activation=activation
-        )
-        self.baseline = (
-            EnsembleMLP(num_critics, width, hidden_sizes, 1, activation=activation)
-            if dueling
-            else None
-        )
+        num_outputs = 1 if returns is None else returns.num_outputs
 
-    def forward(self, observation: Observation, action: Tensor | None = None) -> Tensor:
-        """Evaluate actions.
+        def network(out_features: int) -> EnsembleMLP | NoisyEnsembleMLP:
+            sizes = num_critics, width, hidden_sizes, out_features
+            if noisy_sigma is None:
+                return EnsembleMLP(*sizes, activation=activation)
+            return NoisyEnsembleMLP(*sizes, activation=activation, initial_sigma=noisy_sigma)
+
+        self.values = network(num_actions * num_outputs)
+        self.baseline = network(num_outputs) if dueling else None
+        parts = (self.values, self.baseline)
+        self._noise_sizes = [n.noise_size for n in parts if isinstance(n, NoisyEnsembleMLP)]
+        self.noise_size = sum(self._noise_sizes)
+
+    def forward(
+        self,
+        observation: Observation,
+        action: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """Evaluate actions by their expected returns.
 
         Args:
             observation: with any batch axes.
             action: shape `(*batch, A)`; None where all actions are evaluated.
+            noise: see `outputs`.
 
         Returns:
             Shape `(C, *batch)`, or `(C, *batch, n)` for all n actions.
+        """
+        return self.expected(self.outputs(observation, action, noise))
+
+    def outputs(
+        self,
+        observation: Observation,
+        action: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """Answer what is learned: expected returns, or the numbers of their distributions.
+
+        Args:
+            observation: with any batch axes.
+            action: shape `(*batch, A)`; None where all actions are evaluated.
+            noise: of noisy layers, shape `(C, K)`, or `(*batch, C, K)` for weights of each row's
+                own; None takes the mean weights.
+
+        Returns:
+            As `forward`, with one more axis at the end where returns have a distribution.
         """
         features = self.encoder(observation)
         if self._takes_action:
             assert action is not None
             features = torch.cat([features, action], -1)
-        values: Tensor = self.values(features)
+        own, common = self._inputs(features, noise)
+        values: Tensor = self.values(*own)
+        if self.returns is not None:
+            values = values.reshape(*values.shape[:-1], -1, self.returns.num_outputs)
         if self.baseline is not None:
-            values = self.baseline(features) + values - values.mean(-1, keepdim=True)
+            baseline = self.baseline(*common)
+            if self.returns is None:
+                values = baseline + values - values.mean(-1, keepdim=True)
+            else:
+                values = baseline.unsqueeze(-2) + values - values.mean(-2, keepdim=True)
         return values.squeeze(-1) if self._is_scalar else values
+
+    def expected(self, outputs: Tensor) -> Tensor:
+        """Return the expected returns of what `outputs` answered, for all or for given actions."""
+        return outputs if self.returns is None else self.returns.expected(outputs)
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw the noise of noisy layers, shape `(*batch_shape, C, K)`."""
+        shape = (*batch_shape, self.values.num_members, self.noise_size)
+        return draw_weight_noise(shape, generator)
+
+    def _inputs(
+        self, features: Tensor, noise: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return what the networks of values and baseline are called with."""
+        if noise is None:
+            return (features,), (features,)
+        own, *common = torch.split(noise, self._noise_sizes, -1)
+        return (features, own), (features, *common)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoder's running statistics, where it has any."""
         if isinstance(self.encoder, ObservationEncoder):
             self.encoder.update_normalization(observation, mask)
+
+
+def of_action(outputs: Tensor, action: Tensor) -> Tensor:
+    """Pick what critics answer for given discrete actions.
+
+    Args:
+        outputs: shape `(C, *batch, n)`, with any axes after it.
+        action: shape `(*batch)`, int.
+
+    Returns:
+        The same without the axis of actions.
+    """
+    dim = 1 + action.dim()
+    index = action.reshape(1, *action.shape, *[1] * (outputs.dim() - dim))
+    return torch.take_along_dim(outputs, index, dim).squeeze(dim)

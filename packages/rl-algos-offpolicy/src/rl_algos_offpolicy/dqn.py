@@ -1,7 +1,8 @@
 r"""Deep Q-learning, with its usual improvements as options.
 
 Source: Mnih et al. 2015, https://doi.org/10.1038/nature14236; double: van Hasselt et al. 2016,
-https://arxiv.org/abs/1509.06461.
+https://arxiv.org/abs/1509.06461; noisy networks: Fortunato et al. 2018,
+https://arxiv.org/abs/1706.10295, Eq. (15) and (16).
 
 (1) $y = r + \gamma\,(1 - d) \max_{a'} Q_{\theta'}(s', a')$
 
@@ -9,13 +10,17 @@ https://arxiv.org/abs/1509.06461.
 
 (3) $L = \mathbb{E}[h(Q_\theta(s, a) - y)]$ with h Huber's loss or half the square
 
+Where the actor's critics learn a distribution of returns, Q is its mean, the distribution that
+follows is moved like y, and the loss is that of `rl_algos_offpolicy.distributional`. Where they are
+noisy, θ, θ' and the θ that chooses in (2) each have noise of their own, one sample per batch.
+
 Deviations from the paper: targets are copied every so many gradient steps, or move softly; y
 discounts several rewards when the storage gathers several steps.
 """
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -25,19 +30,24 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_algos_offpolicy.critics import of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
-from rl_algos_offpolicy.losses import absolute_error, bootstrapped_target, weighted_mean
-from rl_core.actor import ActionOutput
+from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
+from rl_core.actor import ActionOutput, Actor
+from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.ranges import check_choice, check_ranges
-from rl_core.schedules import Piecewise
+from rl_core.schedules import Constant, Piecewise
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]
 """h of Eq. (3)."""
+
+USUAL_EPSILON = Piecewise(((0.0, 1.0), (0.1, 0.05)))
+"""The probability of a random action when none is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,16 +56,17 @@ class DQNConfig(OffPolicyConfig):
 
     Attributes:
         learning_rate: of the critics.
-        epsilon: probability of a uniformly random action while collecting.
+        epsilon: probability of a uniformly random action while collecting; None takes 1 to 0.05
+            over the first tenth of the run, and 0 where the critics are noisy.
         double: Eq. (2) instead of Eq. (1).
-        loss: h of Eq. (3).
+        loss: h of Eq. (3); critics that learn a distribution have a loss of their own.
         clip_reward: bound of scaled rewards that are learned from; None does not bound them.
         tau: how far the target moves; 1 copies.
         target_update_every: gradient steps between its moves.
     """
 
     learning_rate: Scheduled = 1e-3
-    epsilon: Scheduled = field(default_factory=lambda: Piecewise(((0.0, 1.0), (0.1, 0.05))))
+    epsilon: Scheduled | None = None
     double: bool = True
     loss: ErrorLoss = "huber"
     clip_reward: Scheduled | None = None
@@ -84,18 +95,24 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         config: options.
 
     Raises:
-        ConfigError: when the policy is not greedy, or add-ons are given: there is no policy loss.
+        ConfigError: when the policy is not greedy, an option does not fit the actor's critics, or
+            add-ons are given: there is no policy loss.
     """
 
     actor: OffPolicyActor
 
+    def __init__(
+        self,
+        actor: Actor,
+        config: DQNConfig | None = None,
+        *,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
+    ) -> None:
+        super().__init__(actor, _fitted(actor, config or DQNConfig()), add_ons=add_ons)
+
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics."""
         actor = self.actor
-        if not isinstance(actor, OffPolicyActor) or actor.config.policy != "greedy":
-            raise ConfigError(
-                "DQN needs an OffPolicyActor with a greedy policy; set actor.policy to 'greedy'"
-            )
         if len(self.add_ons):
             raise ConfigError("DQN has no policy loss to add terms to; leave add_ons out")
         self.target_critics = copy.deepcopy(actor.critics)
@@ -137,7 +154,9 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         )
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw, for each action, two uniform numbers: whether to explore, and how."""
+        """Draw the weights' noise, or for each action whether to explore, and how."""
+        if self.actor.config.noisy:
+            return self.actor.critics.draw_noise(batch_shape, generator)
         return torch.rand((*batch_shape, 2), generator=generator, device=self.device)
 
     def explore(
@@ -147,7 +166,10 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         noise: Tensor,
         episode_start: Tensor | None = None,
     ) -> ActionOutput:
-        """Take a random action with probability ε, and else the one of highest value."""
+        """Be greedy with noisy weights, or take a random action with probability ε."""
+        if self.actor.config.noisy:
+            action = self.actor.critics(observation, noise=noise)[0].argmax(-1)
+            return ActionOutput(action, self.actor.to_env_action(action), None, state)
         whether, which = noise.unbind(-1)
         greedy = self.actor.critics(observation)[0].argmax(-1)
         # A draw near 1 may round up to the number of actions.
@@ -155,34 +177,86 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         action = torch.where(whether < self.hyper["epsilon"], random, greedy)
         return ActionOutput(action, self.actor.to_env_action(action), None, state)
 
+    def draw_update_noise(self, batch: ReplayBatch) -> Noise:
+        """Draw the noise of the three networks of (2) and (3), where they are noisy."""
+        if not self.actor.config.noisy:
+            return {}
+        names = ("online", "target", "choice") if self.config.double else ("online", "target")
+        return {name: self.actor.critics.draw_noise((), self.generator) for name in names}
+
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
-        """Eq. (3)."""
-        target = self.target(batch)
-        values = self.actor.q_values(batch.observation, batch.action, {})
-        goal = target.expand_as(values)
-        error = (
-            F.huber_loss(values, goal, reduction="none")
-            if self.config.loss == "huber"
-            else 0.5 * (values - goal).square()
-        )
-        loss = weighted_mean(error.sum(0), batch)
-        metrics = {
-            "loss/critic": loss,
-            "value/mean": values.mean(),
-            "policy/epsilon": self.hyper["epsilon"],
-        }
-        return LossOutput(loss, metrics, {"td_error": absolute_error(values.detach(), target)})
+        """Eq. (3), or that of the distribution of returns."""
+        critics = self.actor.critics
+        outputs = critics.outputs(batch.observation, noise=noise.get("online"))
+        taken = of_action(outputs, batch.action)
+        target = self.target(batch, noise)
+        metrics = {"value/mean": critics.expected(taken).mean()}
+        if critics.returns is None:
+            error, absolute = _value_errors(taken, target, self.config.loss)
+        else:
+            error, absolute = critics.returns.errors(taken, target)
+            metrics |= critics.returns.metrics(target)
+        metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)
+        if not self.actor.config.noisy:
+            metrics["policy/epsilon"] = self.hyper["epsilon"]
+        return LossOutput(loss, metrics, {"td_error": absolute.mean(0)})
 
     @torch.no_grad()
-    def target(self, batch: ReplayBatch) -> Tensor:
-        """Eq. (1) or (2), shape `(N,)`; of several critics, the smallest value counts."""
-        following = batch.next_observation
-        values = self.target_critics(following).amin(0)
-        if self.config.double:
-            best = self.actor.critics(following)[0].argmax(-1, keepdim=True)
-            next_value = values.gather(-1, best).squeeze(-1)
-        else:
-            next_value = values.amax(-1)
-        return bootstrapped_target(
-            batch, next_value, self.hyper, clips_reward=self.config.clip_reward is not None
+    def target(self, batch: ReplayBatch, noise: Noise) -> Tensor:
+        """Eq. (1) or (2), shape `(N,)`, or the moved distribution, `(N, K)`.
+
+        Of several target critics the one that expects least counts.
+        """
+        critics, following = self.target_critics, batch.next_observation
+        outputs = critics.outputs(following, noise=noise.get("target"))
+        values = (
+            self.actor.critics(following, noise=noise.get("choice"))[0]
+            if self.config.double
+            else critics.expected(outputs).amin(0)
         )
+        after = of_action(outputs, values.argmax(-1))
+        clips_reward = self.config.clip_reward is not None
+        if critics.returns is None:
+            return bootstrapped_target(batch, after.amin(0), self.hyper, clips_reward=clips_reward)
+        least = critics.expected(after).argmin(0)
+        return critics.returns.target(
+            torch.take_along_dim(after, least.reshape(1, -1, 1), 0).squeeze(0),
+            scaled_reward(batch, self.hyper, clips_reward=clips_reward),
+            batch.num_steps,
+            batch.terminated,
+            self.hyper["gamma"],
+        )
+
+
+def _value_errors(values: Tensor, target: Tensor, h: ErrorLoss) -> tuple[Tensor, Tensor]:
+    """Return h of Eq. (3) and the absolute error, each `(C, N)`."""
+    goal = target.expand_as(values)
+    error = (
+        F.huber_loss(values, goal, reduction="none")
+        if h == "huber"
+        else 0.5 * (values - goal).square()
+    )
+    return error, (values.detach() - goal).abs()
+
+
+def _fitted(actor: Actor, config: DQNConfig) -> DQNConfig:
+    """Check an actor and a config against each other; say what ε is where nobody did."""
+    if not isinstance(actor, OffPolicyActor) or actor.config.policy != "greedy":
+        raise ConfigError(
+            "DQN needs an OffPolicyActor with a greedy policy; set actor.policy to 'greedy'"
+        )
+    if not isinstance(config, DQNConfig):
+        return config
+    if actor.config.distribution != "none" and config.loss != "huber":
+        raise ConfigError(
+            f"loss='{config.loss}' has no effect on critics with a {actor.config.distribution} "
+            "distribution, which have a loss of their own; leave it out"
+        )
+    if not actor.config.noisy:
+        return replace(config, epsilon=USUAL_EPSILON) if config.epsilon is None else config
+    if config.epsilon not in (None, 0.0, Constant(0.0)):
+        raise ConfigError(
+            f"epsilon={config.epsilon} contradicts actor.noisy: noisy critics explore by "
+            "themselves; leave epsilon out"
+        )
+    return replace(config, epsilon=None)

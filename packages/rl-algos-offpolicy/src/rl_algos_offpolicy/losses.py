@@ -21,11 +21,28 @@ def bootstrapped_target(
     Returns:
         Shape `(N,)`.
     """
-    reward = batch.reward * hyper["reward_scale"]
-    if clips_reward:
-        bound = hyper["clip_reward"]
-        reward = reward.clamp(-bound, bound)
+    reward = scaled_reward(batch, hyper, clips_reward=clips_reward)
     return n_step_target(reward, batch.num_steps, batch.terminated, next_value, hyper["gamma"])
+
+
+def scaled_reward(
+    batch: ReplayBatch, hyper: HyperParameters, *, clips_reward: bool = False
+) -> Tensor:
+    """Return the batch's rewards as they are learned from, scaled and then clipped.
+
+    Args:
+        batch: with the rewards.
+        hyper: with ``reward_scale`` and, where rewards are clipped, ``clip_reward``.
+        clips_reward: bound the scaled rewards.
+
+    Returns:
+        Shape `(N, n)`.
+    """
+    reward = batch.reward * hyper["reward_scale"]
+    if not clips_reward:
+        return reward
+    bound = hyper["clip_reward"]
+    return reward.clamp(-bound, bound)
 
 
 def weighted_mean(values: Tensor, batch: ReplayBatch) -> Tensor:

@@ -6,7 +6,7 @@ from typing import cast
 
 from rl_cli.errors import UsageError
 from rl_core.errors import ConfigError
-from rl_core.options import overridden
+from rl_core.options import without_replaced
 from rl_core.recipe import CUSTOM, Tables, load_tables
 from rl_core.types import Json
 
@@ -109,10 +109,9 @@ def merged_sections(
         if "name" in old and "name" in new and old["name"] != new["name"]:
             old = {}  # the options of one component mean nothing to another
         merged[section] = _merged(old, new)
-    replaced = overridden(algorithm, filed["algorithm"], cast("Tables", given.get("algorithm", {})))
-    merged["algorithm"] = {
-        option: value for option, value in merged["algorithm"].items() if option in replaced
-    }
+    merged["algorithm"] = without_replaced(
+        algorithm, merged["algorithm"], cast("Tables", given.get("algorithm", {}))
+    )
     return merged
 
 

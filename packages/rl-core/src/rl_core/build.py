@@ -16,7 +16,7 @@ from rl_core.algorithm import Algorithm, AnyAlgorithm, EnvSpec
 from rl_core.codec import construct, decode, options_of
 from rl_core.env import VecEnv, as_vec_env, checked_num_envs, make_gym_vec
 from rl_core.errors import ConfigError, DeviceError, nearest
-from rl_core.options import Sections, as_table, checked_sections, filled, overridden
+from rl_core.options import Sections, as_table, checked_sections, filled, without_replaced
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
@@ -83,9 +83,11 @@ def compose(
         name = given.pop("name", default.name)
         if not isinstance(name, str):
             raise ConfigError(f"{kind}.name must be text, got {name!r}")
-        kwargs = {**default.kwargs, **given} if name == default.name else given
-        components[kind] = filled(kind, name, kwargs)
+        components[kind] = filled(
+            kind, name, given, default.kwargs if name == default.name else None
+        )
     trainer = {**wanted.trainer, **options.get("trainer", {})}
+    given_algorithm = options.get("algorithm", {})
     env_table = _filled_env(env, {**wanted.env, **env_options})
     if "num_envs" in env_table:
         checked_num_envs(cast("int", env_table["num_envs"]))
@@ -95,7 +97,8 @@ def compose(
         algorithm=filled(
             "algorithm",
             algorithm,
-            overridden(algorithm, wanted.algorithm, options.get("algorithm", {})),
+            given_algorithm,
+            without_replaced(algorithm, wanted.algorithm, given_algorithm),
         ),
         storage=components["storage"],
         trainer=as_table(decode(TrainerConfig, trainer, "trainer")),

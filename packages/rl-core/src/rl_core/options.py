@@ -34,10 +34,10 @@ def checked_sections(options: Sections | None) -> dict[str, dict[str, Json]]:
     return {section: dict(table) for section, table in (options or {}).items()}
 
 
-def overridden(
+def without_replaced(
     algorithm: str, defaults: Mapping[str, Json], given: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Let given options win over defaults, also over one that says the same in another way.
+    """Return defaults without those that given options say in another way.
 
     Args:
         algorithm: registered name of what the options are for.
@@ -48,24 +48,26 @@ def overridden(
         PluginError: for an unknown algorithm.
     """
     replaced = _replaced(options_of(plugins.load("algorithm", algorithm)), given)
-    kept = {option: value for option, value in defaults.items() if option not in replaced}
-    return {**kept, **given}
+    return {option: value for option, value in defaults.items() if option not in replaced}
 
 
-def filled(kind: str, name: str, kwargs: Mapping[str, Json]) -> ComponentSpec:
+def filled(
+    kind: str, name: str, kwargs: Mapping[str, Json], wanted: Mapping[str, Json] | None = None
+) -> ComponentSpec:
     """Check a component's options and add its defaults.
 
     Args:
         kind: ``actor``, ``algorithm`` or ``storage``.
         name: the registered name.
-        kwargs: options.
+        kwargs: options; a table of them may be given in part.
+        wanted: what somebody wants instead of the component's own defaults.
 
     Raises:
         ConfigError: for an unknown option, or a value that does not fit.
         PluginError: for an unknown component.
     """
     cls = options_of(plugins.load(kind, name))
-    given = _with_nested_defaults(cls, kwargs)
+    given = _with_nested_defaults(cls, kwargs, wanted or {})
     for other in _replaced(cls, given):
         given.setdefault(other, None)
     options = decode(cls, given, kind)
@@ -81,21 +83,28 @@ def _replaced(cls: type[object], given: Mapping[str, Json]) -> set[str]:
     return set(_ALTERNATIVES) - said if said else set()
 
 
-def _with_nested_defaults(cls: type[object], given: Mapping[str, Json]) -> dict[str, Json]:
+def _with_nested_defaults(
+    cls: type[object], given: Mapping[str, Json], wanted: Mapping[str, Json]
+) -> dict[str, Json]:
     """Complete the tables of options that are given in part, from the defaults of their owner."""
-    completed = dict(given)
+    completed = {**wanted, **given}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # options are a dataclass
         default: object = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        table = given.get(field.name)
-        if not isinstance(table, dict) or not dataclasses.is_dataclass(default):
+        table, instead = completed.get(field.name), wanted.get(field.name)
+        if not isinstance(table, dict):
             continue
-        defaults = as_table(default)
+        has_defaults = dataclasses.is_dataclass(default)
+        defaults = {
+            **(as_table(default) if has_defaults else {}),
+            **(instead if isinstance(instead, dict) else {}),
+        }
         if isinstance(default, OptimizerConfig):
-            used = options_used_by(table.get("name", default.name))
+            used = options_used_by(table.get("name", defaults["name"]))
             defaults = {option: value for option, value in defaults.items() if option in used}
-        completed[field.name] = {**defaults, **_with_nested_defaults(type(default), table)}
+        below = _with_nested_defaults(type(default), table, {}) if has_defaults else table
+        completed[field.name] = {**defaults, **below}
     return completed
 
 
