@@ -44,7 +44,7 @@ def _batch(action: Tensor, *, terminated: bool = False, weight: float = 1.0) -> 
 
 def _linear(actor: OffPolicyActor, weights: Tensor, biases: Tensor) -> None:
     """Make the critics linear in what they are given."""
-    actor.critics.values.weights[0].data = weights
+    actor.critics.values.weights[0].data = weights.mT  # rows are outputs
     actor.critics.values.biases[0].data = biases
 
 

@@ -22,17 +22,17 @@ def _by_dense_weights(
     for k, (p, q) in enumerate([(3, 4), (4, 2)]):
         into, out, noise = noise[:p], noise[p : p + q], noise[p + q :]
         weight = network.weights[k][member]
-        weight = weight + network.weight_sigmas[k][member] * torch.outer(into, out)
+        weight = weight + network.weight_sigmas[k][member] * torch.outer(out, into)
         bias = network.biases[k][member, 0] + network.bias_sigmas[k][member, 0] * out
-        x = x @ weight + bias
+        x = x @ weight.T + bias
         x = torch.tanh(x) if k == 0 else x
     return x
 
 
 def test_one_layer_by_hand() -> None:
     network = NoisyEnsembleMLP(1, 2, (), 1)
-    network.weights[0].data = torch.tensor([[[1.0], [2.0]]])
-    network.weight_sigmas[0].data = torch.tensor([[[0.5], [0.25]]])
+    network.weights[0].data = torch.tensor([[[1.0, 2.0]]])
+    network.weight_sigmas[0].data = torch.tensor([[[0.5, 0.25]]])
     network.biases[0].data = torch.tensor([[[3.0]]])
     network.bias_sigmas[0].data = torch.tensor([[[0.1]]])
     x = torch.tensor([[1.0, -1.0]])

@@ -68,14 +68,12 @@ class NoisyEnsembleMLP(nn.Module):
         self.bias_sigmas = nn.ParameterList()
         for p, q in itertools.pairwise(widths):
             bound, sigma = 1.0 / math.sqrt(p), initial_sigma / math.sqrt(p)
-            for rows, means, sigmas in (
-                (p, self.weights, self.weight_sigmas),
-                (1, self.biases, self.bias_sigmas),
+            for shape, means, sigmas in (
+                ((num_members, q, p), self.weights, self.weight_sigmas),
+                ((num_members, 1, q), self.biases, self.bias_sigmas),
             ):
-                means.append(
-                    nn.Parameter(torch.empty(num_members, rows, q).uniform_(-bound, bound))
-                )
-                sigmas.append(nn.Parameter(torch.full((num_members, rows, q), sigma)))
+                means.append(nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
+                sigmas.append(nn.Parameter(torch.full(shape, sigma)))
         self._splits = [size for pair in itertools.pairwise(widths) for size in pair]
         self.noise_size = sum(self._splits)
 
@@ -92,11 +90,11 @@ class NoisyEnsembleMLP(nn.Module):
         factors = self._factors(noise)
         last = len(self.weights) - 1
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            mean = torch.baddbmm(bias, x, weight)
+            mean = torch.baddbmm(bias, x, weight.mT)
             if noise is not None:
                 # Factorised noise scales the input and the output of a product with σ.
                 into, out = factors[2 * k], factors[2 * k + 1]
-                scaled = torch.baddbmm(self.bias_sigmas[k], x * into, self.weight_sigmas[k])
+                scaled = torch.baddbmm(self.bias_sigmas[k], x * into, self.weight_sigmas[k].mT)
                 mean = mean + out * scaled
             x = self._activate(mean) if k < last else mean
         return x.view(self.num_members, *batch, self.out_features)
