@@ -1,7 +1,7 @@
 """The storage contract: where transitions go, and where batches come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -161,6 +161,14 @@ class Storage(ABC, Generic[BatchT]):
             progress: fraction of the run that is over, in [0, 1].
         """
 
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Take in how training goes; nothing by default.
+
+        Args:
+            returns: of the training episodes that ended since the last call, oldest first, in the
+                environment's own rewards.
+        """
+
     def new_observations(self) -> tuple[Observation, Tensor]:
         """Return what was inserted since the last call, for running statistics.
 
@@ -221,6 +229,10 @@ class Storage(ABC, Generic[BatchT]):
     def live_parameters(self) -> Mapping[str, float]:
         """Return the parameters that may change while running; none by default."""
         return {}
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what is worth logging, by name; the live parameters by default."""
+        return self.live_parameters()
 
     def set_live_parameter(self, name: str, value: float) -> None:
         """Set one of `live_parameters`; the name is known to be right."""

@@ -1,6 +1,6 @@
 """The replay storage of off-policy algorithms."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,12 +21,14 @@ from rl_core.storage import (
 from rl_core.types import Observation, StateDict, map_observation
 from rl_storages._columns import Columns, replay_columns
 from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
+from rl_storages._newest import NewestSampler
 from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, UniformSampler
 from rl_storages._slices import checked_num_rows, copy_slice
 from rl_storages._windows import WindowGather
 from rl_storages.prioritized import PrioritizedConfig
+from rl_storages.recent import RecentConfig
 
 
 class ReplayBuffer(Storage[ReplayBatch]):
@@ -42,6 +44,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         n_step: rewards in a transition, at most: fewer where the episode ended, where the stored
             data breaks off, and for the newest transitions.
         prioritized: how to draw what surprised most more often; None draws all alike.
+        recent: how to draw from the newest transitions only; None draws from all.
         data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
             memory; None keeps it where batches go.
         mmap_dir: an existing directory in which the data is kept in files, for more of it than
@@ -59,6 +62,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         *,
         n_step: int = 1,
         prioritized: PrioritizedConfig | None = None,
+        recent: RecentConfig | None = None,
         data_device: str | None = None,
         mmap_dir: str | None = None,
     ) -> None:
@@ -68,6 +72,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self.size = size
         self.n_step = n_step
         self.prioritized = prioritized
+        self.recent = recent
         self.data_device = data_device
         self.mmap_dir = mmap_dir
         self._generator = torch.Generator()
@@ -111,11 +116,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         columns = Columns(specs, num_rows, spec.num_envs, device, directory)
         names = tuple(observation_columns(spec.observation))
         self._ring: ReplayRing = ReplayRing(columns, num_rows, spec.num_envs, names)
-        self._sampler: IndexSampler = (
-            UniformSampler(self._ring, generator)
-            if self.prioritized is None
-            else PrioritizedSampler(self._ring, generator, self.prioritized)
-        )
+        self._sampler = self._make_sampler(self._ring, generator)
         self._gather = WindowGather(self._ring, self.n_step)
         self._generator = generator
         self._spec = spec
@@ -190,6 +191,16 @@ class ReplayBuffer(Storage[ReplayBatch]):
         """Learn priorities, where transitions have them."""
         if isinstance(batch, ReplayBatch):
             self._sampler.learn(batch, info)
+
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Move eta by the returns of training episodes, where `RecentConfig` says so."""
+        self._allocated()
+        self._sampler.note_returns(returns)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the live parameters, and by what they move."""
+        self._allocated()
+        return self._sampler.metrics()
 
     def set_progress(self, progress: float) -> None:
         """Move schedules to a fraction of the run."""
@@ -266,6 +277,13 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self._ring.load_state_dict(saved.tree("ring"))
         self._sampler.load_state_dict(saved.tree("sampler"))
         set_generator_state(self._generator, saved.tensor("generator"))
+
+    def _make_sampler(self, ring: ReplayRing, generator: torch.Generator) -> IndexSampler:
+        if self.prioritized is not None:
+            return PrioritizedSampler(ring, generator, self.prioritized, self.recent)
+        if self.recent is not None:
+            return NewestSampler(ring, generator, self.recent)
+        return UniformSampler(ring, generator)
 
     def _allocated(self) -> StorageSpec:
         if self._spec is None:
