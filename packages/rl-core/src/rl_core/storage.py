@@ -1,7 +1,7 @@
 """The storage contract: where transitions go, and where batches come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_core.batch import Rollout, Transition
 from rl_core.errors import ConfigError, DataError, nearest
+from rl_core.goals import GoalFunctions
 from rl_core.types import Observation, StateDict
 
 BatchT = TypeVar("BatchT", covariant=True)
@@ -42,6 +43,9 @@ class StorageSpec:
         state_sizes: size of each recurrent state by name; empty when feed-forward.
         extras: what the algorithm's acting step adds, by name.
         device: where batches must be.
+        goal_functions: ask the environments how goals are rewarded; they answer None where they
+            have no goals. None where nobody can be asked.
+        scales_rewards: rewards are not the environment's own, but scaled.
     """
 
     observation: TensorSpec | Mapping[str, TensorSpec]
@@ -50,6 +54,8 @@ class StorageSpec:
     state_sizes: Mapping[str, int]
     extras: Mapping[str, TensorSpec]
     device: torch.device
+    goal_functions: Callable[[], GoalFunctions | None] | None = None
+    scales_rewards: bool = False
 
 
 class Storage(ABC, Generic[BatchT]):

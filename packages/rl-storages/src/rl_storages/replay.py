@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DeviceError
+from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import (
@@ -20,6 +21,7 @@ from rl_core.storage import (
 )
 from rl_core.types import Observation, StateDict, map_observation
 from rl_storages._columns import Columns, replay_columns
+from rl_storages._hindsight import Relabeller, checked_functions
 from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
 from rl_storages._newest import NewestSampler
 from rl_storages._priorities import PrioritizedSampler
@@ -27,6 +29,7 @@ from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, UniformSampler
 from rl_storages._slices import checked_num_rows, copy_slice
 from rl_storages._windows import WindowGather
+from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.recent import RecentConfig
 
@@ -45,6 +48,10 @@ class ReplayBuffer(Storage[ReplayBatch]):
             data breaks off, and for the newest transitions.
         prioritized: how to draw what surprised most more often; None draws all alike.
         recent: how to draw from the newest transitions only; None draws from all.
+        hindsight: how to relabel goals; None leaves them as they were.
+        her_function: how goals are rewarded, where the environment has no ``compute_reward`` or
+            another one is wanted: of achieved goals `(N, ...)`, desired goals and an empty info it
+            answers rewards `(N,)`. `GoalFunctions` say besides where episodes end.
         data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
             memory; None keeps it where batches go.
         mmap_dir: an existing directory in which the data is kept in files, for more of it than
@@ -63,6 +70,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
         n_step: int = 1,
         prioritized: PrioritizedConfig | None = None,
         recent: RecentConfig | None = None,
+        hindsight: HindsightConfig | None = None,
+        her_function: GoalFunction | GoalFunctions | None = None,
         data_device: str | None = None,
         mmap_dir: str | None = None,
     ) -> None:
@@ -73,10 +82,21 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self.n_step = n_step
         self.prioritized = prioritized
         self.recent = recent
+        self.hindsight = hindsight
+        self.her_function = her_function
+        if her_function is not None and hindsight is None:
+            raise ConfigError(
+                "her_function rewards relabelled goals, but none are; give storage.hindsight too"
+            )
         self.data_device = data_device
         self.mmap_dir = mmap_dir
         self._generator = torch.Generator()
         self._spec: StorageSpec | None = None
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether it has a function of the user's own, which no recipe can name."""
+        return self.her_function is not None
 
     @property
     def is_allocated(self) -> bool:
@@ -105,6 +125,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
         device = self._checked_device(spec.device)
         directory = self._checked_directory(device)
         specs = replay_columns(spec)
+        goals = None
+        if self.hindsight is not None:
+            goals = checked_functions(spec, self.hindsight, self.her_function)
         self._spec = None
         check_fits(
             num_rows,
@@ -117,7 +140,12 @@ class ReplayBuffer(Storage[ReplayBatch]):
         names = tuple(observation_columns(spec.observation))
         self._ring: ReplayRing = ReplayRing(columns, num_rows, spec.num_envs, names)
         self._sampler = self._make_sampler(self._ring, generator)
-        self._gather = WindowGather(self._ring, self.n_step)
+        self._relabeller = (
+            None
+            if self.hindsight is None or goals is None
+            else Relabeller(self._ring, generator, self.hindsight, goals)
+        )
+        self._gather = WindowGather(self._ring, self.n_step, self._relabeller)
         self._generator = generator
         self._spec = spec
 
@@ -221,6 +249,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self._allocated()
         self._ring.reset()
         self._sampler.reset()
+        if self._relabeller is not None:
+            self._relabeller.begin_anew()
 
     def __len__(self) -> int:
         """Return how many steps are stored of the environment with the most of them.
@@ -277,6 +307,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self._ring.load_state_dict(saved.tree("ring"))
         self._sampler.load_state_dict(saved.tree("sampler"))
         set_generator_state(self._generator, saved.tensor("generator"))
+        if self._relabeller is not None:
+            self._relabeller.begin_anew()
 
     def _make_sampler(self, ring: ReplayRing, generator: torch.Generator) -> IndexSampler:
         if self.prioritized is not None:
