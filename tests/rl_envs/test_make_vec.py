@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -266,12 +267,28 @@ def test_arguments_of_another_kind_are_refused(name: str, value: object, message
         make_vec(**arguments)  # type: ignore[arg-type]  # what is tested
 
 
+def _not_there(name: str) -> None:
+    raise ModuleNotFoundError(f"No module named '{name}'")
+
+
 def test_an_id_whose_package_is_missing_is_answered_with_the_pip_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rl_core.env.registry.find_module", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5.*pip install ale-py"):
         make_vec("ALE/Pong-v5")
+
+
+def test_a_robot_whose_package_is_missing_is_answered_with_the_pip_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "gymnasium_robotics", raising=False)
+    monkeypatch.delitem(gymnasium.registry, "FetchReach-v4", raising=False)
+    monkeypatch.setattr("importlib.import_module", _not_there)
+    with pytest.raises(
+        MissingExtraError, match=r"FetchReach-v4.*pip install 'rl-envs\[robotics\]'"
+    ):
+        make_vec("FetchReach-v4")
 
 
 def test_an_environment_that_ends_the_program_while_it_is_built_is_told() -> None:

@@ -1,5 +1,7 @@
-from rl_core.testing.replay import ReplayStorageSuite
-from rl_storages import PrioritizedConfig, ReplayBuffer
+from types import MappingProxyType
+
+from rl_core.testing.replay import LIVES, ReplayStorageSuite
+from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
 
 
 class TestReplayBuffer(ReplayStorageSuite):
@@ -12,3 +14,20 @@ class TestPrioritizedReplayBuffer(ReplayStorageSuite):
 
     def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
         return ReplayBuffer(size, n_step=n_step, prioritized=PrioritizedConfig())
+
+
+class TestRecentReplayBuffer(ReplayStorageSuite):
+    """With windows that take in everything."""
+
+    lives = MappingProxyType({"next_step_seams": LIVES["next_step_seams"]})
+
+    def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
+        return ReplayBuffer(size, n_step=n_step, recent=RecentConfig(update_eta=True))
+
+
+class TestRecentPrioritizedReplayBuffer(ReplayStorageSuite):
+    lives = MappingProxyType({"same_step_dict_box": LIVES["same_step_dict_box"]})
+
+    def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
+        config = PrioritizedConfig()
+        return ReplayBuffer(size, n_step=n_step, prioritized=config, recent=RecentConfig())

@@ -89,6 +89,8 @@ class Collector:
             self.algorithm.actor.state_sizes,
             self.algorithm.extras,
             self._device,
+            goal_functions=self.envs.goal_functions,
+            scales_rewards=self.reward_scaler is not None,
         )
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """The storage contract: where transitions go, and where batches come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_core.batch import Rollout, Transition
 from rl_core.errors import ConfigError, DataError, nearest
+from rl_core.goals import GoalFunctions
 from rl_core.types import Observation, StateDict
 
 BatchT = TypeVar("BatchT", covariant=True)
@@ -42,6 +43,9 @@ class StorageSpec:
         state_sizes: size of each recurrent state by name; empty when feed-forward.
         extras: what the algorithm's acting step adds, by name.
         device: where batches must be.
+        goal_functions: ask the environments how goals are rewarded; they answer None where they
+            have no goals. None where nobody can be asked.
+        scales_rewards: rewards are not the environment's own, but scaled.
     """
 
     observation: TensorSpec | Mapping[str, TensorSpec]
@@ -50,6 +54,8 @@ class StorageSpec:
     state_sizes: Mapping[str, int]
     extras: Mapping[str, TensorSpec]
     device: torch.device
+    goal_functions: Callable[[], GoalFunctions | None] | None = None
+    scales_rewards: bool = False
 
 
 class Storage(ABC, Generic[BatchT]):
@@ -161,6 +167,14 @@ class Storage(ABC, Generic[BatchT]):
             progress: fraction of the run that is over, in [0, 1].
         """
 
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Take in how training goes; nothing by default.
+
+        Args:
+            returns: of the training episodes that ended since the last call, oldest first, in the
+                environment's own rewards.
+        """
+
     def new_observations(self) -> tuple[Observation, Tensor]:
         """Return what was inserted since the last call, for running statistics.
 
@@ -221,6 +235,10 @@ class Storage(ABC, Generic[BatchT]):
     def live_parameters(self) -> Mapping[str, float]:
         """Return the parameters that may change while running; none by default."""
         return {}
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what is worth logging, by name; the live parameters by default."""
+        return self.live_parameters()
 
     def set_live_parameter(self, name: str, value: float) -> None:
         """Set one of `live_parameters`; the name is known to be right."""

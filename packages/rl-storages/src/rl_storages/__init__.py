@@ -1,6 +1,8 @@
 """Rollout and replay storages."""
 
+from rl_storages.hindsight import HindsightConfig as HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig as PrioritizedConfig
+from rl_storages.recent import RecentConfig as RecentConfig
 from rl_storages.replay import ReplayBuffer as ReplayBuffer
 from rl_storages.rollout import RolloutStorage as RolloutStorage
 

@@ -10,7 +10,7 @@ Draws are stratified: one from each of N equal shares of the total. A transition
 learned from yet has the highest priority so far.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,15 +21,19 @@ from rl_core.batch import ReplayBatch
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.schedules import as_schedule, parse_schedule
 from rl_core.stateful import StateReader
-from rl_core.types import StateDict
-from rl_storages._flags import VALID
+from rl_core.types import StateDict, StateValue
+from rl_storages._newest import Windows
+from rl_storages._orders import Order, SlotOrder, TimeOrder
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, nothing_to_draw
 from rl_storages._sum_tree import Priorities, SumTree
 from rl_storages.prioritized import PrioritizedConfig
+from rl_storages.recent import RecentConfig
 
 _LEAST = float(np.finfo(np.float32).tiny)
 """Priority of a transition without any, so that it can be drawn where no other has more."""
+
+_STATE_KEYS = ("alpha", "beta", "beta_schedule", "largest", "errors", "priorities")
 
 
 class PrioritizedSampler(IndexSampler):
@@ -39,10 +43,15 @@ class PrioritizedSampler(IndexSampler):
         ring: whose slots are drawn.
         generator: lives on the CPU.
         config: options.
+        recent: draw from the newest transitions only; sums are over these, then.
     """
 
     def __init__(
-        self, ring: ReplayRing, generator: torch.Generator, config: PrioritizedConfig
+        self,
+        ring: ReplayRing,
+        generator: torch.Generator,
+        config: PrioritizedConfig,
+        recent: RecentConfig | None = None,
     ) -> None:
         self._ring = ring
         self._generator = generator
@@ -53,21 +62,32 @@ class PrioritizedSampler(IndexSampler):
         self._tree = SumTree(ring.num_slots)
         self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)
         self._largest = 1.0
-        self._seen = ring.heads.copy()
+        self._windows = None if recent is None else Windows(recent)
+        # In the order of time the newest priorities are next to each other in the tree.
+        self._order: Order = SlotOrder(ring) if recent is None else TimeOrder(ring)
 
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield blocks of one batch, because what it teaches changes the next one's draws."""
         shares = np.arange(size)
-        for _ in range(num_batches):
+        order = self._order
+        for batch in range(num_batches):
             self._catch_up()
             if self._tree.total == 0.0:
                 raise nothing_to_draw()
             drawn = torch.rand(size, dtype=torch.float64, generator=self._generator).numpy()
-            yield torch.from_numpy(self._tree.find((drawn + shares) / size)[None])
+            fractions = (drawn + shares) / size
+            if self._windows is None:
+                slots = self._tree.find(fractions)
+            else:
+                assert isinstance(order, TimeOrder)
+                width = self._windows.width(len(order), batch, num_batches)
+                first = order.first_of_newest(width)
+                slots = order.slots_of(self._tree.find(fractions, *order.range_from(first)), first)
+            yield torch.from_numpy(slots[None])
 
     def weights(self, slots: Tensor) -> Tensor:
         """Eq. (2), shape `(K, N)`."""
-        priorities = self._tree.leaves.take(slots.numpy())
+        priorities = self._tree.leaves.take(self._order.places(slots.numpy()))
         return torch.from_numpy((priorities.min(-1, keepdims=True) / priorities) ** self._beta)
 
     def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
@@ -81,19 +101,24 @@ class PrioritizedSampler(IndexSampler):
         self._catch_up()
         ring = self._ring
         slots, generations = batch.key.numpy(force=True).T
-        is_there = (ring.generations(slots) == generations) & ((ring.flags[slots] & VALID) > 0)
+        is_there = (ring.generations(slots) == generations) & self._order.holds(slots)
         if not is_there.all():
             slots, errors = slots[is_there], errors[is_there]
         if len(slots):
             self._largest = max(self._largest, float(errors.max()))
             self._errors[slots] = errors
-            self._tree.set(slots, self._priorities(errors))
+            self._tree.set(self._order.places(slots), self._priorities(errors))
+
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Move eta by the returns of episodes that ended, where only the newest are drawn."""
+        if self._windows is not None:
+            self._windows.note_returns(returns)
 
     def reset(self) -> None:
         """Forget all priorities, but not the largest error."""
         self._errors[:] = 0.0
         self._tree.set_all(0.0)
-        self._seen = self._ring.heads.copy()
+        self._order.reset()
 
     def set_progress(self, progress: float) -> None:
         """Move beta along its schedule."""
@@ -101,35 +126,47 @@ class PrioritizedSampler(IndexSampler):
             self._beta = self._beta_schedule.value(progress)
 
     def live_parameters(self) -> Mapping[str, float]:
-        """Return alpha and beta."""
-        return {"alpha": self._alpha, "beta": self._beta}
+        """Return alpha and beta, and eta where only the newest are drawn."""
+        of_windows = {} if self._windows is None else self._windows.live_parameters()
+        return {"alpha": self._alpha, "beta": self._beta, **of_windows}
 
     def set_live_parameter(self, name: str, value: float) -> None:
-        """Set alpha, which changes all priorities at once, or beta, whose schedule ends."""
+        """Set alpha, which changes all priorities at once; beta, whose schedule ends; or eta."""
+        if name == "eta":
+            assert self._windows is not None
+            self._windows.set_eta(value)
+            return
         replace(self._config, **{name: value})  # checks the range
         if name == "alpha":
             self._catch_up()
             self._alpha = value
-            used = self._ring.used_slots
-            is_there = (self._ring.flags[:used] & VALID) > 0
-            self._tree.set_all(0.0)
-            self._tree.set(is_there.nonzero()[0], self._priorities(self._errors[:used][is_there]))
+            self._set_priorities()
         else:
             self._beta_schedule = as_schedule(value)
             self._beta = value
 
+    def metrics(self) -> Mapping[str, float]:
+        """Return the live parameters, and what eta moves by."""
+        of_windows = {} if self._windows is None else self._windows.metrics()
+        return {**self.live_parameters(), **of_windows}
+
     def state_dict(self) -> StateDict:
         """Return errors and priorities of the slots in use, and the parameters."""
         self._catch_up()
-        used = self._ring.used_slots
-        return {
+        used, slots = self._ring.used_slots, self._order.stored()
+        priorities: Priorities = np.zeros(used, dtype=np.float32)
+        priorities[slots] = self._tree.leaves[self._order.places(slots)]
+        state: dict[str, StateValue] = {
             "alpha": self._alpha,
             "beta": self._beta,
             "beta_schedule": str(self._beta_schedule),
             "largest": self._largest,
             "errors": torch.from_numpy(self._errors[:used]),
-            "priorities": torch.from_numpy(self._tree.leaves[:used]),
+            "priorities": torch.from_numpy(priorities),
         }
+        if self._windows is not None:
+            state["windows"] = self._windows.state_dict()
+        return {**state, **self._order.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
@@ -138,7 +175,8 @@ class PrioritizedSampler(IndexSampler):
             CheckpointError: when it is damaged, or of another kind of draws.
         """
         saved = StateReader(state, "storage/sampler")
-        saved.expect(("alpha", "beta", "beta_schedule", "largest", "errors", "priorities"))
+        of_windows = () if self._windows is None else ("windows",)
+        saved.expect((*_STATE_KEYS, *self._order.state_keys, *of_windows))
         alpha, beta = saved.number("alpha"), saved.number("beta")
         try:
             schedule = parse_schedule(saved.text("beta_schedule"))
@@ -151,10 +189,14 @@ class PrioritizedSampler(IndexSampler):
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
         largest = saved.number("largest")
         self.reset()
+        self._order.load_state_dict(state)
+        if self._windows is not None:
+            self._windows.load_state_dict(saved.tree("windows"))
         self._alpha, self._beta, self._beta_schedule = alpha, beta, schedule
         self._largest = largest
         self._errors[:used] = errors.numpy(force=True)
-        self._tree.set(np.arange(used), priorities.numpy(force=True))
+        slots = self._order.stored()
+        self._tree.set(self._order.places(slots), priorities.numpy(force=True)[slots])
 
     def _checked_errors(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> Priorities:
         given = info.get("td_error")
@@ -189,15 +231,18 @@ class PrioritizedSampler(IndexSampler):
         priorities: Priorities = errors ** np.float32(self._alpha)
         return np.maximum(priorities, np.float32(_LEAST))
 
+    def _set_priorities(self) -> None:
+        """Derive all priorities from the errors."""
+        slots = self._order.stored()
+        self._tree.set_all(0.0)
+        self._tree.set(self._order.places(slots), self._priorities(self._errors[slots]))
+
     def _catch_up(self) -> None:
-        """Look at the rows from the last heads to the new ones: old priorities end there."""
-        ring = self._ring
-        heads = ring.heads
-        if (heads == self._seen).all():
-            return
-        slots = ring.slots_since(self._seen)
-        is_new = (ring.flags.take(slots) & VALID) > 0
-        error = self._default_error()
-        self._errors[slots] = is_new * error
-        self._tree.set(slots, is_new * self._priorities(error))
-        self._seen = heads.copy()
+        """Look at what was inserted: old priorities end there."""
+        given_up, new = self._order.catch_up()
+        if len(given_up):
+            self._tree.set(given_up, 0.0)
+        if len(new):
+            error = self._default_error()
+            self._errors[new] = error
+            self._tree.set(self._order.places(new), self._priorities(error))

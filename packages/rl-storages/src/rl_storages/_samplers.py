@@ -1,7 +1,7 @@
 """Which transitions are drawn."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -40,6 +40,10 @@ class IndexSampler(ABC):
         """Take in what a gradient step answered."""
         return
 
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Take in the returns of episodes that ended."""
+        return
+
     def reset(self) -> None:
         """Forget what belongs to rows."""
         return
@@ -55,6 +59,10 @@ class IndexSampler(ABC):
     def set_live_parameter(self, name: str, value: float) -> None:
         """Set one of `live_parameters`."""
         raise ConfigError(f"{type(self).__name__} has no live parameter '{name}'")
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what is worth logging; the live parameters by default."""
+        return self.live_parameters()
 
     def state_dict(self) -> StateDict:
         """Return what it knows beyond the ring's rows."""

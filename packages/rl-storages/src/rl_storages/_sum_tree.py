@@ -61,26 +61,54 @@ class SumTree:
         self.leaves[:] = priorities
         self._stale = [np.arange(len(self._sums))]
 
-    def find(self, fractions: Numbers) -> Indices:
-        """Return the leaves at fractions of the total, none of which has priority 0.
+    def sum_of(self, first: int, end: int) -> float:
+        """Return the sum of the leaves from one to another one, as `find` counts them."""
+        self._add_up()
+        low, high = self._sum_before(first), self._sum_before(end)
+        return high - low if first < end else float(self._running[-1]) - low + high
+
+    def find(self, fractions: Numbers, first: int = 0, end: int | None = None) -> Indices:
+        """Return the leaves at fractions of a sum, none of which has priority 0.
 
         Args:
             fractions: shape `(N,)`, in [0, 1); best in rising order.
+            first: the sum is that of the leaves from this one.
+            end: to this one, which is left out; round the end of all leaves where it is not above
+                ``first``. None means all leaves. Where priorities add up to rounded sums, a leaf
+                just outside of ``first`` and ``end`` may be found.
 
         Returns:
             Shape `(N,)`: where the sum of the leaves up to and with this one first exceeds the
-            fraction of the total.
+            fraction of the sum.
         """
         self._add_up()
+        total = self._running[-1]
+        if end is None:
+            return self._find(fractions * total, total)
+        targets = self._sum_before(first) + fractions * self.sum_of(first, end)
+        if first < end:
+            return self._find(targets, self._sum_before(end))
+        targets[targets >= total] -= total
+        return self._find(targets, total)
+
+    def _find(self, targets: Numbers, high: float) -> Indices:
+        """Return where the running sum of all leaves first exceeds targets below a sum."""
         running = self._running
         # A target below the last sum is exceeded somewhere, and only a positive leaf exceeds it.
-        targets = np.minimum(fractions * running[-1], np.nextafter(running[-1], 0.0))
+        targets = np.minimum(targets, np.nextafter(high, 0.0))
         blocks = running.searchsorted(targets, "right") - 1
         within = torch.from_numpy(self._blocks.take(blocks, 0)).cumsum(1, dtype=torch.float64)
         rest = np.minimum(targets - running.take(blocks), np.nextafter(within.numpy()[:, -1], 0.0))
         leaves = torch.searchsorted(within, torch.from_numpy(rest[:, None]), right=True)
         found: Indices = (blocks << self._shift) + leaves.numpy()[:, 0]
         return found
+
+    def _sum_before(self, index: int) -> float:
+        block, within = index >> self._shift, index & (1 << self._shift) - 1
+        if within == 0:
+            return float(self._running[block])
+        part = self._blocks[block, :within].sum(dtype=np.float64)
+        return float(self._running[block] + part)
 
     def _add_up(self) -> None:
         if not self._stale:

@@ -10,6 +10,7 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch
 from rl_core.storage import join_observation
 from rl_storages._flags import ENDED, TERMINATED, VALID, Flags
+from rl_storages._hindsight import Relabeller
 from rl_storages._ring import Positions, ReplayRing
 
 Rewards = npt.NDArray[np.float32]
@@ -26,10 +27,12 @@ class WindowGather:
     Args:
         ring: what is gathered from.
         n_step: n.
+        relabeller: gives transitions other goals; None leaves them theirs.
     """
 
-    def __init__(self, ring: ReplayRing, n_step: int) -> None:
+    def __init__(self, ring: ReplayRing, n_step: int, relabeller: Relabeller | None = None) -> None:
         self._ring = ring
+        self._relabeller = relabeller
         self._n_step = n_step
         columns = ring.columns.by_slot
         self._copied = {name: columns[name] for name in ("action", *ring.observation_names)}
@@ -82,10 +85,14 @@ class WindowGather:
             reward = ring.reward.take(place)[:, None]
             num_steps = np.ones(size, dtype=np.int64)
             last_flags = ring.flags.take(place)
-            following = place + ring.num_envs
         else:
             reward, num_steps, last_flags = self._windows(place)
-            following = place + num_steps * ring.num_envs
+        terminated = (last_flags & TERMINATED).view(np.bool_)  # bit 0
+        new_goals = None
+        if self._relabeller is not None:
+            new_goals = self._relabeller.relabel(place, reward, num_steps, terminated)
+        steps = ring.num_envs if self._n_step == 1 else num_steps * ring.num_envs
+        following = place + steps
         following %= ring.num_slots
         key = np.empty((size, 2), dtype=np.int64)
         key[:, 0] = place
@@ -93,7 +100,7 @@ class WindowGather:
         columns = {
             "reward": torch.from_numpy(reward),
             "num_steps": torch.from_numpy(num_steps),
-            "terminated": torch.from_numpy((last_flags & TERMINATED).view(np.bool_)),  # bit 0
+            "terminated": torch.from_numpy(terminated),
             "weight": weight,
             "mask": torch.ones(size),
             "key": torch.from_numpy(key),
@@ -105,6 +112,9 @@ class WindowGather:
             indices = indices.to(ring.columns.device)
             for name, column in parts.items():
                 columns[name] = column.index_select(0, indices)
+        if self._relabeller is not None and new_goals is not None:
+            for name in self._relabeller.goal_columns:
+                columns[name].index_copy_(0, new_goals.which, new_goals.goals)
         return columns
 
     def _windows(self, slots: Positions) -> tuple[Rewards, Positions, Flags]:

@@ -1,6 +1,6 @@
 """The replay storage of off-policy algorithms."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DeviceError
+from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import (
@@ -20,13 +21,17 @@ from rl_core.storage import (
 )
 from rl_core.types import Observation, StateDict, map_observation
 from rl_storages._columns import Columns, replay_columns
+from rl_storages._hindsight import Relabeller, checked_functions
 from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
+from rl_storages._newest import NewestSampler
 from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, UniformSampler
 from rl_storages._slices import checked_num_rows, copy_slice
 from rl_storages._windows import WindowGather
+from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig
+from rl_storages.recent import RecentConfig
 
 
 class ReplayBuffer(Storage[ReplayBatch]):
@@ -42,6 +47,11 @@ class ReplayBuffer(Storage[ReplayBatch]):
         n_step: rewards in a transition, at most: fewer where the episode ended, where the stored
             data breaks off, and for the newest transitions.
         prioritized: how to draw what surprised most more often; None draws all alike.
+        recent: how to draw from the newest transitions only; None draws from all.
+        hindsight: how to relabel goals; None leaves them as they were.
+        her_function: how goals are rewarded, where the environment has no ``compute_reward`` or
+            another one is wanted: of achieved goals `(N, ...)`, desired goals and an empty info it
+            answers rewards `(N,)`. `GoalFunctions` say besides where episodes end.
         data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
             memory; None keeps it where batches go.
         mmap_dir: an existing directory in which the data is kept in files, for more of it than
@@ -59,6 +69,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
         *,
         n_step: int = 1,
         prioritized: PrioritizedConfig | None = None,
+        recent: RecentConfig | None = None,
+        hindsight: HindsightConfig | None = None,
+        her_function: GoalFunction | GoalFunctions | None = None,
         data_device: str | None = None,
         mmap_dir: str | None = None,
     ) -> None:
@@ -68,10 +81,22 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self.size = size
         self.n_step = n_step
         self.prioritized = prioritized
+        self.recent = recent
+        self.hindsight = hindsight
+        self.her_function = her_function
+        if her_function is not None and hindsight is None:
+            raise ConfigError(
+                "her_function rewards relabelled goals, but none are; give storage.hindsight too"
+            )
         self.data_device = data_device
         self.mmap_dir = mmap_dir
         self._generator = torch.Generator()
         self._spec: StorageSpec | None = None
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether it has a function of the user's own, which no recipe can name."""
+        return self.her_function is not None
 
     @property
     def is_allocated(self) -> bool:
@@ -100,6 +125,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
         device = self._checked_device(spec.device)
         directory = self._checked_directory(device)
         specs = replay_columns(spec)
+        goals = None
+        if self.hindsight is not None:
+            goals = checked_functions(spec, self.hindsight, self.her_function)
         self._spec = None
         check_fits(
             num_rows,
@@ -111,12 +139,13 @@ class ReplayBuffer(Storage[ReplayBatch]):
         columns = Columns(specs, num_rows, spec.num_envs, device, directory)
         names = tuple(observation_columns(spec.observation))
         self._ring: ReplayRing = ReplayRing(columns, num_rows, spec.num_envs, names)
-        self._sampler: IndexSampler = (
-            UniformSampler(self._ring, generator)
-            if self.prioritized is None
-            else PrioritizedSampler(self._ring, generator, self.prioritized)
+        self._sampler = self._make_sampler(self._ring, generator)
+        self._relabeller = (
+            None
+            if self.hindsight is None or goals is None
+            else Relabeller(self._ring, generator, self.hindsight, goals)
         )
-        self._gather = WindowGather(self._ring, self.n_step)
+        self._gather = WindowGather(self._ring, self.n_step, self._relabeller)
         self._generator = generator
         self._spec = spec
 
@@ -191,6 +220,16 @@ class ReplayBuffer(Storage[ReplayBatch]):
         if isinstance(batch, ReplayBatch):
             self._sampler.learn(batch, info)
 
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Move eta by the returns of training episodes, where `RecentConfig` says so."""
+        self._allocated()
+        self._sampler.note_returns(returns)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the live parameters, and by what they move."""
+        self._allocated()
+        return self._sampler.metrics()
+
     def set_progress(self, progress: float) -> None:
         """Move schedules to a fraction of the run."""
         self._allocated()
@@ -210,6 +249,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self._allocated()
         self._ring.reset()
         self._sampler.reset()
+        if self._relabeller is not None:
+            self._relabeller.begin_anew()
 
     def __len__(self) -> int:
         """Return how many steps are stored of the environment with the most of them.
@@ -266,6 +307,15 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self._ring.load_state_dict(saved.tree("ring"))
         self._sampler.load_state_dict(saved.tree("sampler"))
         set_generator_state(self._generator, saved.tensor("generator"))
+        if self._relabeller is not None:
+            self._relabeller.begin_anew()
+
+    def _make_sampler(self, ring: ReplayRing, generator: torch.Generator) -> IndexSampler:
+        if self.prioritized is not None:
+            return PrioritizedSampler(ring, generator, self.prioritized, self.recent)
+        if self.recent is not None:
+            return NewestSampler(ring, generator, self.recent)
+        return UniformSampler(ring, generator)
 
     def _allocated(self) -> StorageSpec:
         if self._spec is None:

@@ -21,6 +21,7 @@ from rl_core.env.checks import (
 )
 from rl_core.env.contract import EnvStep, VecEnv
 from rl_core.env.seeding import spread_seed
+from rl_core.goals import GoalFunctions
 from rl_core.recipe import ComponentSpec
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
@@ -200,6 +201,19 @@ class GymVecEnv(VecEnv):
         with self._progress.naming("close"):
             self._envs.close()
         self._arrays.settle()
+
+    def goal_functions(self) -> GoalFunctions | None:
+        """Return how goals are rewarded; None where there are none.
+
+        Where the environments are in processes of their own, another one is built here to ask.
+        """
+        base = self._envs.unwrapped
+        if isinstance(base, SyncVectorEnv):
+            return GoalFunctions.of_env(base.envs[0])
+        if not isinstance(base, AsyncVectorEnv):
+            return GoalFunctions.of_env(base)
+        with self._progress.naming("goal_functions"):
+            return GoalFunctions.of_env(next(iter(base.env_fns))())
 
     def state_dict(self) -> StateDict:
         """Return the seed and the number of steps; running episodes are not part of it."""

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Literal, Self, cast
 
 from rl_core.errors import CheckpointError
+from rl_core.goals import GoalFunctions
 from rl_core.recipe import ComponentSpec
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
@@ -146,6 +147,10 @@ class VecEnv(ABC):
         ``"episode"``: running episodes are lost, the next call must be `reset`.
         """
         return "episode"
+
+    def goal_functions(self) -> GoalFunctions | None:
+        """Return how goals are rewarded; None where there are none, or nobody can tell."""
+        return None
 
     def state_dict(self) -> StateDict:
         """Return what a checkpoint should hold; nothing, unless a subclass can do better."""

@@ -1,6 +1,8 @@
 """Gymnasium's registry, with answers that say how to mend a wrong id."""
 
 import difflib
+import importlib
+import sys
 from importlib.util import find_spec as find_module
 
 import gymnasium
@@ -10,6 +12,17 @@ from rl_core.errors import ConfigError, MissingExtraError
 
 _PACKAGES = {"ALE": ("ale_py", "ale-py")}
 """By namespace of ids, the module that registers them and the distribution it comes from."""
+
+_ROBOTICS = (
+    "Fetch",
+    "HandReach",
+    "HandManipulate",
+    "AntMaze",
+    "PointMaze",
+    "AdroitHand",
+    "FrankaKitchen",
+)
+"""How the ids of Gymnasium-Robotics begin, which have no namespace."""
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -35,6 +48,8 @@ def find_spec(env_id: str) -> EnvSpec:
     module, distribution = _PACKAGES.get(namespace or "", ("", ""))
     if module and find_module(module) is None:
         raise MissingExtraError(f"{env_id} needs its simulator: pip install {distribution}")
+    if namespace is None and name.startswith(_ROBOTICS) and _register_robotics(env_id):
+        return find_spec(env_id)
     newest = find_highest_version(namespace, name)
     if newest is None:
         raise ConfigError(f"no environment is registered as '{env_id}'{_similar(env_id)}")
@@ -44,6 +59,19 @@ def find_spec(env_id: str) -> EnvSpec:
     raise ConfigError(
         f"no environment is registered as '{env_id}'; the newest version is '{newest_id}'"
     )
+
+
+def _register_robotics(env_id: str) -> bool:
+    """Import Gymnasium-Robotics, which registers its ids, and return whether that was news."""
+    if "gymnasium_robotics" in sys.modules:
+        return False
+    try:
+        gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{env_id} needs its simulator: pip install 'rl-envs[robotics]' ({error})"
+        ) from error
+    return True
 
 
 def _similar(env_id: str) -> str:

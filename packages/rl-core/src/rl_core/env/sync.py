@@ -18,6 +18,7 @@ from rl_core.env.contract import EnvStep, VecEnv
 from rl_core.env.guard import EnvGuard
 from rl_core.env.seeding import spread_seed
 from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
+from rl_core.goals import GoalFunctions
 from rl_core.recipe import ComponentSpec
 from rl_core.spaces import LEAF_TYPES, Space, event_shape
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
@@ -196,6 +197,10 @@ class SyncVecEnv(VecEnv):
                 faults.append(fault)
         if faults:
             raise self._progress.wrapped("close", faults[0]) from faults[0].__cause__
+
+    def goal_functions(self) -> GoalFunctions | None:
+        """Return how the first environment rewards goals; None where it has none."""
+        return GoalFunctions.of_env(self._guards[0])
 
     def state_dict(self) -> StateDict:
         """Return the seed and the number of steps; running episodes are not part of it."""

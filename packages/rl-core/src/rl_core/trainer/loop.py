@@ -280,6 +280,7 @@ class Trainer:
             for episode in collection.episodes:
                 self._recent_returns.append(episode.episode_return)
                 self._recent_lengths.append(float(episode.length))
+            self.storage.note_returns([e.episode_return for e in collection.episodes])
             tested: Mapping[str, float] = {}
             may_learn = self.total_steps >= max(schedule.update_after, schedule.start_steps)
             if may_learn and collection.steps:  # a row that only reset brings nothing to learn
@@ -313,6 +314,7 @@ class Trainer:
             "train/episode_length": _mean(lengths),
             "train/episodes": float(self.collector.total_episodes),
             "train/updates": float(self.updates),
+            **{f"storage/{name}": value for name, value in self.storage.metrics().items()},
             **self._prepared,
             **self.algorithm.read_metrics(),
         }

@@ -35,7 +35,8 @@ class RandomTransitionScript:
             step that only resets and is no transition; ``disabled`` environments are reset by
             their wrapper, and answer a final observation in every step.
         num_envs: how many environments.
-        observation: one vector; one image; or a dict of a vector, an image and a category.
+        observation: one vector; one image; a dict of a vector, an image and a category; or a dict
+            with goals, of which those achieved are numbers of at least 0, and those desired below.
         action: a category, or a vector.
         recurrent: there is a state ``memory``.
         extras: the acting step answers ``surprise``, a ``pair``, and a count of ``visits``.
@@ -47,7 +48,7 @@ class RandomTransitionScript:
     seed: int = 0
     autoreset: Literal["same_step", "next_step", "disabled"] = "same_step"
     num_envs: int = 2
-    observation: Literal["vector", "image", "dict"] = "vector"
+    observation: Literal["vector", "image", "dict", "goals"] = "vector"
     action: Literal["discrete", "box"] = "discrete"
     recurrent: bool = False
     extras: bool = False
@@ -59,10 +60,12 @@ class RandomTransitionScript:
         vector = TensorSpec((3,), torch.float32)
         image = TensorSpec((2, 2, 1), torch.uint8)
         category = TensorSpec((), torch.int64)
+        goal = TensorSpec((1,), torch.float32)
         observations: Mapping[str, TensorSpec | Mapping[str, TensorSpec]] = {
             "vector": vector,
             "image": image,
             "dict": {"vector": vector, "camera/left": image, "category": category},
+            "goals": {"observation": vector, "achieved_goal": goal, "desired_goal": goal},
         }
         is_box = self.action == "box"
         extras = {
@@ -140,6 +143,13 @@ class RandomTransitionScript:
             return vectors
         if self.observation == "image":
             return images
+        if self.observation == "goals":
+            goals = numbers[:, None].astype(np.float32)
+            return {
+                "observation": vectors,
+                "achieved_goal": self._array(goals),
+                "desired_goal": self._array(-1.0 - goals % np.float32(7.0)),
+            }
         return {
             "vector": vectors,
             "camera/left": images,

@@ -1,0 +1,439 @@
+"""Goals relabelled in hindsight, compared with what episodes say when they are gone through."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError, EnvironmentFaultError
+from rl_core.goals import GoalFunctions
+from rl_core.testing._rows import Row
+from rl_core.testing.replay import LIVES, RandomTransitionScript, ReferenceReplayStorage
+from rl_core.testing.stateful import check_same_state, copy_state
+from rl_core.testing.storages import columns_of, seeded
+from rl_core.types import Array
+from rl_storages import HindsightConfig, PrioritizedConfig, RecentConfig, ReplayBuffer
+from rl_storages._episodes import Episodes
+from rl_storages._flags import Mask
+from rl_storages._hindsight import Relabeller, Rewards
+from rl_storages._ring import Positions
+
+Strategy = Literal["final", "future", "episode", "random"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+ROWS = 30
+STEPS = 130
+
+AT_THEIR_OWN_PACE = RandomTransitionScript(seed=2, num_envs=5)
+ALL_LIVES = {
+    name: replace(life, observation="goals")
+    for name, life in {**LIVES, "at_their_own_pace": AT_THEIR_OWN_PACE}.items()
+}
+LIFE = ALL_LIVES["at_their_own_pace"]
+
+
+def _reward(achieved: Any, desired: Any, info: Mapping[str, object]) -> object:
+    """Tell from which goals it was computed."""
+    assert achieved.shape == desired.shape
+    return achieved[..., 0] * np.float32(0.25) - 1000.0 * desired[..., 0]
+
+
+def _ends(achieved: Any, desired: Any, info: Mapping[str, object]) -> object:
+    """Where the goal is reached, and now and then elsewhere."""
+    return (achieved == desired)[..., 0] | ((achieved + desired)[..., 0] % 11 == 0)
+
+
+WITH_ENDS = GoalFunctions(_reward, _ends)
+WITHOUT_ENDS = GoalFunctions(_reward)
+
+SAMPLERS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"prioritized": PrioritizedConfig()},
+    {"recent": RecentConfig(eta=1e-9, cmin=40)},
+    {"prioritized": PrioritizedConfig(), "recent": RecentConfig(eta=1e-9, cmin=40)},
+)
+
+
+def _pair(
+    life: RandomTransitionScript,
+    hindsight: HindsightConfig,
+    functions: GoalFunctions = WITH_ENDS,
+    n_step: int = 3,
+    rows: int = ROWS,
+    **options: Any,
+) -> tuple[ReplayBuffer, ReferenceReplayStorage]:
+    storage = ReplayBuffer(
+        rows * life.num_envs,
+        n_step=n_step,
+        hindsight=hindsight,
+        **options,
+    )
+    spec = replace(life.spec(), goal_functions=lambda: functions)
+    storage.allocate(spec, seeded())
+    oracle = ReferenceReplayStorage((rows + 4) * life.num_envs, n_step)
+    oracle.allocate(spec, seeded())
+    return storage, oracle
+
+
+def _draw(storage: ReplayBuffer, size: int) -> ReplayBatch:
+    (batch,) = storage.generate_batches(1, size)
+    return batch
+
+
+def _achieved(row: Row) -> float:
+    return float(row.successor["observation/achieved_goal"])
+
+
+def _allowed(strategy: Strategy, episode: list[Row], index: int) -> list[float]:
+    """Return the goals that an episode's transition may get, the oldest first."""
+    rows = {"final": episode[-1:], "future": episode[index:], "episode": episode}[strategy]
+    return [_achieved(row) for row in rows]
+
+
+def _check(
+    batch: ReplayBatch, oracle: ReferenceReplayStorage, strategy: Strategy, functions: GoalFunctions
+) -> list[tuple[float, float | None]]:
+    """Assert that every sample is what it must be with the goal that it has.
+
+    Returns:
+        The action and the new goal of each sample, None where it has its own.
+    """
+    places = {
+        float(row.columns["action"].flatten()[0]): (episode, index)
+        for env in range(oracle.num_envs)
+        for episode in oracle.episodes(env)
+        for index, row in enumerate(episode)
+    }
+    everywhere = {_achieved(episode[index]) for episode, index in places.values()}
+    columns = columns_of(batch)
+    found: list[tuple[float, float | None]] = []
+    for sample in range(len(batch.action)):
+        drawn = {name: column[sample] for name, column in columns.items()}
+        action = float(drawn["action"].flatten()[0])
+        episode, index = places[action]
+        window = episode[index : index + oracle.n_step]
+        goal = float(drawn["observation/desired_goal"])
+        is_new = goal >= 0.0
+        found.append((action, goal if is_new else None))
+        if is_new:
+            among = everywhere if strategy == "random" else _allowed(strategy, episode, index)
+            assert goal in among, f"goal {goal} is not one of {among}"
+        expected = _expected(window, goal if is_new else None, functions, oracle.n_step)
+        for name, value in expected.items():
+            assert torch.equal(drawn[name], value), f"{name}: {drawn[name]}; expected {value}"
+    return found
+
+
+def _expected(
+    window: list[Row], goal: float | None, functions: GoalFunctions, n_step: int
+) -> dict[str, Tensor]:
+    """Go through a window step by step."""
+    rewards: list[float] = []
+    is_end = False
+    for row in window:
+        last = row
+        is_end = bool(row.columns["terminated"])
+        rewards.append(float(row.columns["reward"]))
+        if goal is None:
+            continue
+        pair = np.array([_achieved(row)], np.float32), np.array([goal], np.float32)
+        rewards[-1] = float(np.asarray(_reward(*pair, {}), np.float32))
+        if functions.compute_terminated is not None:
+            is_end = bool(_ends(*pair, {}))
+            if is_end:
+                break
+    own = {} if goal is None else {"desired_goal": torch.tensor([goal])}
+    padding = [0.0] * (n_step - len(rewards))
+    first, after = window[0].columns, last.successor
+    return {
+        "reward": torch.tensor(rewards + padding),
+        "num_steps": torch.tensor(len(rewards)),
+        "terminated": torch.tensor(is_end),
+        **{name: value for name, value in first.items() if name.startswith("observation/")},
+        **{f"next_{name}": value for name, value in after.items()},
+        **{f"observation/{name}": value for name, value in own.items()},
+        **{f"next_observation/{name}": value for name, value in own.items()},
+    }
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("life", ALL_LIVES.values(), ids=ALL_LIVES)
+def test_every_sample_is_what_its_goal_makes_of_it(
+    life: RandomTransitionScript, strategy: Strategy
+) -> None:
+    """With windows of several lengths, all ways to draw, and ends that depend on goals or not."""
+    config = HindsightConfig(strategy=strategy)
+    cases = [
+        (functions, *_pair(life, config, functions, n_step, **sampler))
+        for number, sampler in enumerate(SAMPLERS)
+        for functions, n_step in [((WITH_ENDS, WITHOUT_ENDS)[number % 2], (1, 3, 5, 3)[number])]
+    ]
+    for count, transition in enumerate(life.transitions(STEPS)):
+        for functions, storage, oracle in cases:
+            storage.insert_transition(transition)
+            oracle.insert_transition(transition)
+            if count % 16 == 1 and storage.num_transitions:
+                batch = _draw(storage, 30)
+                _check(batch, oracle, strategy, functions)
+                storage.after_gradients(batch, {"td_error": batch.reward.sum(1)})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", ["same_step_seams", "next_step_seams", "disabled_seams"])
+def test_goals_stay_in_their_slice(name: str, strategy: Strategy) -> None:
+    """Also where a storage is emptied, and where slices fill it more than once."""
+    life = ALL_LIVES[name]
+    config = HindsightConfig(strategy=strategy)
+    storage, oracle = _pair(life, config)
+    transitions = life.transitions(2 * STEPS)
+    for number, start in enumerate(range(0, 2 * STEPS, 46)):
+        worker, source = _pair(life, config)
+        for transition in transitions[start : start + (9 if number % 2 else 45)]:
+            worker.insert_transition(transition)
+            source.insert_transition(transition)
+        storage.insert_data_slice(worker.get_all_buffer_data())
+        length = len(source)
+        oracle.insert_data_slice(source.get_data_slice(length - len(worker), length))
+        _check(_draw(storage, 60), oracle, strategy, WITH_ENDS)
+        if number == 2:
+            storage.reset()
+            oracle.reset()
+
+
+@pytest.mark.parametrize("k", [0.0, 1.0, 4.0])
+def test_so_many_are_relabelled(k: float) -> None:
+    """k of k + 1, whichever they are; within four standard deviations."""
+    storage, oracle = _pair(LIFE, HindsightConfig(k=k))
+    for transition in LIFE.transitions(STEPS):
+        storage.insert_transition(transition)
+        oracle.insert_transition(transition)
+    found = _check(_draw(storage, 2000), oracle, "future", WITH_ENDS)
+    share = sum(goal is not None for _, goal in found) / 2000
+    expected = k / (k + 1.0)
+    assert abs(share - expected) <= 4.0 * (expected * (1.0 - expected) / 2000) ** 0.5
+
+
+@pytest.mark.parametrize("strategy", ["future", "episode", "random"])
+def test_all_allowed_goals_are_chosen_alike(strategy: Strategy) -> None:
+    """Pearson's statistic, of the transition that has most to choose from."""
+    life = replace(LIFE, num_envs=1)
+    storage, oracle = _pair(life, HindsightConfig(strategy=strategy, k=1e9), rows=70)
+    for transition in life.transitions(60):
+        storage.insert_transition(transition)
+        oracle.insert_transition(transition)
+    episode = max(oracle.episodes(0), key=len)
+    index = 2
+    allowed = (
+        [_achieved(row) for part in oracle.episodes(0) for row in part]
+        if strategy == "random"
+        else _allowed(strategy, episode, index)
+    )
+    action = int(episode[index].columns["action"])
+    batch = _draw(storage, 300)
+    slot = batch.key[batch.action.tolist().index(action), :1]
+    (alone,) = storage.gather(slot.expand(1, 60 * len(allowed)))
+    observation = alone.observation
+    assert isinstance(observation, Mapping)
+    counts = Counter(observation["desired_goal"].flatten().tolist())
+    assert set(counts) == set(allowed)
+    statistic = sum((counts[goal] - 60) ** 2 / 60 for goal in allowed)
+    freedom = len(allowed) - 1
+    assert statistic < freedom + 4.0 * (2.0 * freedom) ** 0.5
+
+
+def test_a_running_episode_gives_what_it_has_achieved_so_far() -> None:
+    life = replace(LIFE, num_envs=1)
+    storage, oracle = _pair(life, HindsightConfig(strategy="final", k=1e9), rows=200)
+    grown = 0
+    for transition in life.transitions(60):
+        storage.insert_transition(transition)
+        oracle.insert_transition(transition)
+        running = oracle.episodes(0)[-1]
+        newest = [_achieved(running[-1])]
+        goals = {goal for _, goal in _check(_draw(storage, 40), oracle, "final", WITH_ENDS)}
+        grown += newest[0] in goals
+    assert grown > 30
+
+
+class _BeforeTheAction(Relabeller):
+    def achieved_after(self, slots: Positions) -> Tensor:
+        return super().achieved_after((slots - self._ring.num_envs) % self._ring.num_slots)
+
+
+class _IgnoresEnds(Relabeller):
+    def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
+        return super().judge(rows, goals, counts)[0], None
+
+
+class _MixesGoals(Relabeller):
+    def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
+        rewards, ends = super().judge(rows, goals, counts)
+        others = super().judge(rows, goals.flip(0), counts)[0]
+        rewards[1:] = others[1:]
+        return rewards, ends
+
+
+class _KeepsTheNextGoal(Relabeller):
+    @property
+    def goal_columns(self) -> tuple[str, ...]:
+        return ("observation/desired_goal",)
+
+    @goal_columns.setter
+    def goal_columns(self, names: tuple[str, ...]) -> None:
+        pass
+
+
+class _UsesOtherEpisodes(Episodes):
+    def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
+        positions, first, last = super().bounds(slots)
+        newest = self._ring.heads[slots % self._ring.num_envs] - 1
+        return positions, first, np.minimum(last + 3, newest)
+
+
+class _UsesOverwrittenRows(Episodes):
+    def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
+        positions, _, last = super().bounds(slots)
+        return positions, self._first[self._episode[slots]], last
+
+
+class _StartsTooEarly(Episodes):
+    def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
+        positions, first, last = super().bounds(slots)
+        return np.maximum(positions - 1, first), first, last
+
+
+@pytest.mark.parametrize(
+    ("mutant", "strategy"),
+    [
+        (_BeforeTheAction, "future"),
+        (_IgnoresEnds, "future"),
+        (_MixesGoals, "future"),
+        (_KeepsTheNextGoal, "future"),
+        (_UsesOtherEpisodes, "final"),
+        (_UsesOtherEpisodes, "future"),
+        (_UsesOverwrittenRows, "episode"),
+        (_StartsTooEarly, "future"),
+    ],
+)
+def test_wrong_goals_are_found_out(
+    mutant: type, strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "replay.Relabeller" if issubclass(mutant, Relabeller) else "_hindsight.Episodes"
+    monkeypatch.setattr(f"rl_storages.{module}", mutant)
+    assert any(_fails(life, strategy) for life in ALL_LIVES.values())
+
+
+def _fails(life: RandomTransitionScript, strategy: Strategy) -> bool:
+    storage, oracle = _pair(life, HindsightConfig(strategy=strategy))
+    for count, transition in enumerate(life.transitions(STEPS)):
+        storage.insert_transition(transition)
+        oracle.insert_transition(transition)
+        try:
+            if count % 8 == 7:
+                _check(_draw(storage, 100), oracle, strategy, WITH_ENDS)
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_restored_storage_relabels_alike(sampler: Mapping[str, Any]) -> None:
+    saved, oracle = _pair(LIFE, HindsightConfig(strategy="episode"), **sampler)
+    restored, _ = _pair(LIFE, HindsightConfig(strategy="episode"), **sampler)
+    transitions = LIFE.transitions(STEPS)
+    for transition in transitions[:101]:
+        saved.insert_transition(transition)
+        oracle.insert_transition(transition)
+    for transition in transitions[:17]:
+        restored.insert_transition(transition)
+    _draw(restored, 8)
+    state = copy_state(saved.state_dict())
+    assert isinstance(state, dict)
+    restored.load_state_dict(state)
+    for transition in transitions[101:]:
+        expected, actual = _draw(saved, 16), _draw(restored, 16)
+        check_same_state(columns_of(actual), columns_of(expected))
+        _check(actual, oracle, "episode", WITH_ENDS)
+        for storage in (saved, restored, oracle):
+            storage.insert_transition(transition)
+
+
+def test_weights_are_those_of_the_priorities() -> None:
+    """A relabelled sample has the key and the weight of the transition it was made of."""
+    prioritized = PrioritizedConfig(alpha=1.0, beta=1.0, epsilon=0.0)
+    storage, _ = _pair(LIFE, HindsightConfig(k=1.0), prioritized=prioritized)
+    for transition in LIFE.transitions(40):
+        storage.insert_transition(transition)
+    batch = _draw(storage, 400)
+    storage.after_gradients(batch, {"td_error": 1.0 + batch.action % 3})
+    batch = _draw(storage, 400)
+    weights = {1.0: 1.0, 2.0: 0.5, 3.0: 1.0 / 3.0}
+    learned = [weights[1.0 + action % 3] for action in batch.action.tolist()]
+    assert batch.weight.tolist() == pytest.approx(learned)
+
+
+def _spec_errors(life: RandomTransitionScript, config: HindsightConfig, **changes: object) -> str:
+    spec = replace(life.spec(), goal_functions=lambda: WITH_ENDS)
+    spec = replace(spec, **changes)  # type: ignore[arg-type]  # of several types
+    with pytest.raises(ConfigError) as caught:
+        ReplayBuffer(300, hindsight=config).allocate(spec, seeded())
+    return str(caught.value)
+
+
+def test_what_has_no_goals_is_refused() -> None:
+    config = HindsightConfig()
+    assert "needs goals, but the observation is an array" in _spec_errors(
+        LIVES["same_step"], config
+    )
+    assert "needs goals" in _spec_errors(LIVES["next_step_dict_torch"], config)
+    assert "desired_goal" in _spec_errors(LIFE, HindsightConfig(desired_goal="wanted"))
+    shapes = HindsightConfig(desired_goal="observation")
+    assert "expected the same" in _spec_errors(LIFE, shapes)
+    assert "compute_reward" in _spec_errors(LIFE, config, goal_functions=None)
+    assert "compute_reward" in _spec_errors(LIFE, config, goal_functions=lambda: None)
+    assert "scale_rewards" in _spec_errors(LIFE, config, scales_rewards=True)
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="future"):
+        HindsightConfig(strategy="futur")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(ConfigError, match="k must be at least 0"):
+        HindsightConfig(k=-1.0)
+    with pytest.raises(ConfigError, match="both"):
+        HindsightConfig(achieved_goal="desired_goal")
+    with pytest.raises(ConfigError, match="hindsight"):
+        ReplayBuffer(her_function=_reward)
+
+
+def test_the_users_function_wins() -> None:
+    storage = ReplayBuffer(
+        300, hindsight=HindsightConfig(k=1e9), her_function=lambda achieved, desired, info: 7.0
+    )
+    assert storage.uses_objects
+    storage.allocate(replace(LIFE.spec(), goal_functions=lambda: WITH_ENDS), seeded())
+    for transition in LIFE.transitions(9):
+        storage.insert_transition(transition)
+    assert _draw(storage, 20).reward.tolist() == [[7.0]] * 20
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (np.ones((3, 3)), "shape"),
+        (np.full(20, np.nan), "finite"),
+        (np.array(["a"] * 20), "numbers"),
+    ],
+)
+def test_rewards_that_are_none_are_refused(answer: Array, message: str) -> None:
+    functions = GoalFunctions(lambda achieved, desired, info: answer)
+    storage, _ = _pair(LIFE, HindsightConfig(k=1e9), functions, n_step=1)
+    for transition in LIFE.transitions(9):
+        storage.insert_transition(transition)
+    with pytest.raises(EnvironmentFaultError, match=message):
+        _draw(storage, 20)
