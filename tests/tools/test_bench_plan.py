@@ -43,11 +43,19 @@ SAME = {
     ("algorithm", "critic_learning_rate"): "learning_rate",
     ("algorithm", "temperature_learning_rate"): "learning_rate",
     ("algorithm", "update_after"): "learning_starts",
-    ("algorithm", "update_every"): "train_freq",
+    ("algorithm", "tau"): "tau",
+    ("algorithm", "start_steps"): "learning_starts",
     ("storage", "size"): "buffer_size",
 }
 TRANSLATED = {"normalize", "policy_kwargs", "vf_coef", "gradient_steps", "target_update_interval"}
-TRANSLATED |= {"exploration_fraction", "exploration_final_eps"}
+TRANSLATED |= {
+    "noise_std",
+    "exploration_fraction",
+    "exploration_final_eps",
+    "train_freq",
+    "hindsight",
+    "policy",
+}
 """What `check_same` compares in other ways, and how often targets move, which is counted in steps
 of the environment there and in gradient steps here."""
 
@@ -89,6 +97,7 @@ def test_a_pattern_chooses_rows(tmp_path: Path, pattern: str, count: int) -> Non
         ("seeds = [3, 4]", "seeds = [3, 3]", "each once"),
         ("seeds = [3, 4]", "seeds = []", "each once"),
         ("target = 475", "targte = 475", "unknown keys"),
+        ("target = 475", 'target = 475\nmetric = "luck"', "metric='luck'"),
         ("[row.ours]", "[row.theirs]", "row 2 has unknown keys"),
         ("[row.ours]", "", "options of no system"),
         ("[[row]]", "[[rows]]", "got the keys"),
@@ -153,6 +162,18 @@ def check_same(row: PlanRow) -> None:
     if "gradient_steps" in sb3:
         steps = sb3["train_freq"] if sb3["gradient_steps"] == -1 else sb3["gradient_steps"]
         assert option(sections, "algorithm", "num_mini_batch") == steps, row.label
+    if "train_freq" in sb3:  # counted in steps of all environments together there
+        steps = int(str(sb3["train_freq"])) * int(str(sb3.get("n_envs", 1)))
+        assert option(sections, "algorithm", "update_every") == steps, row.label
+    hindsight = sb3.get("hindsight")
+    if isinstance(hindsight, dict):
+        strategy, k = hindsight["goal_selection_strategy"], hindsight["n_sampled_goal"]
+        assert option(sections, "storage", "hindsight") == {"strategy": strategy, "k": k}, row.label
+    else:
+        assert not option(sections, "storage", "hindsight"), row.label
+    assert ("policy" in sb3) == (row.metric == "success"), row.label  # it takes dicts
+    if "noise_std" in sb3:
+        assert (option(sections, "algorithm", "exploration_std") or 0.1) == sb3["noise_std"]
     if "exploration_fraction" in sb3:
         fraction, last = sb3["exploration_fraction"], sb3["exploration_final_eps"]
         epsilon = f"piecewise(0: 1.0, {fraction}: {last})"

@@ -55,3 +55,13 @@ def test_a_damaged_line_is_told(tmp_path: Path) -> None:
     path.write_bytes(b"{}\n" + path.read_bytes())
     with pytest.raises(ValueError, match=r"results\.jsonl, line 1 is no record"):
         read_records(path)
+
+
+def test_successes_come_back_as_a_percentage(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    append_record(path, run(0), {**result(-3.0, -5.0), "success_rate": 0.75})
+    append_record(path, run(1), result(-3.0, -5.0))
+    told, silent = read_records(path).values()
+    assert told.values("success").tolist() == [75.0]
+    assert told.values("return").tolist() == [-3.0, -5.0]
+    assert np.isnan(silent.values("success")).all()

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bench.learning_table import learning_table, summarize
@@ -48,6 +50,18 @@ def test_seeds_count_alike_however_many_episodes_they_have() -> None:
 def test_the_interval_is_drawn_within_seeds() -> None:
     one = summarize([record("ours", 0, [0.0] * 10), record("ours", 1, [100.0] * 10)])
     assert one.interval == (50.0, 50.0)
+
+
+def test_a_row_may_be_judged_by_successes() -> None:
+    row = replace(ROW, metric="success", target=90.0, note="HER")
+    records = [
+        replace(record("ours", seed, [-3.0]), success_rate=rate)
+        for seed, rate in enumerate((0.8, 0.9, 1.0))
+    ]
+    line = cells(learning_table([row], by_key(*records)))
+    assert line[1] == "`CartPole-v1`, HER"
+    assert line[5] == "90.0"
+    assert line[7] == "90: reached (% success)"
 
 
 def test_a_row_says_whether_its_target_is_reached() -> None:

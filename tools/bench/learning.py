@@ -98,8 +98,10 @@ def _describe(run: Run) -> str:
 
 def _summary(result: dict[str, Json]) -> str:
     returns = cast("list[float]", result["returns"])
+    rate = cast("float | None", result.get("success_rate"))
+    success = "" if rate is None else f"success {rate:.0%}, "
     return (
-        f"mean return {sum(returns) / len(returns):.1f} over {len(returns)} episodes, "
+        f"mean return {sum(returns) / len(returns):.1f} over {len(returns)} episodes, {success}"
         f"{result['steps_per_second']:,.0f} steps/s, {result['wall_seconds']:.0f} s in all"
     )
 

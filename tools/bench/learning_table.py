@@ -47,13 +47,17 @@ class Summary:
     steps_per_second: float
 
 
-def summarize(records: Sequence[Record]) -> Summary:
+def summarize(records: Sequence[Record], metric: str = "return") -> Summary:
     """Put the runs of a row together.
 
     Args:
         records: of one system, one per seed; at least one.
+        metric: what the row is judged by. Of successes there is one figure per seed, so the
+            interval is over seeds.
     """
-    strata = [record.returns for record in records]
+    strata = [record.values(metric) for record in records]
+    if metric == "success":
+        strata = [np.concatenate(strata)]
     return Summary(
         num_seeds=len(records),
         mean=float(np.mean([values.mean() for values in strata])),
@@ -83,7 +87,9 @@ def learning_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> st
         }
         if any(found.values()):
             lines.append(
-                _line(row, {name: summarize(runs) for name, runs in found.items() if runs})
+                _line(
+                    row, {name: summarize(runs, row.metric) for name, runs in found.items() if runs}
+                )
             )
             machines.update(
                 dict.fromkeys(record.machine for runs in found.values() for record in runs)
@@ -99,13 +105,13 @@ def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
     wanted = len(row.seeds)
     return [
         row.algorithm.upper(),
-        f"`{row.env}`",
+        f"`{row.env}`{', ' + row.note if row.note else ''}",
         _short_count(row.steps),
         f"`hatch run bench:learning --only {row.label}`",
         _seeds(ours, wanted),
         "-" if ours is None else f"{ours.mean:.1f}",
         _interval(ours),
-        _target(row.target, ours),
+        _target(row.target, ours) + (" (% success)" if row.metric == "success" else ""),
         _seeds(sb3, wanted),
         "-" if sb3 is None else f"{sb3.mean:.1f}",
         _interval(sb3),

@@ -136,6 +136,7 @@ def learn(run: Run) -> Outcome:
         returns=found.returns,
         total_steps=training.total_steps,
         steps_per_second=training.steps_per_second,
+        success_rate=found.success_rate,
     )
 
 

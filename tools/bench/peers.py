@@ -4,9 +4,12 @@ They are imported by name when they are used, because only the benchmark environ
 """
 
 import importlib
+import importlib.util
 import re
 import time
 from collections.abc import Callable
+
+import numpy as np
 
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
@@ -86,9 +89,10 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
 def learn(run: Run) -> Outcome:
     """Train with Stable-Baselines3's own interface, and evaluate what was learned.
 
-    Beside the algorithm's own arguments the options may hold ``n_envs``, ``policy``, and
-    ``normalize`` for running statistics of observations and rewards. A text such as
-    ``linear(0.001, 0.0)`` is a schedule.
+    Beside the algorithm's own arguments the options may hold ``n_envs``, ``policy``,
+    ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for Gaussian noise on
+    actions in [-1, 1], and ``normalize`` for running statistics of observations and rewards. A text
+    such as ``linear(0.001, 0.0)`` is a schedule.
     """
     options: dict[str, object] = dict(run.options)
     num_envs = options.pop("n_envs", 1)
@@ -102,6 +106,12 @@ def learn(run: Run) -> Outcome:
         kwargs["activation_fn"] = getattr(importlib.import_module("torch.nn"), name)
 
     library = importlib.import_module("stable_baselines3")
+    if (hindsight := options.pop("hindsight", None)) is not None:
+        options["replay_buffer_class"] = library.HerReplayBuffer
+        options["replay_buffer_kwargs"] = hindsight
+    for module in ("rl_envs", "gymnasium_robotics"):  # they register environments
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
     make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
     normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
     envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed)
@@ -110,6 +120,10 @@ def learn(run: Run) -> Outcome:
         envs = normalize(envs, gamma=gamma)
         test_envs = normalize(test_envs, training=False, norm_reward=False)
         test_envs.obs_rms = envs.obs_rms
+    if (noise_std := options.pop("noise_std", None)) is not None:
+        noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
+        size = envs.action_space.shape[0]
+        options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
     algorithm = getattr(library, run.algorithm.upper())
     model = algorithm(policy, envs, seed=run.seed, device="cpu", **options)
     progress = Progress(run.steps)
@@ -121,9 +135,20 @@ def learn(run: Run) -> Outcome:
     start = time.perf_counter()
     model.learn(run.steps, callback=after_step)
     seconds = time.perf_counter() - start
+    successes: list[bool] = []
+
+    def after_episode(state: dict[str, dict[str, object]], _globals: object) -> None:
+        if state["done"] and "is_success" in state["info"]:
+            successes.append(bool(state["info"]["is_success"]))
+
     evaluate = importlib.import_module("stable_baselines3.common.evaluation").evaluate_policy
     returns, _ = evaluate(
-        model, test_envs, NUM_EPISODES, deterministic=True, return_episode_rewards=True
+        model,
+        test_envs,
+        NUM_EPISODES,
+        deterministic=True,
+        return_episode_rewards=True,
+        callback=after_episode,
     )
     envs.close()
     test_envs.close()
@@ -131,6 +156,7 @@ def learn(run: Run) -> Outcome:
         returns=tuple(float(value) for value in returns),
         total_steps=model.num_timesteps,
         steps_per_second=model.num_timesteps / seconds,
+        success_rate=sum(successes) / len(successes) if successes else None,
     )
 
 

@@ -24,6 +24,9 @@ NUM_EPISODES = 100
 NUM_TEST_ENVS = 8
 """Stepping together in that evaluation, each with its fixed share of the episodes."""
 
+METRICS = ("return", "success")
+"""What a row may be judged by: the mean return, or the percentage of successful episodes."""
+
 _KEYS = {"algorithm": str, "env": str, "steps": int, "seeds": list, "target": int | float}
 
 Key = tuple[str, str, str, int, int, str]
@@ -102,11 +105,13 @@ class Outcome:
         returns: of each episode of the deterministic evaluation of the final policy.
         total_steps: transitions that it took.
         steps_per_second: of the whole training, compilation included, evaluation not.
+        success_rate: share of the evaluation's episodes; None where the environment does not say.
     """
 
     returns: Sequence[float]
     total_steps: int
     steps_per_second: float
+    success_rate: float | None = None
 
     def as_dict(self) -> dict[str, Json]:
         """Return plain data, with as many digits as figures need."""
@@ -114,6 +119,7 @@ class Outcome:
             "returns": [round(value, 4) for value in self.returns],
             "total_steps": self.total_steps,
             "steps_per_second": round(self.steps_per_second, 2),
+            **({} if self.success_rate is None else {"success_rate": self.success_rate}),
         }
 
 
@@ -126,8 +132,10 @@ class PlanRow:
         env: Gymnasium id.
         steps: environment transitions of each run.
         seeds: one run each.
-        target: to be reached by the mean, over seeds, of the mean return.
+        target: to be reached by the mean, over seeds, of the metric.
         options: by system.
+        metric: one of `METRICS`.
+        note: what tells it from other rows with the same algorithm and environment.
     """
 
     algorithm: str
@@ -136,6 +144,8 @@ class PlanRow:
     seeds: tuple[int, ...]
     target: float
     options: Mapping[str, Mapping[str, Json]]
+    metric: str = "return"
+    note: str = ""
 
     @property
     def label(self) -> str:
@@ -200,7 +210,7 @@ def options_digest(options: Mapping[str, Json]) -> str:
 
 
 def _row(values: Mapping[str, object], number: int) -> PlanRow:
-    allowed = {*_KEYS, *SYSTEMS}
+    allowed = {*_KEYS, *SYSTEMS, "metric", "note"}
     if unknown := sorted(set(values) - allowed):
         raise PlanError(f"row {number} has unknown keys {unknown}; expected {sorted(allowed)}")
     for name, kind in _KEYS.items():
@@ -211,7 +221,12 @@ def _row(values: Mapping[str, object], number: int) -> PlanRow:
         raise PlanError(f"row {number} has seeds={seeds}; expected some, each once")
     if not any(system in values for system in SYSTEMS):
         raise PlanError(f"row {number} has options of no system; expected some of {SYSTEMS}")
+    metric = str(values.get("metric", METRICS[0]))
+    if metric not in METRICS:
+        raise PlanError(f"row {number} has metric={metric!r}; expected one of {METRICS}")
     return PlanRow(
+        metric=metric,
+        note=str(values.get("note", "")),
         algorithm=cast("str", values["algorithm"]),
         env=cast("str", values["env"]),
         steps=cast("int", values["steps"]),

@@ -23,12 +23,21 @@ class Record:
         returns: shape `(episodes,)`, of the final evaluation.
         steps_per_second: of the training.
         machine: what it ran on.
+        success_rate: share of the final evaluation's episodes; None where nothing told it.
     """
 
     run: Run
     returns: npt.NDArray[np.float64]
     steps_per_second: float
     machine: str
+    success_rate: float | None = None
+
+    def values(self, metric: str) -> npt.NDArray[np.float64]:
+        """Return what a row is judged by: returns, or one percentage of successful episodes."""
+        if metric == "return":
+            return self.returns
+        rate = np.nan if self.success_rate is None else self.success_rate
+        return np.array([100.0 * rate])
 
 
 def append_record(path: Path, run: Run, result: Mapping[str, Json]) -> None:
@@ -72,6 +81,7 @@ def read_records(path: Path) -> dict[Key, Record]:
                 returns=np.asarray(line["returns"], dtype=np.float64),
                 steps_per_second=cast("float", line["steps_per_second"]),
                 machine=cast("str", line["machine"]),
+                success_rate=cast("float | None", line.get("success_rate")),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}, line {number} is no record: {error!r}") from error
