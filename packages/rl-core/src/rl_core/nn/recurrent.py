@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
+from rl_core.nn.ensemble import EnsembleLinear
 
 RecurrentKind = Literal["gru", "lstm"]
 """The recurrent networks there are."""
@@ -17,11 +18,15 @@ class RecurrentNet(nn.Module):
     The inputs of all time steps are projected in one matrix product; only the cell, which needs
     the state before it, is looped. The state of all layers is one row of ``state_size`` numbers.
 
+    With ``num_members`` it is that many independent networks, computed by batched products: inputs,
+    states and outputs then have an axis of members, E, before that of the samples.
+
     Args:
         kind: ``"gru"`` or ``"lstm"``.
         in_features: size of the input.
         hidden_size: size of each layer's output.
         num_layers: how many layers are stacked.
+        num_members: how many independent networks, E; None for one, without an axis of members.
 
     Raises:
         ConfigError: for an unknown kind or a size below 1.
@@ -32,12 +37,18 @@ class RecurrentNet(nn.Module):
     """
 
     def __init__(
-        self, kind: RecurrentKind, in_features: int, hidden_size: int, num_layers: int = 1
+        self,
+        kind: RecurrentKind,
+        in_features: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        num_members: int | None = None,
     ) -> None:
         super().__init__()
         if kind not in ("gru", "lstm"):
             raise ConfigError(f"recurrent_net: unknown kind '{kind}'; known: gru, lstm")
-        if min(in_features, hidden_size, num_layers) < 1:
+        if min(in_features, hidden_size, num_layers, num_members or 1) < 1:
             raise ConfigError(
                 "recurrent_net: sizes must be at least 1, got "
                 f"in_features={in_features}, hidden_size={hidden_size}, num_layers={num_layers}"
@@ -48,11 +59,11 @@ class RecurrentNet(nn.Module):
         self.out_features = hidden_size
         gates = 3 if kind == "gru" else 4
         self.input_layers = nn.ModuleList(
-            _gate_layer(in_features if layer == 0 else hidden_size, hidden_size, gates)
+            _gate_layer(in_features if layer == 0 else hidden_size, hidden_size, gates, num_members)
             for layer in range(num_layers)
         )
         self.state_layers = nn.ModuleList(
-            _gate_layer(hidden_size, hidden_size, gates) for _ in range(num_layers)
+            _gate_layer(hidden_size, hidden_size, gates, num_members) for _ in range(num_layers)
         )
 
     @property
@@ -66,20 +77,36 @@ class RecurrentNet(nn.Module):
         """Advance over one step, or over a sequence when ``episode_start`` has a time axis.
 
         Args:
-            features: shape `(N, F)` or `(T, N, F)`.
-            state: shape `(N, S)`, before the first step.
+            features: shape `(N, F)` or `(T, N, F)`; of several members `(E, N, F)` or
+                `(T, E, N, F)`.
+            state: shape `(N, S)`, before the first step; of several members `(E, N, S)`.
             episode_start: shape `(N,)` or `(T, N)`, bool: zero the state before this step.
 
         Returns:
             Outputs `(N, H)` or `(T, N, H)`, and the state after each step, `(N, S)` or
-            `(T, N, S)`.
+            `(T, N, S)`, with an axis E before N where there are several members.
         """
         if episode_start.dim() == 1:
-            output, states = self._sequence(
-                features.unsqueeze(0), state, episode_start.unsqueeze(0)
-            )
-            return output[0], states[0]
+            return self.step(features, state * (~episode_start).to(state.dtype).unsqueeze(-1))
         return self._sequence(features, state, episode_start)
+
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Advance by one step from states that are known, resetting none.
+
+        Args:
+            features: shape `(*batch, F)`; of several members `(*T, E, N, F)`.
+            state: of the same batch axes, before the step.
+
+        Returns:
+            Outputs `(*batch, H)` and the state after the step, `(*batch, S)`.
+        """
+        cell = self._gru_step if self.kind == "gru" else self._lstm_step
+        after = []
+        for layer, layer_state in enumerate(state.chunk(self.num_layers, dim=-1)):
+            inputs = self.input_layers[layer](features)
+            after.append(cell(self.state_layers[layer], inputs, layer_state))
+            features = after[-1][..., : self.hidden_size]
+        return features, torch.cat(after, dim=-1)
 
     def _sequence(
         self, features: Tensor, state: Tensor, episode_start: Tensor
@@ -114,10 +141,25 @@ class RecurrentNet(nn.Module):
         return torch.cat((torch.sigmoid(out_gate) * torch.tanh(cell), cell), dim=-1)
 
 
-def _gate_layer(in_features: int, hidden_size: int, gates: int) -> nn.Linear:
+def _gate_layer(
+    in_features: int, hidden_size: int, gates: int, num_members: int | None
+) -> nn.Module:
+    if num_members is not None:
+        return _ensemble_gate_layer(num_members, in_features, hidden_size, gates)
     layer = nn.Linear(in_features, gates * hidden_size)
     with torch.no_grad():
         for gate in layer.weight.chunk(gates):
             nn.init.orthogonal_(gate)
         layer.bias.zero_()
+    return layer
+
+
+def _ensemble_gate_layer(
+    num_members: int, in_features: int, hidden_size: int, gates: int
+) -> EnsembleLinear:
+    layer = EnsembleLinear(num_members, in_features, gates * hidden_size)
+    with torch.no_grad():
+        for member in layer.weight:
+            for gate in member.chunk(gates):
+                nn.init.orthogonal_(gate)
     return layer
