@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from rl_core import plugins
 from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, EnvSpec
+from rl_core.checkpoint import WeightSource, load_weights
 from rl_core.codec import construct, decode, options_of
 from rl_core.env import VecEnv, as_vec_env, checked_num_envs, make_gym_vec
 from rl_core.errors import ConfigError, DeviceError, nearest
@@ -107,7 +108,12 @@ def compose(
     )
 
 
-def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
+def build(
+    recipe: Recipe,
+    given: Mapping[str, object] | None = None,
+    *,
+    restart_model: WeightSource | None = None,
+) -> Parts:
     """Build every part that a recipe names.
 
     Initial weights are drawn from the recipe's seed and nothing else; torch's global generator is
@@ -117,8 +123,11 @@ def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
         recipe: all components by name.
         given: objects by section (``env``, ``actor``, ``algorithm``, ``storage``), used instead of
             what the recipe names; those that it calls ``custom`` must be here.
+        restart_model: where the actor's first weights come from, see `load_weights`; None draws
+            them. The recipe keeps a record of it, by which nothing is loaded again.
 
     Raises:
+        CheckpointError: when ``restart_model`` does not fit.
         ConfigError: for options that are unknown or contradict each other, or when a custom
             component is not given.
         PluginError: for an unknown component.
@@ -133,7 +142,7 @@ def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
         else build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
     )
     try:
-        algorithm = build_algorithm(recipe, envs, device, given)
+        algorithm = build_algorithm(recipe, envs, device, given, restart_model)
         storage = cast(
             "AnyStorage",
             given["storage"]
@@ -145,6 +154,12 @@ def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
         envs.close()
         raise
     resolved = {**recipe.resolved, "device": str(device)}
+    if restart_model is not None:
+        resolved["restart_model"] = (
+            {part: str(directory) for part, directory in restart_model.items()}
+            if isinstance(restart_model, Mapping)
+            else str(restart_model)
+        )
     return Parts(recipe.replace(resolved=resolved), envs, algorithm, storage, config)
 
 
@@ -153,9 +168,15 @@ def build_algorithm(
     envs: VecEnv,
     device: torch.device,
     given: Mapping[str, object] | None = None,
+    restart_model: WeightSource | None = None,
 ) -> AnyAlgorithm:
-    """Build a recipe's actor and algorithm for given environments."""
+    """Build a recipe's actor and algorithm for given environments; see `build`."""
     given = given or {}
+    if "algorithm" in given and restart_model is not None:
+        raise ConfigError(
+            "restart_model is for an actor whose algorithm is built from it; call load_weights "
+            "before building the given algorithm"
+        )
     if "algorithm" in given:
         return cast("AnyAlgorithm", given["algorithm"])
     spaces = {
@@ -166,6 +187,8 @@ def build_algorithm(
     with _seeded(spawn_seed(recipe.seed, "weights")):
         actor = given["actor"] if "actor" in given else _construct("actor", recipe.actor, spaces)
         cast("Actor", actor).to(device)
+        if restart_model is not None:
+            load_weights(cast("Actor", actor), restart_model)
         return cast("AnyAlgorithm", _construct("algorithm", recipe.algorithm, {"actor": actor}))
 
 
