@@ -12,7 +12,7 @@ from rl_core.actor import Actor
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Categorical, Deterministic, SquashedGaussian
 from rl_core.spaces import Space
-from rl_core.testing.actors import ACTION_SPACES, ActorSuite
+from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
@@ -24,6 +24,9 @@ SMALL = OffPolicyActorConfig(hidden_sizes=(8,))
 def _actor(space: spaces.Space[object], **options: object) -> OffPolicyActor:
     torch.manual_seed(0)
     return OffPolicyActor(VECTOR, space, replace(SMALL, **options))  # type: ignore[arg-type]
+
+
+VECTORS = {name: OBSERVATION_SPACES[name] for name in ("vector", "dict")}
 
 
 class OffPolicyActorSuite(ActorSuite):
@@ -54,6 +57,7 @@ class TestGRU(OffPolicyActorSuite):
 
 class TestLSTM(OffPolicyActorSuite):
     __test__ = True
+    observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
     options: ClassVar[Mapping[str, object]] = {
         "memory": "lstm",
         "memory_size": 4,
@@ -64,6 +68,7 @@ class TestLSTM(OffPolicyActorSuite):
 
 class TestDeterministic(OffPolicyActorSuite):
     __test__ = True
+    observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
     is_stochastic: ClassVar[bool] = False
     action_spaces: ClassVar[Mapping[str, Space]] = {"box": ACTION_SPACES["box"]}
     options: ClassVar[Mapping[str, object]] = {"policy": "deterministic", "memory": "gru"}
@@ -71,6 +76,7 @@ class TestDeterministic(OffPolicyActorSuite):
 
 class TestGreedy(OffPolicyActorSuite):
     __test__ = True
+    observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
     is_stochastic: ClassVar[bool] = False
     action_spaces: ClassVar[Mapping[str, Space]] = {"discrete": ACTION_SPACES["discrete"]}
     options: ClassVar[Mapping[str, object]] = {"policy": "greedy", "memory": "gru"}

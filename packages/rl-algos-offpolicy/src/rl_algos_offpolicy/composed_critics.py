@@ -156,7 +156,11 @@ class ComposedCritics(nn.Module):
         return torch.cat([encoder(observation) for encoder in self.encoders], -1)
 
     def advance(
-        self, features: Tensor, action: Tensor | None, state: Tensor, episode_start: Tensor
+        self,
+        features: Tensor,
+        action: Tensor | None,
+        state: Tensor,
+        episode_start: Tensor | None,
     ) -> Tensor:
         """Return the states after steps in which actions were taken.
 
@@ -165,7 +169,8 @@ class ComposedCritics(nn.Module):
             action: shape of the batch axes, and that of a real action; discrete ones are not
                 looked at.
             state: shape `(N, S)`, before the first step.
-            episode_start: shape of the batch axes, bool: zero the state before these steps.
+            episode_start: shape of the batch axes, bool: zero the state before these steps; None
+                zeroes none.
         """
         return self._run(features, action, state, episode_start)[1]
 
@@ -190,7 +195,11 @@ class ComposedCritics(nn.Module):
         return inputs
 
     def _run(
-        self, features: Tensor, action: Tensor | None, state: Tensor, episode_start: Tensor
+        self,
+        features: Tensor,
+        action: Tensor | None,
+        state: Tensor,
+        episode_start: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the memories' outputs `(C, *batch, H)` and states `(*batch, S)`."""
         assert self.memory is not None

@@ -63,7 +63,7 @@ class RecurrentNetwork(Protocol):
         ...
 
     def advance(
-        self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor
+        self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> Tensor:
         """Return the states after each row, `(T, N, S)`.
 
@@ -71,7 +71,8 @@ class RecurrentNetwork(Protocol):
             features: shape `(T, N, F)`.
             action: shape `(T, N, ...)`, what was done there.
             state: shape `(N, S)`, before the first row.
-            episode_start: shape `(T, N)`, bool: zero the state before these rows.
+            episode_start: shape `(T, N)`, bool: zero the state before these rows; None zeroes
+                none.
         """
         ...
 
@@ -147,8 +148,7 @@ def _remembered(network: object, start: SequenceStart, observation: Observation)
     if len(passed) == 0:
         return Remembered(features, state.unsqueeze(0))
     action = start.action[num_warming : num_warming + len(passed)]
-    runs_on = torch.zeros(passed.shape[:2], dtype=torch.bool, device=passed.device)
-    after = network.advance(passed, action, state, runs_on)
+    after = network.advance(passed, action, state, None)
     return Remembered(features, torch.cat([state.unsqueeze(0), after]))
 
 

@@ -51,7 +51,7 @@ class Policy(nn.Module):
         return self.trunk.encode(observation)
 
     def advance(
-        self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor
+        self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> Tensor:
         """Return the states after each row; the policy's memory sees no actions."""
         assert self.trunk.memory is not None

@@ -72,22 +72,23 @@ class RecurrentNet(nn.Module):
         return self.num_layers * self.hidden_size * (2 if self.kind == "lstm" else 1)
 
     def forward(
-        self, features: Tensor, state: Tensor, episode_start: Tensor
+        self, features: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Advance over one step, or over a sequence when ``episode_start`` has a time axis.
+        """Advance over one step, or over a sequence when ``features`` have a time axis.
 
         Args:
             features: shape `(N, F)` or `(T, N, F)`; of several members `(E, N, F)` or
                 `(T, E, N, F)`.
             state: shape `(N, S)`, before the first step; of several members `(E, N, S)`.
-            episode_start: shape `(N,)` or `(T, N)`, bool: zero the state before this step.
+            episode_start: shape `(N,)` or `(T, N)`, bool: zero the state before this step; None
+                zeroes none.
 
         Returns:
             Outputs `(N, H)` or `(T, N, H)`, and the state after each step, `(N, S)` or
             `(T, N, S)`, with an axis E before N where there are several members.
         """
-        if episode_start.dim() == 1:
-            return self.step(features, state * (~episode_start).to(state.dtype).unsqueeze(-1))
+        if features.dim() == state.dim():
+            return self.step(features, _kept(state, episode_start))
         return self._sequence(features, state, episode_start)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,17 +110,17 @@ class RecurrentNet(nn.Module):
         return features, torch.cat(after, dim=-1)
 
     def _sequence(
-        self, features: Tensor, state: Tensor, episode_start: Tensor
+        self, features: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        keeps = (~episode_start).to(features.dtype).unsqueeze(-1).unbind(0)
+        starts = [None] * len(features) if episode_start is None else episode_start.unbind(0)
         step = self._gru_step if self.kind == "gru" else self._lstm_step
         layer_states = []
         for layer, layer_state in enumerate(state.chunk(self.num_layers, dim=-1)):
             projected = self.input_layers[layer](features).unbind(0)
             recurrent = self.state_layers[layer]
             states = []
-            for keep, inputs in zip(keeps, projected, strict=True):
-                layer_state = step(recurrent, inputs, layer_state * keep)
+            for start, inputs in zip(starts, projected, strict=True):
+                layer_state = step(recurrent, inputs, _kept(layer_state, start))
                 states.append(layer_state)
             stacked = torch.stack(states)
             layer_states.append(stacked)
@@ -127,11 +128,11 @@ class RecurrentNet(nn.Module):
         return features, torch.cat(layer_states, dim=-1)
 
     def _gru_step(self, recurrent: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
-        in_reset, in_update, in_new = inputs.chunk(3, dim=-1)
-        h_reset, h_update, h_new = recurrent(state).chunk(3, dim=-1)
-        reset = torch.sigmoid(in_reset + h_reset)
-        update = torch.sigmoid(in_update + h_update)
-        new = torch.tanh(in_new + reset * h_new)
+        size = self.hidden_size
+        in_gates, in_new = inputs.split_with_sizes((2 * size, size), dim=-1)
+        h_gates, h_new = recurrent(state).split_with_sizes((2 * size, size), dim=-1)
+        reset, update = torch.sigmoid(in_gates + h_gates).chunk(2, dim=-1)
+        new = torch.tanh(torch.addcmul(in_new, reset, h_new))
         return torch.lerp(new, state, update)
 
     def _lstm_step(self, recurrent: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
@@ -139,6 +140,13 @@ class RecurrentNet(nn.Module):
         in_gate, forget_gate, candidate, out_gate = (inputs + recurrent(hidden)).chunk(4, dim=-1)
         cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(in_gate) * torch.tanh(candidate)
         return torch.cat((torch.sigmoid(out_gate) * torch.tanh(cell), cell), dim=-1)
+
+
+def _kept(state: Tensor, episode_start: Tensor | None) -> Tensor:
+    """Zero the state where episodes start."""
+    if episode_start is None:
+        return state
+    return state * (~episode_start).to(state.dtype).unsqueeze(-1)
 
 
 def _gate_layer(
