@@ -184,6 +184,15 @@ class TestRecurrentDQN(RecurrentSuite):
         return DQN(actor, DQNConfig(target_update_every=2))
 
 
+class TestRecurrentQuantileDQN(RecurrentSuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> DQN:
+        options = {"distribution": "quantile", "num_quantiles": 5, "memory": "gru"}
+        actor = _actor(seed, CATEGORIES, policy="greedy", dueling=True, **options)
+        return DQN(actor, DQNConfig(target_update_every=2))
+
+
 @pytest.mark.parametrize(
     ("algorithm", "policy", "space"),
     [

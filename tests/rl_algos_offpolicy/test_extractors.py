@@ -74,7 +74,7 @@ def test_critics_are_composed_of_the_users_networks() -> None:
     for k in range(2):
         seen = critics.encoders[k](observation), critics.action_encoders[k](action)
         features = critics.layers[k](torch.cat(seen, -1))
-        expected = features @ critics.values.weights[0][k] + critics.values.biases[0][k]
+        expected = features @ critics.values.weights[0][k].T + critics.values.biases[0][k]
         torch.testing.assert_close(values[k], expected.squeeze(-1))
 
 
@@ -141,6 +141,14 @@ def test_the_recipe_calls_such_an_actor_custom() -> None:
         ({"common_extractor": 64}, "common_extractor is a int"),
         ({"observation_extractor": lambda space: nn.ReLU()}, "'out_features'"),
         ({"action_extractor": Actions, "space": CATEGORIES}, "needs real actions"),
+        (
+            {
+                "common_extractor": Layers,
+                "space": CATEGORIES,
+                "config": OffPolicyActorConfig(policy="greedy", noisy=True),
+            },
+            "actor.noisy is for the default networks",
+        ),
         (
             {"common_extractor": Layers, "config": OffPolicyActorConfig(hidden_sizes=(64,))},
             "hidden_sizes has no effect with common_extractor",

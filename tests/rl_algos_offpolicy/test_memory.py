@@ -37,7 +37,7 @@ W, T, N_STEP, NUM_ENVS = 3, 4, 2, 5
 
 def _actor(space: spaces.Space[object], **options: object) -> OffPolicyActor:
     torch.manual_seed(0)
-    config = OffPolicyActorConfig(hidden_sizes=(8,), memory="gru", memory_size=4)
+    config = OffPolicyActorConfig(hidden_sizes=(8,), activation="tanh", memory="gru", memory_size=4)
     return OffPolicyActor(VECTOR, space, replace(config, **options))  # type: ignore[arg-type]
 
 
@@ -61,7 +61,14 @@ def _dqn() -> DQN:
     return DQN(_actor(CATEGORIES, policy="greedy", dueling=True))
 
 
-ALGORITHMS = pytest.mark.parametrize("make", [_sac, _discrete_sac, _td3, _ddpg, _dqn])
+def _categorical_dqn() -> DQN:
+    options = {"dueling": True, "distribution": "categorical", "num_atoms": 5}
+    return DQN(_actor(CATEGORIES, policy="greedy", **options))
+
+
+ALGORITHMS = pytest.mark.parametrize(
+    "make", [_sac, _discrete_sac, _td3, _ddpg, _dqn, _categorical_dqn]
+)
 Maker = Callable[[], Any]
 
 
@@ -308,6 +315,11 @@ def test_the_smallest_window_has_nothing_to_run_over() -> None:
     assert algorithm.loss(batch, algorithm.draw_update_noise(batch)).loss.isfinite()
 
 
+def test_noisy_networks_have_no_memory() -> None:
+    with pytest.raises(ConfigError, match="noisy does not go with memory"):
+        _actor(CATEGORIES, policy="greedy", noisy=True)
+
+
 def test_memory_and_storage_must_fit() -> None:
     recurrent = _dqn()
     plain = DQN(_actor(CATEGORIES, policy="greedy", memory="none"))
@@ -336,7 +348,7 @@ def test_dqn_hand_computed_with_memory() -> None:
         gates = critics.memory.input_layers[0].bias
         assert isinstance(gates, Tensor)
         gates[..., 2] = 50.0
-        critics.values.weights[0][..., 0] = 1.0
+        critics.values.weights[0][:, 0] = 1.0
     algorithm = DQN(actor, DQNConfig(gamma=0.5, loss="square", double=False))
     batch = ReplayBatch(
         observation=torch.zeros(2, 1, 3),
@@ -356,7 +368,7 @@ def test_dqn_hand_computed_with_memory() -> None:
         ),
     )
     # After the rows 0, 1, 2 the state is 1/2, 3/4, 7/8: Q of the sequence's rows is 3/4 and 7/8.
-    assert algorithm.target(batch).flatten().tolist() == pytest.approx([1.0 + 0.5 * 7 / 8, 2.0])
+    assert algorithm.target(batch, {}).flatten().tolist() == pytest.approx([1.0 + 0.5 * 7 / 8, 2.0])
     errors = (3 / 4 - (1.0 + 7 / 16), 7 / 8 - 2.0)
     expected = 0.5 * (errors[0] ** 2 + errors[1] ** 2) / 2
     output = algorithm.loss(batch, {})

@@ -63,5 +63,5 @@ def test_a_layer_of_each_member_maps_its_own_inputs(steps: tuple[int, ...]) -> N
     features = torch.randn(*steps, 3, 6, 4)
     mapped = layer(features)
     for member in range(3):
-        expected = features[..., member, :, :] @ layer.weight[member] + layer.bias[member]
+        expected = features[..., member, :, :] @ layer.weight[member].T + layer.bias[member]
         torch.testing.assert_close(mapped[..., member, :, :], expected)

@@ -217,7 +217,7 @@ class TestRecurrentNet:
         for member in range(2):
             alone = RecurrentNet(kind, 3, 4, num_layers)
             weights = {
-                name: tensor[member].T if name.endswith("weight") else tensor[member, 0]
+                name: tensor[member] if name.endswith("weight") else tensor[member, 0]
                 for name, tensor in members.state_dict().items()
             }
             alone.load_state_dict(weights)

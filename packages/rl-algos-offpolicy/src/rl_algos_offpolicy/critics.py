@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_offpolicy.distributional import ReturnDistribution
+from rl_algos_offpolicy.memory import Seen
 from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.ensemble import EnsembleMLP
 from rl_core.nn.mlp import Activation
@@ -72,7 +73,7 @@ class Critics(nn.Module):
 
     def forward(
         self,
-        observation: Observation,
+        observation: Seen,
         action: Tensor | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
@@ -90,7 +91,7 @@ class Critics(nn.Module):
 
     def outputs(
         self,
-        observation: Observation,
+        observation: Seen,
         action: Tensor | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
