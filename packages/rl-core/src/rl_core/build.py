@@ -78,15 +78,17 @@ def compose(
     env_options = options.get("env", {})
     spec = inspect_env(ComponentSpec("env", env, {**env_options, "num_envs": 1}))
     wanted = algorithm_class.default_recipe(spec)
-    components = {}
+    components: dict[str, ComponentSpec] = {}
+    besides: Sections = {}
     for kind, default in (("actor", wanted.actor), ("storage", wanted.storage)):
         given = dict(options.get(kind, {}))
         name = given.pop("name", default.name)
         if not isinstance(name, str):
             raise ConfigError(f"{kind}.name must be text, got {name!r}")
-        components[kind] = filled(
-            kind, name, given, default.kwargs if name == default.name else None
-        )
+        usual = {**default.kwargs, **besides.get(kind, {})} if name == default.name else None
+        components[kind] = filled(kind, name, given, usual)
+        if kind == "actor" and _is_recurrent(components[kind]):
+            besides = wanted.recurrent
     trainer = {**wanted.trainer, **options.get("trainer", {})}
     given_algorithm = options.get("algorithm", {})
     env_table = _filled_env(env, {**wanted.env, **env_options})
@@ -99,7 +101,9 @@ def compose(
             "algorithm",
             algorithm,
             given_algorithm,
-            without_replaced(algorithm, wanted.algorithm, given_algorithm),
+            without_replaced(
+                algorithm, {**wanted.algorithm, **besides.get("algorithm", {})}, given_algorithm
+            ),
         ),
         storage=components["storage"],
         trainer=as_table(decode(TrainerConfig, trainer, "trainer")),
@@ -322,6 +326,11 @@ def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, obje
         for field in fields(options)
         if field.name not in ("env", "seed")
     }
+
+
+def _is_recurrent(actor: ComponentSpec) -> bool:
+    options = decode(options_of(plugins.load("actor", actor.name)), actor.kwargs, "actor")
+    return bool(getattr(options, "is_recurrent", False))
 
 
 def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
