@@ -25,7 +25,7 @@ from rl_core import (
     Trainer,
     evaluate_policy,
 )
-from rl_core.build import compose, resolve_device
+from rl_core.build import build, compose, resolve_device
 from rl_core.options import Sections
 from rl_core.types import Json
 from rl_envs import make_vec
@@ -333,3 +333,44 @@ def test_an_actor_for_other_spaces_is_refused() -> None:
     actor = OnPolicyActor(other.single_observation_space, other.single_action_space)
     with pytest.raises(SpaceError, match="environments' observation space"):
         Trainer(envs, PPO(actor), RolloutStorage(num_steps=32))
+
+
+def test_an_agent_starts_with_the_weights_of_an_earlier_run(tmp_path: Path) -> None:
+    first = small_agent()
+    first.train(64, run_dir=tmp_path / "first")
+    again = rl_core.make("ppo", "CartPole-v1", options=SMALL, restart_model=tmp_path / "first")
+    assert again.recipe.resolved["restart_model"] == str(tmp_path / "first")
+    for name, tensor in again.actor.state_dict().items():
+        assert torch.equal(tensor, first.actor.state_dict()[name]), name
+    parts = {"policy_trunk": tmp_path / "first"}
+    partly = rl_core.make("ppo", "CartPole-v1", seed=9, options=SMALL, restart_model=parts)
+    same = {
+        name.split(".")[0]
+        for name, tensor in partly.actor.state_dict().items()
+        if tensor.any() and torch.equal(tensor, first.actor.state_dict()[name])
+    }
+    assert same == {"policy_trunk"}
+    for agent in (first, again, partly):
+        agent.close()
+
+
+def test_target_networks_start_with_the_weights_of_an_earlier_run(tmp_path: Path) -> None:
+    options: Sections = {"actor": {"hidden_sizes": [8]}, "algorithm": {"update_after": 50}}
+    first = rl_core.make("dqn", "CartPole-v1", options=options)
+    first.train(60, run_dir=tmp_path / "first")
+    again = rl_core.make(
+        "dqn", "CartPole-v1", seed=9, options=options, restart_model=tmp_path / "first"
+    )
+    tensors = again.parts.algorithm.get_weights().tensors
+    for name, tensor in first.actor.critics.state_dict().items():  # type: ignore[union-attr]  # a module
+        assert torch.equal(tensors[f"actor.critics.{name}"], tensor)
+        assert torch.equal(tensors[f"target_critics.{name}"], tensor)
+    first.close()
+    again.close()
+
+
+def test_weights_cannot_be_given_to_an_algorithm_that_is_built(tmp_path: Path) -> None:
+    agent = small_agent()
+    with pytest.raises(ConfigError, match="call load_weights before"):
+        build(agent.recipe, {"algorithm": agent.parts.algorithm}, restart_model=tmp_path / "first")
+    agent.close()

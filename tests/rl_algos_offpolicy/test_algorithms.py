@@ -136,6 +136,63 @@ class TestNoisyDQN(OffPolicySuite):
         return DQN(_actor(seed, CATEGORIES, policy="greedy", num_critics=2, noisy=True), config)
 
 
+class RecurrentSuite(AlgorithmSuite):
+    """Recurrent networks are never compiled."""
+
+    __test__ = False
+    is_smooth: ClassVar[bool] = False
+    has_compile_test: ClassVar[bool] = False
+
+
+class TestRecurrentSAC(RecurrentSuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> SAC:
+        return SAC(_actor(seed, BOX, memory="gru", memory_size=5), SACConfig())
+
+
+class TestRecurrentDiscreteSAC(RecurrentSuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> SAC:
+        return SAC(_actor(seed, CATEGORIES, memory="lstm", memory_size=5), SACConfig())
+
+
+class TestRecurrentTD3(RecurrentSuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> TD3:
+        actor = _actor(seed, BOX, policy="deterministic", memory="lstm", memory_size=5)
+        return TD3(actor, TD3Config())
+
+
+class TestRecurrentDDPG(RecurrentSuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> DDPG:
+        actor = _actor(
+            seed, BOX, policy="deterministic", num_critics=1, memory="gru", memory_layers=2
+        )
+        return DDPG(actor, DDPGConfig(exploration_noise="ou"))
+
+
+class TestRecurrentDQN(RecurrentSuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> DQN:
+        actor = _actor(seed, CATEGORIES, policy="greedy", dueling=True, memory="gru", memory_size=5)
+        return DQN(actor, DQNConfig(target_update_every=2))
+
+
+class TestRecurrentQuantileDQN(RecurrentSuite):
+    __test__ = True
+
+    def make_algorithm(self, seed: int) -> DQN:
+        options = {"distribution": "quantile", "num_quantiles": 5, "memory": "gru"}
+        actor = _actor(seed, CATEGORIES, policy="greedy", dueling=True, **options)
+        return DQN(actor, DQNConfig(target_update_every=2))
+
+
 @pytest.mark.parametrize(
     ("algorithm", "policy", "space"),
     [

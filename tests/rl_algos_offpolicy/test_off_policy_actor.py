@@ -1,4 +1,6 @@
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -6,18 +8,78 @@ import torch
 from gymnasium import spaces
 
 from rl_algos_offpolicy import OffPolicyActor, OffPolicyActorConfig
+from rl_core.actor import Actor
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Categorical, Deterministic, SquashedGaussian
+from rl_core.spaces import Space
+from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 CATEGORIES = spaces.Discrete(4, start=5)
+HALF_BOUNDED = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, 1], np.float32))
 SMALL = OffPolicyActorConfig(hidden_sizes=(8,))
 
 
 def _actor(space: spaces.Space[object], **options: object) -> OffPolicyActor:
     torch.manual_seed(0)
     return OffPolicyActor(VECTOR, space, replace(SMALL, **options))  # type: ignore[arg-type]
+
+
+VECTORS = {name: OBSERVATION_SPACES[name] for name in ("vector", "dict")}
+
+
+class OffPolicyActorSuite(ActorSuite):
+    __test__ = False
+    action_spaces: ClassVar[Mapping[str, Space]] = {
+        name: ACTION_SPACES[name] for name in ("discrete", "box")
+    }
+    options: ClassVar[Mapping[str, object]] = {}
+
+    def make_actor(self, observation_space: Space, action_space: Space) -> Actor:
+        options = replace(SMALL, **self.options)  # type: ignore[arg-type]  # of this class
+        return OffPolicyActor(observation_space, action_space, options)
+
+
+class TestFeedForward(OffPolicyActorSuite):
+    __test__ = True
+    options: ClassVar[Mapping[str, object]] = {"normalize_observations": True}
+
+
+class TestGRU(OffPolicyActorSuite):
+    __test__ = True
+    options: ClassVar[Mapping[str, object]] = {
+        "memory": "gru",
+        "memory_size": 4,
+        "normalize_observations": True,
+    }
+
+
+class TestLSTM(OffPolicyActorSuite):
+    __test__ = True
+    observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
+    options: ClassVar[Mapping[str, object]] = {
+        "memory": "lstm",
+        "memory_size": 4,
+        "memory_layers": 2,
+        "num_critics": 3,
+    }
+
+
+class TestDeterministic(OffPolicyActorSuite):
+    __test__ = True
+    observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
+    is_stochastic: ClassVar[bool] = False
+    action_spaces: ClassVar[Mapping[str, Space]] = {"box": ACTION_SPACES["box"]}
+    options: ClassVar[Mapping[str, object]] = {"policy": "deterministic", "memory": "gru"}
+
+
+class TestGreedy(OffPolicyActorSuite):
+    __test__ = True
+    observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
+    is_stochastic: ClassVar[bool] = False
+    action_spaces: ClassVar[Mapping[str, Space]] = {"discrete": ACTION_SPACES["discrete"]}
+    options: ClassVar[Mapping[str, object]] = {"policy": "greedy", "memory": "gru"}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +167,9 @@ def test_statistics_of_observations_reach_all_networks() -> None:
         (BOX, {"dueling": True}, ConfigError, "dueling needs Discrete actions"),
         (spaces.MultiDiscrete([2, 3]), {}, SpaceError, "is not supported"),
         (spaces.Box(-np.inf, np.inf, (2,), np.float32), {}, SpaceError, "infinite bound"),
+        (HALF_BOUNDED, {}, SpaceError, "infinite bound"),
+        (HALF_BOUNDED, {"policy": "deterministic"}, SpaceError, "infinite bound"),
+        (HALF_BOUNDED, {"memory": "gru"}, SpaceError, "infinite bound"),
     ],
 )
 def test_contradictions_are_refused(
@@ -120,7 +185,16 @@ def test_a_mask_is_refused_rather_than_ignored() -> None:
         OffPolicyActor(observations, CATEGORIES, SMALL)
 
 
-@pytest.mark.parametrize("options", [{"policy": "gready"}, {"num_critics": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "gready"},
+        {"num_critics": 0},
+        {"memory": "rnn"},
+        {"memory_size": 0},
+        {"memory_layers": 0},
+    ],
+)
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         OffPolicyActorConfig(**options)  # type: ignore[arg-type]  # wrong on purpose

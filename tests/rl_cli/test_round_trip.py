@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rl_core.build import build_envs
-from rl_core.checkpoint import list_checkpoints
+from rl_core.checkpoint import list_checkpoints, load_checkpoint, state_digest
 from rl_core.env import VecEnv
 from rl_core.recipe import ComponentSpec
 
@@ -136,3 +136,45 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(rl: Run, run_copy: Path) -> N
     assert status == 0
     assert err.startswith("rl: warning: step-100000 is damaged")
     assert "step-100000" not in [path.name for path in list_checkpoints(checkpoints)]
+
+
+def test_a_run_starts_with_the_weights_of_another_and_resumes_without_it(
+    rl: Run, tiny: tuple[str, ...], run_copy: Path
+) -> None:
+    train = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=next")
+    # At a learning rate of 0 the weights stay those that were loaded.
+    status, _, err = rl(*train, f"--restart-model={run_copy}", "--algorithm.learning-rate=0")
+    assert (status, err) == (0, "")
+    recipe = tomllib.loads(Path("next/recipe.toml").read_text())
+    assert recipe["resolved"]["restart_model"] == str(run_copy)
+    saved, loaded = (
+        load_checkpoint(list_checkpoints(run / "checkpoints")[-1]).state["algorithm"]
+        for run in (run_copy, Path("next"))
+    )
+    assert isinstance(saved, dict)
+    assert isinstance(loaded, dict)
+    actors = [
+        {name: tensor for name, tensor in state["modules"].items() if name.startswith("actor.")}
+        for state in (saved, loaded)
+    ]
+    assert state_digest(actors[0]) == state_digest(actors[1])
+    shutil.rmtree(run_copy)
+    status, _, err = rl("resume", "next", "--total-steps=128")
+    assert (status, err) == (0, "")
+    # The recipe as a configuration file starts from the same weights, which are gone.
+    status, _, err = rl("train", "--config=next/recipe.toml", "--run-dir=again")
+    assert status == 2
+    assert f"{run_copy} is neither a checkpoint nor a run" in err
+    status, _, err = rl(
+        "train", "--config=next/recipe.toml", "--run-dir=again", "--restart-model=none"
+    )
+    assert (status, err) == (0, "")
+
+
+def test_weights_are_taken_by_part(rl: Run, tiny: tuple[str, ...], run_copy: Path) -> None:
+    table = f'{{policy_trunk = "{run_copy}"}}'
+    train = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=next")
+    status, _, err = rl(*train, "--restart-model", table)
+    assert (status, err) == (0, "")
+    recipe = tomllib.loads(Path("next/recipe.toml").read_text())
+    assert recipe["resolved"]["restart_model"] == {"policy_trunk": str(run_copy)}

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rl_core.errors import ConfigError
-from rl_core.nn.ensemble import EnsembleMLP
+from rl_core.nn.ensemble import EnsembleLinear, EnsembleMLP
 
 
 def test_each_member_is_a_network_of_its_own() -> None:
@@ -42,3 +42,26 @@ def test_every_member_is_orthogonal_by_itself() -> None:
 def test_empty_ensembles_are_refused(sizes: tuple[int, int, tuple[int, ...], int]) -> None:
     with pytest.raises(ConfigError, match="at least one member"):
         EnsembleMLP(*sizes)
+
+
+def test_members_may_have_inputs_of_their_own() -> None:
+    ensemble = EnsembleMLP(3, 4, (5,), None)
+    features = torch.randn(3, 6, 7, 4)
+    values = ensemble(features, is_per_member=True)
+    assert values.shape == (3, 6, 7, 5)
+    assert ensemble.out_features == 5
+    for member in range(3):
+        expected = ensemble(features[member])[member]
+        torch.testing.assert_close(values[member], expected)
+        assert bool((expected >= 0.0).all())  # without an output layer the last activation stays
+
+
+@pytest.mark.parametrize("steps", [(), (2,), (2, 3)])
+def test_a_layer_of_each_member_maps_its_own_inputs(steps: tuple[int, ...]) -> None:
+    layer = EnsembleLinear(3, 4, 5)
+    torch.nn.init.normal_(layer.bias)
+    features = torch.randn(*steps, 3, 6, 4)
+    mapped = layer(features)
+    for member in range(3):
+        expected = features[..., member, :, :] @ layer.weight[member].T + layer.bias[member]
+        torch.testing.assert_close(mapped[..., member, :, :], expected)

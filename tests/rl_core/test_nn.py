@@ -204,6 +204,41 @@ class TestRecurrentNet:
         assert torch.equal(output, outputs[0])
         assert torch.equal(after, states[0])
 
+    def test_members_are_networks_of_their_own(self, kind: RecurrentKind, num_layers: int) -> None:
+        torch.manual_seed(0)
+        members = RecurrentNet(kind, 3, 4, num_layers, num_members=2)
+        for name, parameter in members.named_parameters():
+            if name.endswith("bias"):
+                nn.init.normal_(parameter)
+        features, state = _seeded(5, 2, 6, 3), _seeded(2, 6, members.state_size, seed=1)
+        start = _seeded(5, 6, seed=2) > 1.0
+        output, states = members(features, state, start)
+        assert output.shape == (5, 2, 6, 4)
+        for member in range(2):
+            alone = RecurrentNet(kind, 3, 4, num_layers)
+            weights = {
+                name: tensor[member] if name.endswith("weight") else tensor[member, 0]
+                for name, tensor in members.state_dict().items()
+            }
+            alone.load_state_dict(weights)
+            expected, expected_states = alone(features[:, member], state[member], start)
+            torch.testing.assert_close(output[:, member], expected)
+            torch.testing.assert_close(states[:, member], expected_states)
+        one, after = members(features[0], state, start[0])
+        torch.testing.assert_close(one, output[0])
+        torch.testing.assert_close(after, states[0])
+
+    def test_rows_of_known_states_are_stepped_at_once(
+        self, kind: RecurrentKind, num_layers: int
+    ) -> None:
+        net = self._net(kind, num_layers)
+        features, state = _seeded(5, 2, 3), _seeded(2, net.state_size, seed=1)
+        output, states = net(features, state, torch.zeros(5, 2, dtype=torch.bool))
+        before = torch.cat([state.unsqueeze(0), states[:-1]])
+        again, after = net.step(features, before)
+        torch.testing.assert_close(again, output)
+        torch.testing.assert_close(after, states)
+
     def test_no_gradient_flows_over_an_episode_start(
         self, kind: RecurrentKind, num_layers: int
     ) -> None:

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -69,6 +69,23 @@ def test_the_hidden_entries_are_what_the_simulator_calls_velocities(
 def test_entries_of_other_environments_can_be_given() -> None:
     masked = MaskVelocity(gymnasium.make("CartPole-v1"), velocity_indices=[0])
     assert masked.observation_space.shape == (3,)
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "async"])
+def test_an_option_masks_and_is_recorded(vectorization: Any) -> None:
+    with make_vec("CartPole-v1", 2, vectorization=vectorization, mask_velocity=True) as envs:
+        assert envs.single_observation_space.shape == (2,)
+        assert cast("Array", envs.reset(0)).shape == (2, 2)
+        assert envs.component is not None
+        assert envs.component["mask_velocity"] is True
+    with make_vec("CartPole-v1", 2) as envs:
+        assert envs.component is not None
+        assert "mask_velocity" not in envs.component
+
+
+def test_masking_leaves_no_native_form() -> None:
+    with pytest.raises(ConfigError, match="1 wrappers; use sync or async"):
+        make_vec("CartPole-v1", 2, vectorization="native", mask_velocity=True)
 
 
 def test_what_cannot_be_masked_is_refused() -> None:

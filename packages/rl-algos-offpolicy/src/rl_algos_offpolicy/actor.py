@@ -1,5 +1,6 @@
 """The actor of off-policy algorithms: critics, and a policy where there is one."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -8,15 +9,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_algos_offpolicy.critic_config import CriticConfig
 from rl_algos_offpolicy.critics import Critics, of_action
+from rl_algos_offpolicy.memory import Remembered, Seen
+from rl_algos_offpolicy.policy import Policy
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
 from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
 from rl_core.nn.heads import ActionHead, CategoricalHead, DeterministicHead, SquashedGaussianHead
 from rl_core.nn.mlp import Activation
-from rl_core.nn.trunk import Trunk
+from rl_core.nn.trunk import MemoryKind, Trunk
 from rl_core.ranges import check_choice, check_ranges
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
@@ -40,6 +44,9 @@ class OffPolicyActorConfig(CriticConfig):
         dueling: value and advantages as streams of their own (Discrete).
         normalize_observations: by running statistics, refreshed after each update.
         image_features: width of each image's features.
+        memory: recurrent network after the layers, in the policy and in each critic.
+        memory_size: its hidden size.
+        memory_layers: how many of its layers are stacked.
 
     Raises:
         ConfigError: when a value is out of range, or an option belongs to what is not chosen.
@@ -53,37 +60,28 @@ class OffPolicyActorConfig(CriticConfig):
     dueling: bool = False
     normalize_observations: bool = False
     image_features: int = 512
+    memory: MemoryKind = "none"
+    memory_size: int = 64
+    memory_layers: int = 1
 
     def __post_init__(self) -> None:
         CriticConfig.__post_init__(self)
         check_choice(self, "policy", get_args(PolicyKind))
-        check_ranges(self, counts=("num_critics", "image_features"))
+        check_choice(self, "memory", get_args(MemoryKind))
+        check_ranges(self, counts=("num_critics", "image_features", "memory_size", "memory_layers"))
         for option, off in (("distribution", "none"), ("noisy", False)):
             if self.policy != "greedy" and getattr(self, option) != off:
                 raise ConfigError(
                     f"{option}={getattr(self, option)!r} needs the policy 'greedy', got "
                     f"'{self.policy}'"
                 )
+        if self.noisy and self.is_recurrent:
+            raise ConfigError("noisy does not go with memory; set one of them off")
 
-
-class Policy(nn.Module):
-    """A trunk and an action head.
-
-    Args:
-        trunk: features of the observation.
-        head: distribution over actions.
-    """
-
-    def __init__(self, trunk: Trunk, head: ActionHead) -> None:
-        super().__init__()
-        self.trunk = trunk
-        self.head = head
-
-    def forward(self, observation: Observation) -> Distribution:
-        """Return the distribution over actions at observations with any batch axes."""
-        features, _ = self.trunk(observation, None, None)
-        distribution: Distribution = self.head(features)
-        return distribution
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the networks have memories, and learn from sequences."""
+        return self.memory != "none"
 
 
 class OffPolicyActor(Actor):
@@ -92,10 +90,24 @@ class OffPolicyActor(Actor):
     The actor's own actions are in [-1, 1] where they are real numbers, and scaled to the bounds
     for the environment.
 
+    A policy is an observation's encoder, layers, a memory and an action head. A critic is encoders
+    of the observation and of a real action side by side, layers, a memory and a linear output. The
+    encoders and the layers may be the user's: what makes them is called once for the policy and
+    once for each critic, so that none is shared. What it makes is an ``nn.Module`` with an integer
+    ``out_features`` that takes any batch axes. The class of a module is such a maker.
+
+    A critic's memory sees the actions that were taken. While acting, the states of policy and
+    critics advance together, and storages keep both.
+
     Args:
         observation_space: vectors, images, categories, or a dict of them.
         action_space: Discrete, or a Box with finite bounds.
         config: the networks.
+        observation_extractor: from the observation space to the module in the default encoder's
+            place.
+        action_extractor: from the action space to a module for real actions, which otherwise go
+            into the critics as they are.
+        common_extractor: from a width to the module in the place of the layers.
 
     Attributes:
         critics: the action-value functions.
@@ -103,7 +115,8 @@ class OffPolicyActor(Actor):
 
     Raises:
         SpaceError: for a space that it cannot do.
-        ConfigError: when the kind of policy does not fit the action space.
+        ConfigError: when the kind of policy does not fit the action space, or options contradict
+            an extractor.
     """
 
     def __init__(
@@ -111,12 +124,38 @@ class OffPolicyActor(Actor):
         observation_space: gymnasium.Space[object],
         action_space: gymnasium.Space[object],
         config: OffPolicyActorConfig | None = None,
+        *,
+        observation_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None,
+        action_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None,
+        common_extractor: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__(observation_space, action_space)
         self.config = config = config or OffPolicyActorConfig()
         _check_spaces(observation_space, action_space, config)
+        self._observation_extractor = observation_extractor
+        self._action_extractor = action_extractor
+        self._common_extractor = common_extractor
+        self._check_extractors()
         self.policy = None if config.policy == "greedy" else self._new_policy()
-        self.critics = self._new_critics()
+        self.critics: Critics | ComposedCritics = (
+            self._new_composed_critics()
+            if config.is_recurrent or self.uses_objects
+            else self._new_critics()
+        )
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether a part of the networks is the user's own."""
+        makers = (self._observation_extractor, self._action_extractor, self._common_extractor)
+        return any(make is not None for make in makers)
+
+    @property
+    def state_sizes(self) -> Mapping[str, int]:
+        """Sizes of the policy's memory and of all critics' together."""
+        if not isinstance(self.critics, ComposedCritics) or not self.critics.is_recurrent:
+            return {}
+        sizes = {} if self.policy is None else {"policy": self.policy.trunk.state_size}
+        return {**sizes, "critics": self.critics.state_size}
 
     @property
     def is_discrete(self) -> bool:
@@ -146,12 +185,59 @@ class OffPolicyActor(Actor):
     ) -> tuple[Distribution, State]:
         """Return the policy at the observations; see `Actor.distribution`."""
         if self.policy is None:
-            return Deterministic(self.critics(observation)[0].argmax(-1)), {}
-        distribution: Distribution = self.policy(observation)
-        return distribution, {}
+            values, states = self.greedy_values(observation, state, episode_start)
+            return Deterministic(values.argmax(-1)), states
+        if not self.is_recurrent:
+            distribution: Distribution = self.policy(observation)
+            return distribution, {}
+        distribution, after = self.policy.step(observation, state["policy"], episode_start)
+        assert after is not None
+        return distribution, {"policy": after}
 
-    def q_values(self, observation: Observation, action: Tensor | None, state: State) -> Tensor:
-        """Return the values of given actions, or of all discrete ones; see `Actor.q_values`."""
+    def greedy_values(
+        self, observation: Observation, state: State, episode_start: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """Return what the first critic thinks of all discrete actions, `(*batch, n)`.
+
+        Also the recurrent state after each step; the arguments are those of `distribution`.
+        """
+        if not self.is_recurrent:
+            values: Tensor = self.critics(observation)[0]
+            return values, {}
+        assert isinstance(self.critics, ComposedCritics)
+        assert episode_start is not None
+        all_values, after = self.critics.step(observation, state["critics"], episode_start)
+        return all_values[0], {"critics": after}
+
+    def remember_action(
+        self,
+        observation: Observation,
+        action: Tensor,
+        before: State,
+        after: State,
+        episode_start: Tensor | None,
+    ) -> State:
+        """Let the critics' memories see what was done; see `Actor.remember_action`."""
+        if self.policy is None or not self.is_recurrent:
+            return after
+        assert isinstance(self.critics, ComposedCritics)
+        assert episode_start is not None
+        features = self.critics.encode(observation)
+        states = self.critics.advance(features, action, before["critics"], episode_start)
+        return {**after, "critics": states}
+
+    def q_values(self, observation: Seen, action: Tensor | None, state: State) -> Tensor:
+        """Return the values of given actions, or of all discrete ones; see `Actor.q_values`.
+
+        Args:
+            observation: with any batch axes, also as the critics remember it.
+            action: shape `(*batch, ...)`, or None.
+            state: each `(*batch, S)`; not looked at by critics without memory, or where
+                ``observation`` holds their state.
+        """
+        if self.is_recurrent and not isinstance(observation, Remembered):
+            assert isinstance(self.critics, ComposedCritics)
+            observation = Remembered(self.critics.encode(observation), state["critics"])
         values: Tensor = self.critics(observation, action)
         return values if action is None or not self.is_discrete else of_action(values, action)
 
@@ -201,7 +287,14 @@ class OffPolicyActor(Actor):
         """Whether the networks keep running statistics."""
         return self.config.normalize_observations
 
-    def _new_encoder(self) -> ObservationEncoder:
+    @property
+    def _critic_hidden_sizes(self) -> tuple[int, ...]:
+        sizes = self.config.critic_hidden_sizes
+        return self.config.hidden_sizes if sizes is None else sizes
+
+    def _new_encoder(self) -> nn.Module:
+        if self._observation_extractor is not None:
+            return self._observation_extractor(self.observation_space)
         return ObservationEncoder(
             self.observation_space,
             normalize=self.config.normalize_observations,
@@ -210,7 +303,15 @@ class OffPolicyActor(Actor):
 
     def _new_policy(self) -> Policy:
         config, space = self.config, self.action_space
-        trunk = Trunk(self._new_encoder(), config.hidden_sizes, config.activation)
+        trunk = Trunk(
+            self._new_encoder(),
+            config.hidden_sizes,
+            config.activation,
+            memory=config.memory,
+            memory_size=config.memory_size,
+            memory_layers=config.memory_layers,
+            make_layers=self._common_extractor,
+        )
         head: ActionHead
         if isinstance(space, spaces.Discrete):
             head = CategoricalHead(space, trunk.out_features)
@@ -225,11 +326,10 @@ class OffPolicyActor(Actor):
 
     def _new_critics(self) -> Critics:
         config = self.config
-        sizes = config.critic_hidden_sizes
         return Critics(
             self._new_encoder(),
             num_critics=config.num_critics,
-            hidden_sizes=config.hidden_sizes if sizes is None else sizes,
+            hidden_sizes=self._critic_hidden_sizes,
             activation=config.activation,
             action_size=0 if self.is_discrete else self.action_spec.shape[0],
             num_actions=self.num_actions if self.is_discrete else 1,
@@ -237,6 +337,61 @@ class OffPolicyActor(Actor):
             returns=config.returns,
             noisy_sigma=config.sigma,
         )
+
+    def _new_composed_critics(self) -> ComposedCritics:
+        config, num_critics = self.config, self.config.num_critics
+        num_encoders = 1 if self._observation_extractor is None else num_critics
+        make_action_encoder = self._action_extractor
+        return ComposedCritics(
+            [self._new_encoder() for _ in range(num_encoders)],
+            []
+            if make_action_encoder is None
+            else [make_action_encoder(self.action_space) for _ in range(num_critics)],
+            num_critics=num_critics,
+            hidden_sizes=self._critic_hidden_sizes,
+            activation=config.activation,
+            make_layers=self._common_extractor,
+            memory=None if config.memory == "none" else config.memory,
+            memory_size=config.memory_size,
+            memory_layers=config.memory_layers,
+            action_size=0 if self.is_discrete else self.action_spec.shape[0],
+            num_actions=self.num_actions if self.is_discrete else 1,
+            dueling=config.dueling,
+            returns=config.returns,
+        )
+
+    def _check_extractors(self) -> None:
+        """Make sure that extractors are makers of modules and leave no option without effect."""
+        config, defaults = self.config, OffPolicyActorConfig()
+        replaced = {
+            "observation_extractor": ("normalize_observations", "image_features"),
+            "action_extractor": (),
+            "common_extractor": ("hidden_sizes", "critic_hidden_sizes"),
+        }
+        for name, options in replaced.items():
+            maker = getattr(self, f"_{name}")
+            if maker is None:
+                continue
+            if isinstance(maker, nn.Module) or not callable(maker):
+                raise ConfigError(
+                    f"{name} is a {type(maker).__name__}; expected what makes a module, such as "
+                    "its class: the policy and each critic get one of their own"
+                )
+            for option in options:
+                if getattr(config, option) != getattr(defaults, option):
+                    raise ConfigError(
+                        f"actor.{option} has no effect with {name}; leave one of them out"
+                    )
+        if config.noisy and self.uses_objects:
+            raise ConfigError(
+                "actor.noisy is for the default networks, all of whose layers have noisy weights; "
+                "set it off"
+            )
+        if self._action_extractor is not None and self.is_discrete:
+            raise ConfigError(
+                "action_extractor needs real actions (Box); critics evaluate all of "
+                f"{self.action_space} at once"
+            )
 
 
 def _check_spaces(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_offpolicy.distributional import ReturnDistribution
+from rl_algos_offpolicy.memory import Seen
 from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.ensemble import EnsembleMLP
 from rl_core.nn.mlp import Activation
@@ -34,6 +35,8 @@ class Critics(nn.Module):
     Attributes:
         noise_size: K, how many numbers make one critic's weights noisy; 0 without noisy layers.
     """
+
+    is_recurrent = False
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Critics(nn.Module):
 
     def forward(
         self,
-        observation: Observation,
+        observation: Seen,
         action: Tensor | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
@@ -88,7 +91,7 @@ class Critics(nn.Module):
 
     def outputs(
         self,
-        observation: Observation,
+        observation: Seen,
         action: Tensor | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
@@ -108,15 +111,8 @@ class Critics(nn.Module):
             assert action is not None
             features = torch.cat([features, action], -1)
         own, common = self._inputs(features, noise)
-        values: Tensor = self.values(*own)
-        if self.returns is not None:
-            values = values.reshape(*values.shape[:-1], -1, self.returns.num_outputs)
-        if self.baseline is not None:
-            baseline = self.baseline(*common)
-            if self.returns is None:
-                values = baseline + values - values.mean(-1, keepdim=True)
-            else:
-                values = baseline.unsqueeze(-2) + values - values.mean(-2, keepdim=True)
+        baseline = None if self.baseline is None else self.baseline(*common)
+        values = joined(self.values(*own), baseline, self.returns)
         return values.squeeze(-1) if self._is_scalar else values
 
     def expected(self, outputs: Tensor) -> Tensor:
@@ -141,6 +137,27 @@ class Critics(nn.Module):
         """Take observations into the encoder's running statistics, where it has any."""
         if isinstance(self.encoder, ObservationEncoder):
             self.encoder.update_normalization(observation, mask)
+
+
+def joined(values: Tensor, baseline: Tensor | None, returns: ReturnDistribution | None) -> Tensor:
+    """Put together what networks answer for all actions, and for the state where they duel.
+
+    Args:
+        values: shape `(C, *batch, n)`, or `(C, *batch, n * K)` for K numbers of distributions.
+        baseline: shape `(C, *batch, 1)`, or `(C, *batch, K)`; None without dueling.
+        returns: whose numbers they are; None for expected returns.
+
+    Returns:
+        Shape `(C, *batch, n)`, or `(C, *batch, n, K)`.
+    """
+    if returns is None:
+        if baseline is None:
+            return values
+        return baseline + values - values.mean(-1, keepdim=True)
+    values = values.reshape(*values.shape[:-1], -1, returns.num_outputs)
+    if baseline is None:
+        return values
+    return baseline.unsqueeze(-2) + values - values.mean(-2, keepdim=True)
 
 
 def of_action(outputs: Tensor, action: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from rl_algos_offpolicy.losses import (
     squared_error_loss,
     weighted_mean,
 )
+from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
@@ -92,10 +93,11 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics and (3) for the policy."""
         target = self.target(batch)
-        values = self.actor.q_values(batch.observation, batch.action, {})
+        seen = current(self.actor.critics, batch)
+        values = self.actor.q_values(seen, batch.action, {})
         critic_term = squared_error_loss(values, target, batch)
-        distribution = self.policy(batch.observation)
-        value = call_frozen(self.actor.critics, batch.observation, distribution.mode())[0]
+        distribution = self.policy(current(self.policy, batch))
+        value = call_frozen(self.actor.critics, constant(seen), distribution.mode())[0]
         policy_term = -weighted_mean(value, batch)
         metrics = {
             "loss/critic": critic_term,
@@ -113,8 +115,8 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
     def target(self, batch: ReplayBatch) -> Tensor:
         """Eq. (1), shape `(N,)`."""
         hyper = self.hyper
-        action = self.target_policy(batch.next_observation).mode()
-        next_value = self.target_critics(batch.next_observation, action).amin(0)
+        action = self.target_policy(following(self.target_policy, batch)).mode()
+        next_value = self.target_critics(following(self.target_critics, batch), action).amin(0)
         target = bootstrapped_target(batch, next_value, hyper)
         if self.config.clip_return is None:
             return target

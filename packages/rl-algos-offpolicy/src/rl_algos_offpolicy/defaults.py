@@ -15,6 +15,8 @@ def off_policy_recipe(
 ) -> DefaultRecipe:
     """Compose an `OffPolicyActor` with a `ReplayBuffer` and one environment.
 
+    An actor with memory gets sequences, of which a minibatch has fewer than it has transitions.
+
     Args:
         actor: options of the actor.
         algorithm: options that differ from the config's defaults.
@@ -26,4 +28,5 @@ def off_policy_recipe(
         env={"num_envs": 1},
         algorithm=algorithm or {},
         trainer={},
+        recurrent={"storage": {"sequences": {}}, "algorithm": {"mini_batch_size": 32}},
     )

@@ -104,8 +104,8 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
 
     @property
     def needs_episode_start(self) -> bool:
-        """Whether the noise is a process, which starts anew with every episode."""
-        return self.config.exploration_noise == "ou"
+        """Whether noise that is a process, or a memory, starts anew with every episode."""
+        return self.config.exploration_noise == "ou" or super().needs_episode_start
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and critics an optimiser each."""
@@ -164,9 +164,11 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         episode_start: Tensor | None = None,
     ) -> ActionOutput:
         """Add noise to the policy's action and clip to [-1, 1]."""
-        action = self.policy(observation).mode()
+        distribution, after = self.actor.distribution(observation, state, episode_start)
+        action = distribution.mode()
         action = (action + self.hyper["exploration_std"] * noise).clamp(-1.0, 1.0)
-        return ActionOutput(action, self.actor.to_env_action(action), None, state)
+        after = self.actor.remember_action(observation, action, state, after, episode_start)
+        return ActionOutput(action, self.actor.to_env_action(action), None, after)
 
     def more_state(self) -> StateDict:
         """Return where the noise process is."""

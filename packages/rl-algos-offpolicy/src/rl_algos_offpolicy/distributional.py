@@ -113,7 +113,7 @@ class CategoricalReturns(ReturnDistribution):
 
     def metrics(self, target: Tensor) -> dict[str, Tensor]:
         """Return how probable the outermost atoms are, where returns out of range end up."""
-        return {"value/at_range_ends": (target[:, 0] + target[:, -1]).mean()}
+        return {"value/at_range_ends": (target[..., 0] + target[..., -1]).mean()}
 
 
 class QuantileReturns(ReturnDistribution):

@@ -30,9 +30,10 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_algos_offpolicy.critics import of_action
+from rl_algos_offpolicy.critics import Critics, of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
+from rl_algos_offpolicy.memory import current, following
 from rl_core.actor import ActionOutput, Actor
 from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
@@ -156,7 +157,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw the weights' noise, or for each action whether to explore, and how."""
         if self.actor.config.noisy:
-            return self.actor.critics.draw_noise(batch_shape, generator)
+            return self._noisy_critics.draw_noise(batch_shape, generator)
         return torch.rand((*batch_shape, 2), generator=generator, device=self.device)
 
     def explore(
@@ -168,26 +169,33 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     ) -> ActionOutput:
         """Be greedy with noisy weights, or take a random action with probability ε."""
         if self.actor.config.noisy:
-            action = self.actor.critics(observation, noise=noise)[0].argmax(-1)
+            action = self._noisy_critics(observation, noise=noise)[0].argmax(-1)
             return ActionOutput(action, self.actor.to_env_action(action), None, state)
         whether, which = noise.unbind(-1)
-        greedy = self.actor.critics(observation)[0].argmax(-1)
+        values, after = self.actor.greedy_values(observation, state, episode_start)
+        greedy = values.argmax(-1)
         # A draw near 1 may round up to the number of actions.
         random = (which * self.actor.num_actions).long().clamp(max=self.actor.num_actions - 1)
         action = torch.where(whether < self.hyper["epsilon"], random, greedy)
-        return ActionOutput(action, self.actor.to_env_action(action), None, state)
+        return ActionOutput(action, self.actor.to_env_action(action), None, after)
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
         """Draw the noise of the three networks of (2) and (3), where they are noisy."""
         if not self.actor.config.noisy:
             return {}
         names = ("online", "target", "choice") if self.config.double else ("online", "target")
-        return {name: self.actor.critics.draw_noise((), self.generator) for name in names}
+        return {name: self._noisy_critics.draw_noise((), self.generator) for name in names}
+
+    @property
+    def _noisy_critics(self) -> Critics:
+        critics = self.actor.critics
+        assert isinstance(critics, Critics)
+        return critics
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (3), or that of the distribution of returns."""
         critics = self.actor.critics
-        outputs = critics.outputs(batch.observation, noise=noise.get("online"))
+        outputs = critics.outputs(current(critics, batch), noise=noise.get("online"))
         taken = of_action(outputs, batch.action)
         target = self.target(batch, noise)
         metrics = {"value/mean": critics.expected(taken).mean()}
@@ -207,20 +215,20 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
 
         Of several target critics the one that expects least counts.
         """
-        critics, following = self.target_critics, batch.next_observation
-        outputs = critics.outputs(following, noise=noise.get("target"))
-        values = (
-            self.actor.critics(following, noise=noise.get("choice"))[0]
-            if self.config.double
-            else critics.expected(outputs).amin(0)
-        )
+        critics, online = self.target_critics, self.actor.critics
+        outputs = critics.outputs(following(critics, batch), noise=noise.get("target"))
+        if self.config.double:
+            chosen = online.outputs(following(online, batch), noise=noise.get("choice"))
+            values = online.expected(chosen)[0]
+        else:
+            values = critics.expected(outputs).amin(0)
         after = of_action(outputs, values.argmax(-1))
         clips_reward = self.config.clip_reward is not None
         if critics.returns is None:
             return bootstrapped_target(batch, after.amin(0), self.hyper, clips_reward=clips_reward)
         least = critics.expected(after).argmin(0)
         return critics.returns.target(
-            torch.take_along_dim(after, least.reshape(1, -1, 1), 0).squeeze(0),
+            torch.take_along_dim(after, least.unsqueeze(0).unsqueeze(-1), 0).squeeze(0),
             scaled_reward(batch, self.hyper, clips_reward=clips_reward),
             batch.num_steps,
             batch.terminated,

@@ -42,6 +42,7 @@ from rl_algos_offpolicy.losses import (
     squared_error_loss,
     weighted_mean,
 )
+from rl_algos_offpolicy.memory import Seen, constant, current, following
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
@@ -49,7 +50,6 @@ from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.parameters import call_frozen
 from rl_core.ranges import check_ranges
-from rl_core.types import Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,8 +133,14 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""
-        self._check_policy()
         config = self.config
+        self._is_smoothed = any(
+            not self.schedules[name].is_constant or self.schedules[name].value(0.0) > 0.0
+            for name in ("temporal_smoothness", "spatial_smoothness")
+        )
+        self._check_policy()
+        assert self.actor.policy is not None
+        self.policy = self.actor.policy
         self.target_critics = copy.deepcopy(self.actor.critics)
         self.temperature = Temperature(config.initial_temperature, config.learn_temperature)
         self.temperature.to(self.device)
@@ -142,10 +148,6 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             _default_target_entropy(self.actor)
             if config.target_entropy is None
             else config.target_entropy
-        )
-        self._is_smoothed = any(
-            not self.schedules[name].is_constant or self.schedules[name].value(0.0) > 0.0
-            for name in ("temporal_smoothness", "spatial_smoothness")
         )
         return {"target_critics": self.target_critics, "temperature": self.temperature}
 
@@ -196,11 +198,12 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics, (3) and (5) for the policy, (4) for the temperature."""
         target = self.target(batch, noise["next"])
-        values = self.actor.q_values(batch.observation, batch.action, {})
+        seen = current(self.actor.critics, batch)
+        values = self.actor.q_values(seen, batch.action, {})
         critic_term = squared_error_loss(values, target, batch)
 
-        distribution, _ = self.actor.distribution(batch.observation, {})
-        policy_term, log_prob = self.policy_terms(batch, distribution, noise["now"])
+        distribution: Distribution = self.policy(current(self.policy, batch))
+        policy_term, log_prob = self.policy_terms(batch, constant(seen), distribution, noise["now"])
         metrics = {
             "loss/critic": critic_term,
             "loss/policy": policy_term,
@@ -228,27 +231,35 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         """Eq. (1), shape `(N,)`."""
         alpha = self.temperature()
         if self.actor.is_discrete:
-            probabilities, log_prob = _all_actions(self._policy(batch.next_observation))
-            values = self.target_critics(batch.next_observation).amin(0)
+            probabilities, log_prob = _all_actions(self.policy(following(self.policy, batch)))
+            values = self.target_critics(following(self.target_critics, batch)).amin(0)
             next_value = (probabilities * (values - alpha * log_prob)).sum(-1)
         else:
-            action, log_prob = self._policy(batch.next_observation).sample_with_log_prob(noise)
-            values = self.target_critics(batch.next_observation, action).amin(0)
+            after = self.policy(following(self.policy, batch))
+            action, log_prob = after.sample_with_log_prob(noise)
+            values = self.target_critics(following(self.target_critics, batch), action).amin(0)
             next_value = values - alpha * log_prob
         return bootstrapped_target(batch, next_value, self.hyper)
 
     def policy_terms(
-        self, batch: ReplayBatch, distribution: Distribution, noise: Tensor
+        self, batch: ReplayBatch, seen: Seen, distribution: Distribution, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Eq. (3), 0-dim, and the log-probabilities or minus the entropies, shape `(N,)`."""
+        """Eq. (3), 0-dim, and the log-probabilities or minus the entropies, shape `(N,)`.
+
+        Args:
+            batch: whose weights and mask are used.
+            seen: what the critics are given of it, as a constant.
+            distribution: over actions.
+            noise: shape `(N, ...)`, to sample by.
+        """
         alpha = self.temperature()
         if self.actor.is_discrete:
             probabilities, log_prob = _all_actions(distribution)
-            values = call_frozen(self.actor.critics, batch.observation).amin(0)
+            values = call_frozen(self.actor.critics, seen).amin(0)
             objective = (probabilities * (alpha * log_prob - values)).sum(-1)
             return weighted_mean(objective, batch), (probabilities * log_prob).sum(-1)
         action, log_prob = distribution.sample_with_log_prob(noise)
-        values = call_frozen(self.actor.critics, batch.observation, action).amin(0)
+        values = call_frozen(self.actor.critics, seen, action).amin(0)
         return weighted_mean(alpha * log_prob - values, batch), log_prob
 
     def smoothness(self, batch: ReplayBatch, here: Tensor, noise: Tensor) -> Tensor:
@@ -257,7 +268,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         hyper = self.hyper
         nearby = batch.observation + hyper["smoothness_std"] * noise
         after, around = (
-            self._policy(observation).mode() for observation in (batch.next_observation, nearby)
+            self.policy(observation).mode() for observation in (batch.next_observation, nearby)
         )
         temporal = torch.linalg.vector_norm(here - after, dim=-1)
         spatial = torch.linalg.vector_norm(here - around, dim=-1)
@@ -265,16 +276,17 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             hyper["temporal_smoothness"] * temporal + hyper["spatial_smoothness"] * spatial, batch
         )
 
-    def _policy(self, observation: Observation) -> Distribution:
-        distribution, _ = self.actor.distribution(observation, {})
-        return distribution
-
     def _check_policy(self) -> None:
         actor, config = self.actor, self.config
         if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
             raise ConfigError(
                 "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to "
                 "'stochastic'"
+            )
+        if actor.is_recurrent and self._is_smoothed:
+            raise ConfigError(
+                "temporal_smoothness and spatial_smoothness do not go with an actor's memory, by "
+                "which the action depends on more than the observation; leave them at 0"
             )
         is_smooth = isinstance(actor.observation_space, spaces.Box) and not actor.is_discrete
         if not is_smooth and (config.temporal_smoothness or config.spatial_smoothness):

@@ -27,6 +27,7 @@ from rl_algos_offpolicy.losses import (
     squared_error_loss,
     weighted_mean,
 )
+from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import LossOutput, Noise
@@ -85,12 +86,13 @@ class TD3(DeterministicAlgorithm[TD3Config]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics and, when it is due, (3) for the policy."""
         target = self.target(batch, noise["target"])
-        values = self.actor.q_values(batch.observation, batch.action, {})
+        seen = current(self.actor.critics, batch)
+        values = self.actor.q_values(seen, batch.action, {})
         total = critic_term = squared_error_loss(values, target, batch)
         metrics = {"loss/critic": critic_term, "value/mean": values.mean()}
         if self.is_due("policy"):
-            distribution = self.policy(batch.observation)
-            value = call_frozen(self.actor.critics, batch.observation, distribution.mode())[0]
+            distribution = self.policy(current(self.policy, batch))
+            value = call_frozen(self.actor.critics, constant(seen), distribution.mode())[0]
             policy_term = -weighted_mean(value, batch)
             metrics["loss/policy"] = policy_term
             added, more = self.add_on_terms(batch, distribution, metrics)
@@ -104,6 +106,8 @@ class TD3(DeterministicAlgorithm[TD3Config]):
         hyper = self.hyper
         bound = hyper["target_noise_clip"]
         smoothing = (hyper["target_noise"] * noise).clamp(-bound, bound)
-        action = (self.target_policy(batch.next_observation).mode() + smoothing).clamp(-1.0, 1.0)
-        next_value = self.target_critics(batch.next_observation, action).amin(0)
+        action = (
+            self.target_policy(following(self.target_policy, batch)).mode() + smoothing
+        ).clamp(-1.0, 1.0)
+        next_value = self.target_critics(following(self.target_critics, batch), action).amin(0)
         return bootstrapped_target(batch, next_value, hyper)

@@ -64,6 +64,11 @@ class ConfigFile:
             )
         return total_steps
 
+    @property
+    def restart_model(self) -> Json:
+        """Where the first weights of a recorded run came from."""
+        return self._table("resolved").get("restart_model")
+
     def agreed_name(self, section: str, typed: str | None, place: str) -> str:
         """Return a component's name, given here or on the command line, or the same in both.
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 from rl_cli.docstrings import first_sentence
 from rl_cli.errors import UsageError
 from rl_cli.options import Option, command_options, component_options
 from rl_cli.parser import Command, parse, print_help
 from rl_cli.sections import SECTIONS, ConfigFile, merged_sections
+from rl_cli.values import write_value
 from rl_core import plugins
 from rl_core.build import component_of, compose, resolve_device
 from rl_core.codec import decode
@@ -21,6 +22,9 @@ from rl_core.types import Json
 
 DEFAULT_TOTAL_STEPS = 100_000
 """Environment steps of a run whose length nobody gives."""
+
+_RestartModel: TypeAlias = str | dict[str, str] | None
+"""A directory, or one by part of the actor."""
 
 _OPTION = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 _GIVEN_APART = (("env", "env"), ("env", "seed"))
@@ -45,6 +49,8 @@ class TrainArguments:
         device: where the networks are; auto takes a GPU when there is one.
         run_dir: new or empty directory for all that the run writes.
         config: recipe, or part of one, to start from; ALGO and ENV may be left out then.
+        restart_model: run or checkpoint whose weights the actor starts with, or a table of them by
+            part of the actor, as in {policy = "runs/bc"}.
     """
 
     algo: str | None = None
@@ -55,6 +61,7 @@ class TrainArguments:
     device: str = "auto"
     run_dir: str | None = None
     config: str | None = None
+    restart_model: _RestartModel = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,13 @@ class TrainRequest:
         recipe: complete.
         total_steps: environment transitions until the run is over.
         run_dir: None leaves the choice to the program.
+        restart_model: where the first weights come from; None draws them.
     """
 
     recipe: Recipe
     total_steps: int
     run_dir: Path | None
+    restart_model: _RestartModel
 
 
 def read_train_request(words: Sequence[str]) -> TrainRequest:
@@ -109,6 +118,9 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         recipe.replace(resolved={"total_steps": total_steps}),
         total_steps,
         None if run_dir is None else Path(run_dir),
+        decode(
+            TrainArguments, {"restart_model": given.get("restart_model", file.restart_model)}
+        ).restart_model,
     )
 
 
@@ -208,7 +220,8 @@ def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
     if file is not None:
         filed = {key: file.tables.get(key) for key in ("seed", "device")}
         filed["total_steps"] = file.total_steps
-    shown = {key: str(value) for key, value in filed.items() if value is not None}
+        filed["restart_model"] = file.restart_model
+    shown = {key: write_value(value) for key, value in filed.items() if value is not None}
     return command_options(
         TrainArguments,
         positional={"algo": "ALGO", "environment": "ENV"},
@@ -217,6 +230,7 @@ def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
             "device": "auto|cpu|cuda",
             "run_dir": "DIR",
             "config": "FILE",
+            "restart_model": "DIR|TABLE",
         },
         defaults={"run_dir": "runs/ALGO-ENV-sSEED-TIME", **shown},
     )

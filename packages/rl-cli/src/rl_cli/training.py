@@ -56,7 +56,7 @@ def train(words: Sequence[str]) -> int:
         request = read_train_request(words)
         run_dir = request.run_dir or default_run_dir(request.recipe, datetime.now())
         check_new(run_dir)
-        parts = build(request.recipe)
+        parts = build(request.recipe, restart_model=request.restart_model)
         interruption = Interruption()
         callbacks = [ProgressBar(sys.stderr), interruption]
         trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)

@@ -89,7 +89,8 @@ class Actor(nn.Module, ABC):
                 Feed-forward actors ignore it.
 
         Returns:
-            The distribution, and the recurrent state after each step.
+            The distribution, and the recurrent state after each step; without that of memories
+            which see actions, see `remember_action`.
         """
 
     @property
@@ -198,14 +199,36 @@ class Actor(nn.Module, ABC):
         Raises:
             ConfigError: when neither noise nor ``deterministic`` is given.
         """
-        distribution, state = self.distribution(observation, state, episode_start)
+        distribution, after = self.distribution(observation, state, episode_start)
         if deterministic:
             action = distribution.mode()
         elif noise is not None:
             action = distribution.sample(noise)
         else:
             raise ConfigError("get_action: give noise from draw_noise, or deterministic=True")
-        return ActionOutput(action, self.to_env_action(action), None, state)
+        after = self.remember_action(observation, action, state, after, episode_start)
+        return ActionOutput(action, self.to_env_action(action), None, after)
+
+    def remember_action(
+        self,
+        observation: Observation,
+        action: Tensor,
+        before: State,
+        after: State,
+        episode_start: Tensor | None,
+    ) -> State:
+        """Return the whole recurrent state after a step, when its action is known.
+
+        Memories that see actions override this; the default has none.
+
+        Args:
+            observation: with batch axes `(N,)`, or `(T, N)` for a sequence.
+            action: shape `(*batch, ...)`, actor-space.
+            before: recurrent state before the first step, each `(N, S)`.
+            after: what `distribution` answered, each `(*batch, S)`.
+            episode_start: shape of the batch axes, bool; only recurrent actors need it.
+        """
+        return after
 
     def evaluate_actions(
         self,
@@ -225,5 +248,6 @@ class Actor(nn.Module, ABC):
             state: recurrent state before the first step, each `(N, S)`.
             episode_start: shape of the batch axes, bool; only recurrent actors need it.
         """
-        distribution, state = self.distribution(observation, state, episode_start)
-        return ActionEvaluation(distribution, distribution.log_prob(action), None, state)
+        distribution, after = self.distribution(observation, state, episode_start)
+        after = self.remember_action(observation, action, state, after, episode_start)
+        return ActionEvaluation(distribution, distribution.log_prob(action), None, after)

@@ -18,7 +18,7 @@ from rl_core.build import (
     compose,
 )
 from rl_core.callbacks import Callback
-from rl_core.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from rl_core.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
 from rl_core.env import as_numpy, category_problem
 from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_mode
@@ -198,6 +198,7 @@ def make(
     seed: int = 0,
     device: str = "auto",
     options: Sections | None = None,
+    restart_model: WeightSource | None = None,
     **algorithm_options: Json,
 ) -> Agent:
     """Make an agent from names.
@@ -208,11 +209,14 @@ def make(
         seed: of the whole run.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         options: by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
+        restart_model: the run, or one by part of the actor, whose weights it starts with; see
+            `rl_core.checkpoint.load_weights`.
         **algorithm_options: short for ``options["algorithm"]``.
 
     Raises:
         ConfigError: for an unknown option, naming the nearest one, or one that is given twice and
             differently.
+        CheckpointError: when ``restart_model`` does not fit.
         PluginError: for an unknown name.
 
     Example:
@@ -228,7 +232,8 @@ def make(
                 f"{name} is {value!r}, but options['algorithm'] says {table[name]!r}; leave one out"
             )
     table.update(algorithm_options)
-    return Agent(build(compose(algorithm, env, sections, seed=seed, device=device)))
+    recipe = compose(algorithm, env, sections, seed=seed, device=device)
+    return Agent(build(recipe, restart_model=restart_model))
 
 
 def load(

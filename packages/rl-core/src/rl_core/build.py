@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from rl_core import plugins
 from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, EnvSpec
+from rl_core.checkpoint import WeightSource, load_weights
 from rl_core.codec import construct, decode, options_of
 from rl_core.env import VecEnv, as_vec_env, checked_num_envs, make_gym_vec
 from rl_core.errors import ConfigError, DeviceError, nearest
@@ -77,15 +78,17 @@ def compose(
     env_options = options.get("env", {})
     spec = inspect_env(ComponentSpec("env", env, {**env_options, "num_envs": 1}))
     wanted = algorithm_class.default_recipe(spec)
-    components = {}
+    components: dict[str, ComponentSpec] = {}
+    besides: Sections = {}
     for kind, default in (("actor", wanted.actor), ("storage", wanted.storage)):
         given = dict(options.get(kind, {}))
         name = given.pop("name", default.name)
         if not isinstance(name, str):
             raise ConfigError(f"{kind}.name must be text, got {name!r}")
-        components[kind] = filled(
-            kind, name, given, default.kwargs if name == default.name else None
-        )
+        usual = {**default.kwargs, **besides.get(kind, {})} if name == default.name else None
+        components[kind] = filled(kind, name, given, usual)
+        if kind == "actor" and _is_recurrent(components[kind]):
+            besides = wanted.recurrent
     trainer = {**wanted.trainer, **options.get("trainer", {})}
     given_algorithm = options.get("algorithm", {})
     env_table = _filled_env(env, {**wanted.env, **env_options})
@@ -98,7 +101,9 @@ def compose(
             "algorithm",
             algorithm,
             given_algorithm,
-            without_replaced(algorithm, wanted.algorithm, given_algorithm),
+            without_replaced(
+                algorithm, {**wanted.algorithm, **besides.get("algorithm", {})}, given_algorithm
+            ),
         ),
         storage=components["storage"],
         trainer=as_table(decode(TrainerConfig, trainer, "trainer")),
@@ -107,7 +112,12 @@ def compose(
     )
 
 
-def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
+def build(
+    recipe: Recipe,
+    given: Mapping[str, object] | None = None,
+    *,
+    restart_model: WeightSource | None = None,
+) -> Parts:
     """Build every part that a recipe names.
 
     Initial weights are drawn from the recipe's seed and nothing else; torch's global generator is
@@ -117,8 +127,11 @@ def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
         recipe: all components by name.
         given: objects by section (``env``, ``actor``, ``algorithm``, ``storage``), used instead of
             what the recipe names; those that it calls ``custom`` must be here.
+        restart_model: where the actor's first weights come from, see `load_weights`; None draws
+            them. The recipe keeps a record of it, by which nothing is loaded again.
 
     Raises:
+        CheckpointError: when ``restart_model`` does not fit.
         ConfigError: for options that are unknown or contradict each other, or when a custom
             component is not given.
         PluginError: for an unknown component.
@@ -133,7 +146,7 @@ def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
         else build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
     )
     try:
-        algorithm = build_algorithm(recipe, envs, device, given)
+        algorithm = build_algorithm(recipe, envs, device, given, restart_model)
         storage = cast(
             "AnyStorage",
             given["storage"]
@@ -145,6 +158,12 @@ def build(recipe: Recipe, given: Mapping[str, object] | None = None) -> Parts:
         envs.close()
         raise
     resolved = {**recipe.resolved, "device": str(device)}
+    if restart_model is not None:
+        resolved["restart_model"] = (
+            {part: str(directory) for part, directory in restart_model.items()}
+            if isinstance(restart_model, Mapping)
+            else str(restart_model)
+        )
     return Parts(recipe.replace(resolved=resolved), envs, algorithm, storage, config)
 
 
@@ -153,9 +172,15 @@ def build_algorithm(
     envs: VecEnv,
     device: torch.device,
     given: Mapping[str, object] | None = None,
+    restart_model: WeightSource | None = None,
 ) -> AnyAlgorithm:
-    """Build a recipe's actor and algorithm for given environments."""
+    """Build a recipe's actor and algorithm for given environments; see `build`."""
     given = given or {}
+    if "algorithm" in given and restart_model is not None:
+        raise ConfigError(
+            "restart_model is for an actor whose algorithm is built from it; call load_weights "
+            "before building the given algorithm"
+        )
     if "algorithm" in given:
         return cast("AnyAlgorithm", given["algorithm"])
     spaces = {
@@ -166,6 +191,8 @@ def build_algorithm(
     with _seeded(spawn_seed(recipe.seed, "weights")):
         actor = given["actor"] if "actor" in given else _construct("actor", recipe.actor, spaces)
         cast("Actor", actor).to(device)
+        if restart_model is not None:
+            load_weights(cast("Actor", actor), restart_model)
         return cast("AnyAlgorithm", _construct("algorithm", recipe.algorithm, {"actor": actor}))
 
 
@@ -299,6 +326,11 @@ def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, obje
         for field in fields(options)
         if field.name not in ("env", "seed")
     }
+
+
+def _is_recurrent(actor: ComponentSpec) -> bool:
+    options = decode(options_of(plugins.load("actor", actor.name)), actor.kwargs, "actor")
+    return bool(getattr(options, "is_recurrent", False))
 
 
 def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:

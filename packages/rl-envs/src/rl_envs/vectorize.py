@@ -16,6 +16,7 @@ from rl_core.errors import ConfigError, nearest
 from rl_core.recipe import ComponentSpec
 from rl_core.types import Json
 from rl_envs.workers import WorkerVectorEnv
+from rl_envs.wrappers import MaskVelocity
 
 VECTORIZATIONS = ("auto", "sync", "async", "native")
 
@@ -32,6 +33,7 @@ def make_vec(
     vectorization: Literal["auto", "sync", "async", "native"] = "auto",
     env_kwargs: Mapping[str, Json] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
+    mask_velocity: bool = False,
     check: bool = True,
     timeout_s: float | None = _TIMEOUT_S,
 ) -> VecEnv:
@@ -48,6 +50,7 @@ def make_vec(
             that ends its episode; native forms commonly in the next (see `EnvStep`).
         env_kwargs: what each environment is built with.
         wrappers: applied to each environment in this order, the last one outermost.
+        mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
         timeout_s: how long one reset or step may take before its process counts as hung; async
@@ -63,7 +66,8 @@ def make_vec(
         SpaceError: when its observation space is not supported.
     """
     _check_arguments(num_envs, seed, vectorization, env_kwargs, wrappers, timeout_s)
-    maker = EnvMaker(env, dict(env_kwargs or {}), tuple(wrappers), check)
+    around = (*([MaskVelocity] if mask_velocity else []), *wrappers)
+    maker = EnvMaker(env, dict(env_kwargs or {}), around, check)
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -72,6 +76,8 @@ def make_vec(
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
         }
+        if mask_velocity:
+            options["mask_velocity"] = True
         if env_kwargs:
             options["env_kwargs"] = dict(env_kwargs)
         component = ComponentSpec("env", env, options)

@@ -244,7 +244,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> ActionOutput:
         """Choose uniformly random actions, for the first ``start_steps`` of a run.
 
-        State and extras are those that acting would have answered.
+        Extras are those that acting would have answered, and so is the state but for memories
+        that see actions.
 
         Args:
             observation: shape `(B, ...)`.
@@ -254,9 +255,14 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             episode_start: shape `(B,)`, bool.
         """
         output = self.acting_step(observation, state, noise, episode_start=episode_start)
-        action = self.actor.random_actions(len(noise), generator)
+        actor = self.actor
+        action = actor.random_actions(len(noise), generator)
         return replace(
-            output, action=action, env_action=self.actor.to_env_action(action), log_prob=None
+            output,
+            action=action,
+            env_action=actor.to_env_action(action),
+            log_prob=None,
+            state=actor.remember_action(observation, action, state, output.state, episode_start),
         )
 
     # Learning

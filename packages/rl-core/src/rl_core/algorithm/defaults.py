@@ -1,7 +1,7 @@
 """What an algorithm wants for an environment when the user names nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import gymnasium
 
@@ -34,6 +34,8 @@ class DefaultRecipe:
         env: options such as ``num_envs``.
         algorithm: options that differ from the config's defaults for this environment.
         trainer: options of the trainer.
+        recurrent: options by section, of ``storage`` and ``algorithm``, that are wanted besides
+            where the actor has memories: where the class of its options says ``is_recurrent``.
     """
 
     actor: ComponentSpec
@@ -41,3 +43,4 @@ class DefaultRecipe:
     env: Mapping[str, Json]
     algorithm: Mapping[str, Json]
     trainer: Mapping[str, Json]
+    recurrent: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)

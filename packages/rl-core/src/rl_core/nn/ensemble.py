@@ -11,6 +11,32 @@ from rl_core.errors import ConfigError
 from rl_core.nn.mlp import Activation, activation_function
 
 
+class EnsembleLinear(nn.Module):
+    """One linear layer per member, computed as one batched product.
+
+    Args:
+        num_members: how many layers, E.
+        in_features: size of each one's input.
+        out_features: size of each one's output.
+        gain: of the orthogonal initialisation; biases start at 0.
+    """
+
+    def __init__(
+        self, num_members: int, in_features: int, out_features: int, *, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.weight = _orthogonal_weights(num_members, out_features, in_features, gain)
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, out_features))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map each member's own inputs `(*T, E, N, in_features)` to `(*T, E, N, out_features)`."""
+        if features.dim() == 3:
+            return torch.baddbmm(self.bias, features, self.weight.mT)
+        x = features.movedim(-3, 0)
+        y = torch.baddbmm(self.bias, x.flatten(1, -2), self.weight.mT)
+        return y.reshape(*x.shape[:-1], -1).movedim(0, -3)
+
+
 class EnsembleMLP(nn.Module):
     """Independent multi-layer perceptrons whose layers are one batched product each.
 
@@ -21,7 +47,7 @@ class EnsembleMLP(nn.Module):
         num_members: how many networks, E.
         in_features: size of the input.
         hidden_sizes: width of each hidden layer; may be empty.
-        out_features: width of the final layer, which has no activation.
+        out_features: width of the final layer, which has no activation; None leaves it out.
         activation: name of the activation.
         out_gain: gain of the final layers' orthogonal initialisation; hidden layers take √2.
 
@@ -34,22 +60,24 @@ class EnsembleMLP(nn.Module):
         num_members: int,
         in_features: int,
         hidden_sizes: Sequence[int],
-        out_features: int,
+        out_features: int | None,
         *,
         activation: Activation = "relu",
         out_gain: float = 1.0,
     ) -> None:
         super().__init__()
-        widths = [in_features, *hidden_sizes, out_features]
+        is_open = out_features is None
+        widths = [in_features, *hidden_sizes, *(() if out_features is None else (out_features,))]
         if num_members < 1 or min(widths) < 1:
             raise ConfigError(
                 f"an ensemble needs at least one member and widths of at least 1, got "
                 f"{num_members} members of widths {widths}"
             )
         self.num_members = num_members
-        self.out_features = out_features
+        self.out_features = widths[-1]
+        self._num_activated = len(hidden_sizes)
         self._activate = activation_function(activation)
-        gains = [*[math.sqrt(2.0)] * len(hidden_sizes), out_gain]
+        gains = [*[math.sqrt(2.0)] * len(hidden_sizes), *(() if is_open else (out_gain,))]
         self.weights = nn.ParameterList(
             _orthogonal_weights(num_members, b, a, gain)
             for (a, b), gain in zip(itertools.pairwise(widths), gains, strict=True)
@@ -58,18 +86,23 @@ class EnsembleMLP(nn.Module):
             nn.Parameter(torch.zeros(num_members, 1, width)) for width in widths[1:]
         )
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor, *, is_per_member: bool = False) -> Tensor:
         """Map inputs `(*batch, in_features)` to `(E, *batch, out_features)`.
 
         Args:
             features: the same for all members.
+            is_per_member: ``features`` are each member's own, `(E, *batch, in_features)`.
         """
-        batch = features.shape[:-1]
-        x = features.reshape(1, -1, features.shape[-1]).expand(self.num_members, -1, -1)
-        last = len(self.weights) - 1
+        width = features.shape[-1]
+        if is_per_member:
+            batch = features.shape[1:-1]
+            x = features.reshape(self.num_members, -1, width)
+        else:
+            batch = features.shape[:-1]
+            x = features.reshape(1, -1, width).expand(self.num_members, -1, -1)
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight.mT)
-            if k < last:
+            if k < self._num_activated:
                 x = self._activate(x)
         return x.view(self.num_members, *batch, self.out_features)
 

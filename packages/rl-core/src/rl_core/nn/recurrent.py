@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
+from rl_core.nn.ensemble import EnsembleLinear
 
 RecurrentKind = Literal["gru", "lstm"]
 """The recurrent networks there are."""
@@ -17,11 +18,15 @@ class RecurrentNet(nn.Module):
     The inputs of all time steps are projected in one matrix product; only the cell, which needs
     the state before it, is looped. The state of all layers is one row of ``state_size`` numbers.
 
+    With ``num_members`` it is that many independent networks, computed by batched products: inputs,
+    states and outputs then have an axis of members, E, before that of the samples.
+
     Args:
         kind: ``"gru"`` or ``"lstm"``.
         in_features: size of the input.
         hidden_size: size of each layer's output.
         num_layers: how many layers are stacked.
+        num_members: how many independent networks, E; None for one, without an axis of members.
 
     Raises:
         ConfigError: for an unknown kind or a size below 1.
@@ -32,12 +37,18 @@ class RecurrentNet(nn.Module):
     """
 
     def __init__(
-        self, kind: RecurrentKind, in_features: int, hidden_size: int, num_layers: int = 1
+        self,
+        kind: RecurrentKind,
+        in_features: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        num_members: int | None = None,
     ) -> None:
         super().__init__()
         if kind not in ("gru", "lstm"):
             raise ConfigError(f"recurrent_net: unknown kind '{kind}'; known: gru, lstm")
-        if min(in_features, hidden_size, num_layers) < 1:
+        if min(in_features, hidden_size, num_layers, num_members or 1) < 1:
             raise ConfigError(
                 "recurrent_net: sizes must be at least 1, got "
                 f"in_features={in_features}, hidden_size={hidden_size}, num_layers={num_layers}"
@@ -48,11 +59,11 @@ class RecurrentNet(nn.Module):
         self.out_features = hidden_size
         gates = 3 if kind == "gru" else 4
         self.input_layers = nn.ModuleList(
-            _gate_layer(in_features if layer == 0 else hidden_size, hidden_size, gates)
+            _gate_layer(in_features if layer == 0 else hidden_size, hidden_size, gates, num_members)
             for layer in range(num_layers)
         )
         self.state_layers = nn.ModuleList(
-            _gate_layer(hidden_size, hidden_size, gates) for _ in range(num_layers)
+            _gate_layer(hidden_size, hidden_size, gates, num_members) for _ in range(num_layers)
         )
 
     @property
@@ -61,38 +72,55 @@ class RecurrentNet(nn.Module):
         return self.num_layers * self.hidden_size * (2 if self.kind == "lstm" else 1)
 
     def forward(
-        self, features: Tensor, state: Tensor, episode_start: Tensor
+        self, features: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Advance over one step, or over a sequence when ``episode_start`` has a time axis.
+        """Advance over one step, or over a sequence when ``features`` have a time axis.
 
         Args:
-            features: shape `(N, F)` or `(T, N, F)`.
-            state: shape `(N, S)`, before the first step.
-            episode_start: shape `(N,)` or `(T, N)`, bool: zero the state before this step.
+            features: shape `(N, F)` or `(T, N, F)`; of several members `(E, N, F)` or
+                `(T, E, N, F)`.
+            state: shape `(N, S)`, before the first step; of several members `(E, N, S)`.
+            episode_start: shape `(N,)` or `(T, N)`, bool: zero the state before this step; None
+                zeroes none.
 
         Returns:
             Outputs `(N, H)` or `(T, N, H)`, and the state after each step, `(N, S)` or
-            `(T, N, S)`.
+            `(T, N, S)`, with an axis E before N where there are several members.
         """
-        if episode_start.dim() == 1:
-            output, states = self._sequence(
-                features.unsqueeze(0), state, episode_start.unsqueeze(0)
-            )
-            return output[0], states[0]
+        if features.dim() == state.dim():
+            return self.step(features, _kept(state, episode_start))
         return self._sequence(features, state, episode_start)
 
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Advance by one step from states that are known, resetting none.
+
+        Args:
+            features: shape `(*batch, F)`; of several members `(*T, E, N, F)`.
+            state: of the same batch axes, before the step.
+
+        Returns:
+            Outputs `(*batch, H)` and the state after the step, `(*batch, S)`.
+        """
+        cell = self._gru_step if self.kind == "gru" else self._lstm_step
+        after = []
+        for layer, layer_state in enumerate(state.chunk(self.num_layers, dim=-1)):
+            inputs = self.input_layers[layer](features)
+            after.append(cell(self.state_layers[layer], inputs, layer_state))
+            features = after[-1][..., : self.hidden_size]
+        return features, torch.cat(after, dim=-1)
+
     def _sequence(
-        self, features: Tensor, state: Tensor, episode_start: Tensor
+        self, features: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        keeps = (~episode_start).to(features.dtype).unsqueeze(-1).unbind(0)
+        starts = [None] * len(features) if episode_start is None else episode_start.unbind(0)
         step = self._gru_step if self.kind == "gru" else self._lstm_step
         layer_states = []
         for layer, layer_state in enumerate(state.chunk(self.num_layers, dim=-1)):
             projected = self.input_layers[layer](features).unbind(0)
             recurrent = self.state_layers[layer]
             states = []
-            for keep, inputs in zip(keeps, projected, strict=True):
-                layer_state = step(recurrent, inputs, layer_state * keep)
+            for start, inputs in zip(starts, projected, strict=True):
+                layer_state = step(recurrent, inputs, _kept(layer_state, start))
                 states.append(layer_state)
             stacked = torch.stack(states)
             layer_states.append(stacked)
@@ -100,11 +128,11 @@ class RecurrentNet(nn.Module):
         return features, torch.cat(layer_states, dim=-1)
 
     def _gru_step(self, recurrent: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
-        in_reset, in_update, in_new = inputs.chunk(3, dim=-1)
-        h_reset, h_update, h_new = recurrent(state).chunk(3, dim=-1)
-        reset = torch.sigmoid(in_reset + h_reset)
-        update = torch.sigmoid(in_update + h_update)
-        new = torch.tanh(in_new + reset * h_new)
+        size = self.hidden_size
+        in_gates, in_new = inputs.split_with_sizes((2 * size, size), dim=-1)
+        h_gates, h_new = recurrent(state).split_with_sizes((2 * size, size), dim=-1)
+        reset, update = torch.sigmoid(in_gates + h_gates).chunk(2, dim=-1)
+        new = torch.tanh(torch.addcmul(in_new, reset, h_new))
         return torch.lerp(new, state, update)
 
     def _lstm_step(self, recurrent: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
@@ -114,10 +142,32 @@ class RecurrentNet(nn.Module):
         return torch.cat((torch.sigmoid(out_gate) * torch.tanh(cell), cell), dim=-1)
 
 
-def _gate_layer(in_features: int, hidden_size: int, gates: int) -> nn.Linear:
+def _kept(state: Tensor, episode_start: Tensor | None) -> Tensor:
+    """Zero the state where episodes start."""
+    if episode_start is None:
+        return state
+    return state * (~episode_start).to(state.dtype).unsqueeze(-1)
+
+
+def _gate_layer(
+    in_features: int, hidden_size: int, gates: int, num_members: int | None
+) -> nn.Module:
+    if num_members is not None:
+        return _ensemble_gate_layer(num_members, in_features, hidden_size, gates)
     layer = nn.Linear(in_features, gates * hidden_size)
     with torch.no_grad():
         for gate in layer.weight.chunk(gates):
             nn.init.orthogonal_(gate)
         layer.bias.zero_()
+    return layer
+
+
+def _ensemble_gate_layer(
+    num_members: int, in_features: int, hidden_size: int, gates: int
+) -> EnsembleLinear:
+    layer = EnsembleLinear(num_members, in_features, gates * hidden_size)
+    with torch.no_grad():
+        for member in layer.weight:
+            for gate in member.chunk(gates):
+                nn.init.orthogonal_(gate)
     return layer

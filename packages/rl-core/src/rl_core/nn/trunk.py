@@ -1,6 +1,6 @@
 """The body that policies and values are built on: encoder, layers, memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ class Trunk(nn.Module):
         memory: the recurrent network after the MLP.
         memory_size: its hidden size.
         memory_layers: how many of its layers are stacked.
+        make_layers: from the encoder's width to what is in the MLP's place; it must have
+            ``out_features``. None makes the MLP.
     """
 
     def __init__(
@@ -35,18 +37,21 @@ class Trunk(nn.Module):
         memory: MemoryKind = "none",
         memory_size: int = 64,
         memory_layers: int = 1,
+        make_layers: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.layers = MLP(feature_size(encoder), hidden_sizes, activation=activation)
+        width = feature_size(encoder)
+        self.layers = (
+            MLP(width, hidden_sizes, activation=activation)
+            if make_layers is None
+            else make_layers(width)
+        )
+        width = feature_size(self.layers)
         self.memory = (
-            None
-            if memory == "none"
-            else RecurrentNet(memory, self.layers.out_features, memory_size, memory_layers)
+            None if memory == "none" else RecurrentNet(memory, width, memory_size, memory_layers)
         )
-        self.out_features = (
-            self.layers.out_features if self.memory is None else self.memory.out_features
-        )
+        self.out_features = width if self.memory is None else self.memory.out_features
 
     @property
     def state_size(self) -> int:
@@ -66,13 +71,18 @@ class Trunk(nn.Module):
         Returns:
             Features `(*batch, F)` and the state after each step, None without memory.
         """
-        features = self.layers(self.encoder(observation))
+        features = self.encode(observation)
         if self.memory is None:
             return features, None
         assert state is not None
         assert episode_start is not None
         output: tuple[Tensor, Tensor] = self.memory(features, state, episode_start)
         return output
+
+    def encode(self, observation: Observation) -> Tensor:
+        """Compute what goes into the memory, or comes out where there is none."""
+        features: Tensor = self.layers(self.encoder(observation))
+        return features
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoder's running statistics, where it has any."""

@@ -12,7 +12,7 @@ MAX_DEPTH = 8
 
 COMPONENTS = ("env", "algorithm", "actor", "storage")
 _TABLES = (*COMPONENTS, "trainer", "resolved")
-_RESOLVED = ("total_steps", "device", "compile", "num_threads")
+_RESOLVED = ("total_steps", "device", "compile", "num_threads", "restart_model")
 _KEYS = ("format", "seed", "device", *_TABLES)
 
 

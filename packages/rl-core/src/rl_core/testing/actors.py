@@ -189,10 +189,11 @@ class ActorSuite:
             output = actor.get_action(
                 row, state, None, deterministic=True, episode_start=starts[step]
             )
-            assert set(output.state) == set(actor.state_sizes)
-            for name, tensor in output.state.items():
+            # Memories may see actions: those that were taken, not the modes.
+            state = actor.remember_action(row, actions[step], state, output.state, starts[step])
+            assert set(state) == set(actor.state_sizes)
+            for name, tensor in state.items():
                 _check_close(tensor, whole.state[name][step])
-            state = output.state
 
     def test_the_state_is_forgotten_exactly_at_episode_starts(self, case: tuple[str, str]) -> None:
         """Another state before the sequence changes all steps of an episode, and none after it."""

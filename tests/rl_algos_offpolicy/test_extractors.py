@@ -1,0 +1,168 @@
+"""Networks of the user's own in an `OffPolicyActor`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
+from rl_algos_offpolicy.composed_critics import ComposedCritics
+from rl_core import Trainer, make_gym_vec
+from rl_core.errors import ConfigError
+from rl_core.testing.replay import ReferenceReplayStorage
+from rl_core.testing.replay_batches import make_replay_batch
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+CATEGORIES = spaces.Discrete(3)
+
+
+class Observations(nn.Module):
+    """Five features of an observation."""
+
+    def __init__(self, space: gymnasium.Space[object]) -> None:
+        super().__init__()
+        assert space.shape is not None
+        self.linear = nn.Linear(space.shape[0], 5)
+        self.out_features = 5
+
+    def forward(self, observation: Tensor) -> Tensor:
+        features: Tensor = self.linear(observation)
+        return features
+
+
+class Actions(Observations):
+    """Five features of a real action."""
+
+
+class Layers(nn.Module):
+    """Seven features of features."""
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, 7)
+        self.out_features = 7
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.tanh(self.linear(features))
+
+
+def _actor(space: spaces.Space[object] = BOX, **config: Any) -> OffPolicyActor:
+    torch.manual_seed(0)
+    return OffPolicyActor(
+        VECTOR,
+        space,
+        OffPolicyActorConfig(**config),
+        observation_extractor=Observations,
+        action_extractor=Actions if isinstance(space, spaces.Box) else None,
+        common_extractor=Layers,
+    )
+
+
+def test_critics_are_composed_of_the_users_networks() -> None:
+    actor = _actor()
+    critics = actor.critics
+    assert isinstance(critics, ComposedCritics)
+    assert isinstance(critics.layers, nn.ModuleList)
+    observation, action = torch.randn(4, 3), torch.rand(4, 2)
+    values = actor.q_values(observation, action, {})
+    for k in range(2):
+        seen = critics.encoders[k](observation), critics.action_encoders[k](action)
+        features = critics.layers[k](torch.cat(seen, -1))
+        expected = features @ critics.values.weights[0][k].T + critics.values.biases[0][k]
+        torch.testing.assert_close(values[k], expected.squeeze(-1))
+
+
+def test_no_network_shares_another_ones_parameters() -> None:
+    actor = _actor()
+    names = [name for name, _ in actor.named_parameters()]
+    places = [name for name, _ in actor.named_parameters(remove_duplicate=False)]
+    assert names == places
+    weights = [p for name, p in actor.named_parameters() if p.shape == (5, 3)]
+    assert len(weights) == 3  # one of the policy, one of each critic
+    assert not torch.equal(weights[1], weights[2])
+
+
+def test_the_policy_is_composed_of_the_users_networks() -> None:
+    actor = _actor()
+    assert actor.policy is not None
+    trunk = actor.policy.trunk
+    assert isinstance(trunk.encoder, Observations)
+    assert isinstance(trunk.layers, Layers)
+    assert actor.distribution(torch.randn(4, 3), {})[0].mode().shape == (4, 2)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "space"),
+    [
+        (SAC, "stochastic", BOX),
+        (SAC, "stochastic", CATEGORIES),
+        (TD3, "deterministic", BOX),
+        (DQN, "greedy", CATEGORIES),
+    ],
+)
+def test_algorithms_learn_all_of_the_users_networks(
+    algorithm: Callable[[OffPolicyActor], Any],
+    policy: str,
+    space: spaces.Space[object],
+    memory: str,
+) -> None:
+    actor = _actor(space, policy=policy, memory=memory, memory_size=4)
+    learner = algorithm(actor)
+    before = {name: p.detach().clone() for name, p in actor.named_parameters()}
+    for seed in range(2):
+        learner.gradient_step(make_replay_batch(learner, seed))
+    for name, parameter in actor.named_parameters():
+        assert not torch.equal(parameter, before[name]), name
+
+
+def test_the_recipe_calls_such_an_actor_custom() -> None:
+    envs = make_gym_vec("Pendulum-v1", 1, seed=0)
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    own = OffPolicyActor(observations, actions, observation_extractor=Observations)
+    storage = ReferenceReplayStorage(size=10)
+    assert own.uses_objects
+    assert Trainer(envs, SAC(own), storage).recipe.actor.is_custom
+    usual = OffPolicyActor(observations, actions)
+    assert Trainer(envs, SAC(usual), storage).recipe.actor.name == "off-policy"
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"observation_extractor": Observations(VECTOR)}, "what makes a module, such as its class"),
+        ({"common_extractor": 64}, "common_extractor is a int"),
+        ({"observation_extractor": lambda space: nn.ReLU()}, "'out_features'"),
+        ({"action_extractor": Actions, "space": CATEGORIES}, "needs real actions"),
+        (
+            {
+                "common_extractor": Layers,
+                "space": CATEGORIES,
+                "config": OffPolicyActorConfig(policy="greedy", noisy=True),
+            },
+            "actor.noisy is for the default networks",
+        ),
+        (
+            {"common_extractor": Layers, "config": OffPolicyActorConfig(hidden_sizes=(64,))},
+            "hidden_sizes has no effect with common_extractor",
+        ),
+        (
+            {
+                "observation_extractor": Observations,
+                "config": OffPolicyActorConfig(normalize_observations=True),
+            },
+            "normalize_observations has no effect",
+        ),
+    ],
+)
+def test_extractors_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
+    space = arguments.pop("space", BOX)
+    with pytest.raises(ConfigError, match=message):
+        OffPolicyActor(VECTOR, space, **arguments)
