@@ -71,8 +71,8 @@ class EpisodeStorage(Storage[ReplayBatch]):
         self._spec: StorageSpec | None = None
 
     @property
-    def is_allocated(self) -> bool:
-        return self._spec is not None
+    def spec(self) -> StorageSpec | None:
+        return self._spec
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         self._spec, self._generator = spec, generator

@@ -186,8 +186,8 @@ class RecordingStorage(Storage[RolloutBatch]):
         self._batches = batches
 
     @property
-    def is_allocated(self) -> bool:
-        return True
+    def spec(self) -> StorageSpec | None:
+        return None
 
     def rollout(self) -> Rollout:
         self.calls.append("rollout")

@@ -73,6 +73,13 @@ def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     return peers.learn(run).as_dict()
 
 
+def clone(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Train an expert and its clones."""
+    from bench import cloning_run
+
+    return cloning_run.clone(payload)
+
+
 def _end_with_parent() -> None:
     """Wait until the other end of standard input is closed, and leave."""
     os.read(0, 1)
@@ -83,6 +90,7 @@ _TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {
     "speed": measure_speed,
     "import": measure_import,
     "learn": learn,
+    "clone": clone,
 }
 
 

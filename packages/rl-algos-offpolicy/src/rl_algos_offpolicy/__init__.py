@@ -2,6 +2,8 @@
 
 from rl_algos_offpolicy.actor import OffPolicyActor as OffPolicyActor
 from rl_algos_offpolicy.actor import OffPolicyActorConfig as OffPolicyActorConfig
+from rl_algos_offpolicy.bc import BC as BC
+from rl_algos_offpolicy.bc import BCConfig as BCConfig
 from rl_algos_offpolicy.ddpg import DDPG as DDPG
 from rl_algos_offpolicy.ddpg import DDPGConfig as DDPGConfig
 from rl_algos_offpolicy.dqn import DQN as DQN

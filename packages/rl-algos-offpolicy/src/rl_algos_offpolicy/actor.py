@@ -180,6 +180,11 @@ class OffPolicyActor(Actor):
         """The policy, when it has a network."""
         return () if self.policy is None else ("policy",)
 
+    @property
+    def value_modules(self) -> tuple[str, ...]:
+        """The critics, unless actions are chosen by them."""
+        return () if self.policy is None else ("critics",)
+
     def distribution(
         self, observation: Observation, state: State, episode_start: Tensor | None = None
     ) -> tuple[Distribution, State]:

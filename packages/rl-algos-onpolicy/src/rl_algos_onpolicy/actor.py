@@ -197,6 +197,10 @@ class OnPolicyActor(Actor):
         """Clip or scale to the action space."""
         return self.action_head.to_env_action(action)
 
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        """Scale from the bounds, where actions are scaled to them, and flatten."""
+        return self.action_head.from_env_action(env_action)
+
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what sampling from the policy needs."""
         head = self.action_head

@@ -102,6 +102,16 @@ class Actor(nn.Module, ABC):
     def to_env_action(self, action: Tensor) -> Tensor:
         """Map actor-space actions `(N, ...)` to what the environment takes."""
 
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        """Map the environment's actions `(N, ...)`, as data sets hold them, to the actor's own.
+
+        Raises:
+            ConfigError: when the actor cannot.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot learn from given actions: it has no from_env_action"
+        )
+
     @abstractmethod
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what `get_action` turns into a sample.

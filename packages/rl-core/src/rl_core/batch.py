@@ -50,6 +50,27 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Consecutive steps of one environment, on the CPU: an episode, or a piece of one.
+
+    Attributes:
+        observation: shape `(L + 1, ...)`: what each step acted on, and what followed the last.
+        action: shape `(L, ...)`, actor-space.
+        reward: shape `(L,)`.
+        terminated: the last step ended the episode, and nothing follows.
+    """
+
+    observation: Observation
+    action: Tensor
+    reward: Tensor
+    terminated: bool
+
+    def __len__(self) -> int:
+        """Return how many steps there are."""
+        return len(self.reward)
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """A whole on-policy rollout, from which an algorithm prepares advantages and targets.
 

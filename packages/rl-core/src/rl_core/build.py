@@ -15,6 +15,7 @@ from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, EnvSpec
 from rl_core.checkpoint import WeightSource, load_weights
 from rl_core.codec import construct, decode, options_of
+from rl_core.components import construct_component
 from rl_core.env import VecEnv, as_vec_env, checked_num_envs, make_gym_vec
 from rl_core.errors import ConfigError, DeviceError, nearest
 from rl_core.options import Sections, as_table, checked_sections, filled, without_replaced
@@ -151,7 +152,7 @@ def build(
             "AnyStorage",
             given["storage"]
             if "storage" in given
-            else _construct("storage", recipe.storage, {"device": device}),
+            else construct_component("storage", recipe.storage, {"device": device}),
         )
         config = decode(TrainerConfig, recipe.trainer, "trainer")
     except BaseException:
@@ -189,11 +190,17 @@ def build_algorithm(
         "device": device,
     }
     with _seeded(spawn_seed(recipe.seed, "weights")):
-        actor = given["actor"] if "actor" in given else _construct("actor", recipe.actor, spaces)
+        actor = (
+            given["actor"]
+            if "actor" in given
+            else construct_component("actor", recipe.actor, spaces)
+        )
         cast("Actor", actor).to(device)
         if restart_model is not None:
             load_weights(cast("Actor", actor), restart_model)
-        return cast("AnyAlgorithm", _construct("algorithm", recipe.algorithm, {"actor": actor}))
+        return cast(
+            "AnyAlgorithm", construct_component("algorithm", recipe.algorithm, {"actor": actor})
+        )
 
 
 def build_trainer(parts: Parts, **options: object) -> Trainer:
@@ -363,11 +370,6 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
             f"the recipe's {listed} was built from Python objects; give it again with "
             f"load(directory, parts={{'{missing[0]}': ...}})"
         )
-
-
-def _construct(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
-    cls = plugins.load(kind, spec.name)
-    return construct(cls, context, decode(options_of(cls), spec.kwargs, kind))
 
 
 @contextmanager

@@ -144,6 +144,15 @@ class Collector:
             self.total_steps += valid
         return Collection(steps, episodes)
 
+    def skip(self, n: int) -> Collection:
+        """Let steps pass in which nobody acts, for algorithms that collect nothing.
+
+        Args:
+            n: how many.
+        """
+        self.total_steps += n
+        return Collection(n, [])
+
     def reset(self) -> None:
         """Start new episodes in all environments; only the first reset seeds them."""
         seed, self.seed = self.seed, None

@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rl_core.errors import DataError, SpaceError
-from rl_core.types import ArrayLike, ArrayObservation
+from rl_core.types import ArrayLike, ArrayObservation, Observation
 
 Space: TypeAlias = gymnasium.Space[object]
 """Any Gymnasium space."""
@@ -110,6 +111,32 @@ def event_shape(space: Space) -> tuple[int, ...]:
     _require_leaf(space)
     assert space.shape is not None
     return tuple(space.shape)
+
+
+def made_up_observation(space: Space, device: torch.device) -> Observation:
+    """Return a batch of one made-up observation, to see what a network answers.
+
+    Args:
+        space: of one observation.
+        device: where the tensors shall be.
+
+    Returns:
+        Shape `(1, ...)`: ones, or the nearest numbers that a leaf's bounds allow, and first
+        categories.
+    """
+    leaves = leaf_spaces(space)
+
+    def made_up(leaf: Space) -> Tensor:
+        values: object = np.ones(event_shape(leaf))
+        if isinstance(leaf, spaces.Box):
+            values = np.clip(np.ones(leaf.shape), leaf.low, leaf.high)
+        elif isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+            values = leaf.start
+        return torch.as_tensor(values, device=device).to(tensor_dtype(leaf)).unsqueeze(0)
+
+    if isinstance(leaves, dict):
+        return {key: made_up(leaf) for key, leaf in leaves.items()}
+    return made_up(leaves)
 
 
 def is_image(space: Space) -> bool:

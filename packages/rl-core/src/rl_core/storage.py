@@ -3,15 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from rl_core.batch import Rollout, Transition
+from rl_core.batch import Rollout, Trajectory, Transition
 from rl_core.errors import ConfigError, DataError, nearest
 from rl_core.goals import GoalFunctions
 from rl_core.types import Observation, StateDict
+
+if TYPE_CHECKING:
+    from rl_core.recipe import Recipe
 
 BatchT = TypeVar("BatchT", covariant=True)
 
@@ -72,8 +76,8 @@ class Storage(ABC, Generic[BatchT]):
 
     @property
     @abstractmethod
-    def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
+    def spec(self) -> StorageSpec | None:
+        """What `allocate` was given last; None before."""
 
     @abstractmethod
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
@@ -140,6 +144,11 @@ class Storage(ABC, Generic[BatchT]):
         """Take over a state returned by `state_dict`."""
 
     @property
+    def is_allocated(self) -> bool:
+        """Whether `allocate` was called."""
+        return self.spec is not None
+
+    @property
     def rollout_steps(self) -> int | None:
         """Steps of all environments after which a rollout is complete; None for replay."""
         return None
@@ -151,6 +160,45 @@ class Storage(ABC, Generic[BatchT]):
             ConfigError: when this storage does not keep rollouts.
         """
         raise ConfigError(f"{type(self).__name__} does not keep rollouts")
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Yield what is stored, one environment after the other, as others may take it over.
+
+        Raises:
+            ConfigError: when this storage does not keep what happened.
+        """
+        raise ConfigError(f"{type(self).__name__} gives no trajectories; replay storages do")
+
+    def save(self, directory: str | Path, *, recipe: "Recipe | None" = None) -> Path:
+        """Write the storage alone, to go on with by `load` or to be demonstrations elsewhere.
+
+        Args:
+            directory: a new one; its parents are made.
+            recipe: of the run, such as ``trainer.recipe``. With it, actors that scale actions in
+                another way, or not at all, can take the data too.
+
+        Returns:
+            The directory.
+
+        Raises:
+            ConfigError: when nothing was allocated.
+            CheckpointError: when the directory exists, or the disk refuses.
+        """
+        from rl_core.storage_files import save_storage  # it finds storages by name
+
+        return save_storage(self, Path(directory), recipe)
+
+    def load(self, directory: str | Path) -> None:
+        """Take over what `save` wrote, bit for bit; the storage must be allocated.
+
+        A storage of another size or number of environments takes the data as demonstrations.
+
+        Raises:
+            CheckpointError: when the files are damaged, or of another kind of storage.
+        """
+        from rl_core.storage_files import load_storage
+
+        load_storage(self, Path(directory))
 
     def attach(self, columns: Mapping[str, Tensor]) -> None:
         """Add the columns an algorithm prepared, each `(T, B, ...)`, to the batches to come.

@@ -19,6 +19,8 @@ class TrainerConfig:
         keep_checkpoints: how many checkpoints stay on disk, at least 1.
         compile: compile the gradient step; ``"auto"`` does where the run is long enough.
         num_threads: of PyTorch while training; None chooses by the size of the networks.
+        demonstrations: what the replay storage is filled with before the first step: a run
+            directory, what ``Storage.save`` wrote, or the id or directory of a Minari data set.
 
     Raises:
         ConfigError: for a value of another type, or a count below 1.
@@ -30,11 +32,17 @@ class TrainerConfig:
     keep_checkpoints: int = 3
     compile: CompileMode = "auto"
     num_threads: int | None = None
+    demonstrations: str | None = None
 
     def __post_init__(self) -> None:
         counts = ("log_every", "checkpoint_every", "keep_checkpoints", "num_threads")
         try:
             check_ranges(self, counts=counts)
             check_choice(self, "compile", get_args(CompileMode))
+            if self.demonstrations is not None and self.scale_rewards:
+                raise ConfigError(
+                    "scale_rewards scales what is collected only, and demonstrations would keep "
+                    "rewards of another scale; leave one out"
+                )
         except ConfigError as error:
             raise ConfigError(f"trainer.{error}") from error

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rl_core.batch import ReplayBatch, Transition
+from rl_core.batch import ReplayBatch, Trajectory, Transition
 from rl_core.errors import ConfigError, DeviceError
 from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.seeding import generator_state, set_generator_state
@@ -28,6 +28,7 @@ from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, UniformSampler
 from rl_storages._slices import checked_num_rows, copy_slice
+from rl_storages._trajectories import ring_trajectories
 from rl_storages._windows import WindowGather
 from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig
@@ -99,9 +100,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
         return self.her_function is not None
 
     @property
-    def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
-        return self._spec is not None
+    def spec(self) -> StorageSpec | None:
+        """What `allocate` was given last."""
+        return self._spec
 
     @property
     def num_transitions(self) -> int:
@@ -197,6 +198,11 @@ class ReplayBuffer(Storage[ReplayBatch]):
         device = self._allocated().device
         for batch in self._gather(indices, self._sampler.weights(indices)):
             yield _moved(batch, device)
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Yield the transitions of each environment, cut where episodes end or break off."""
+        self._allocated()
+        yield from ring_trajectories(self._ring)
 
     def new_observations(self) -> tuple[Observation, Tensor]:
         """Return what was acted on since the last call, as far as it is stored.

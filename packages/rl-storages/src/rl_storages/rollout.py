@@ -64,9 +64,9 @@ class RolloutStorage(Storage[RolloutBatch]):
         self._may_be_seam = False
 
     @property
-    def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
-        return self._spec is not None
+    def spec(self) -> StorageSpec | None:
+        """What `allocate` was given last."""
+        return self._spec
 
     @property
     def rollout_steps(self) -> int:

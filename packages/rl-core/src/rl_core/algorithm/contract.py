@@ -106,7 +106,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             self.hyper,
         )
         self.gradients: GradientStep[BatchT] = GradientStep(
-            self._modules, self.hyper, self.parameter_groups(), self.target_networks()
+            self._modules,
+            self.hyper,
+            self.parameter_groups(),
+            self.target_networks(),
+            self.constant_modules(),
         )
 
     # What a subclass says of itself
@@ -157,6 +161,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Say which modules follow which groups; none by default."""
         return ()
 
+    def constant_modules(self) -> tuple[str, ...]:
+        """Name modules, such as ``actor.critics``, that the loss leaves alone; none by default."""
+        return ()
+
     def draw_update_noise(self, batch: BatchT) -> Noise:
         """Draw the random numbers of one gradient step from ``self.generator``; none by default."""
         return {}
@@ -165,6 +173,15 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def extras(self) -> Mapping[str, TensorSpec]:
         """Say what `acting_step` answers in ``extras``, without the environment axis."""
         return {}
+
+    @property
+    def collects(self) -> bool:
+        """Whether it learns from what acting brings.
+
+        If not, environments are only evaluated in, and a run's steps are gradient steps:
+        ``schedule.update_every`` of them in each update.
+        """
+        return True
 
     @property
     def needs_episode_start(self) -> bool:

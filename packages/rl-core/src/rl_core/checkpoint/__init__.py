@@ -19,5 +19,6 @@ from rl_core.checkpoint.loading import SkippedCheckpoint as SkippedCheckpoint
 from rl_core.checkpoint.loading import latest_checkpoint as latest_checkpoint
 from rl_core.checkpoint.loading import load_checkpoint as load_checkpoint
 from rl_core.checkpoint.saving import save_checkpoint as save_checkpoint
+from rl_core.checkpoint.saving import save_checkpoint_as as save_checkpoint_as
 from rl_core.checkpoint.weights import WeightSource as WeightSource
 from rl_core.checkpoint.weights import load_weights as load_weights

@@ -62,7 +62,41 @@ def save_checkpoint(
     """
     if isinstance(step, bool) or not 0 <= step < 10**18:
         raise CheckpointError(f"got step {step}; expected an integer from 0 to 10**18 - 1")
-    target = directory / f"step-{step}"
+    return save_checkpoint_as(
+        directory / f"step-{step}",
+        step,
+        state,
+        recipe=recipe,
+        metadata=metadata,
+        resume_grade=resume_grade,
+    )
+
+
+def save_checkpoint_as(
+    target: Path,
+    step: int,
+    state: StateDict,
+    *,
+    recipe: Recipe | None,
+    metadata: Mapping[str, Json],
+    resume_grade: ResumeGrade = "weights",
+) -> Path:
+    """Write a checkpoint under a name of its own; see `save_checkpoint`.
+
+    Args:
+        target: the new directory; its parents are made.
+        step: environment transitions so far.
+        state: what is saved.
+        recipe: what the run was built from.
+        metadata: small facts to keep beside the state.
+        resume_grade: how much of the run the state restores.
+
+    Returns:
+        The new directory.
+
+    Raises:
+        CheckpointError: as `save_checkpoint` does.
+    """
     if os.path.lexists(target):
         raise CheckpointError(
             f"{target} exists already and checkpoints are never overwritten; resume from it, or"
@@ -82,8 +116,8 @@ def save_checkpoint(
         "metadata": _encoded_metadata(metadata),
     }
     try:
-        make_directory(directory)
-        _write(directory, target, contents, facts)
+        make_directory(target.parent)
+        _write(target.parent, target, contents, facts)
     except OSError as error:
         raise CheckpointError(
             f"{target} could not be written: {error.strerror or error}; free space or choose"

@@ -72,6 +72,7 @@ class ParameterLayout:
         loss: the module that holds them.
         groups: which are learned; together they cover all that require a gradient.
         targets: which modules follow which.
+        constant: prefixes of the parameters that the loss leaves alone, whoever else learns them.
 
     Attributes:
         vectors: by name of the group or of the target's module; ``frozen`` for the rest.
@@ -86,12 +87,14 @@ class ParameterLayout:
         loss: nn.Module,
         groups: Sequence[ParameterGroup],
         targets: Sequence[TargetNetwork] = (),
+        constant: Sequence[str] = (),
     ) -> None:
         copies = {target.module: _submodule(loss, target.module) for target in targets}
         for copy in copies.values():
             copy.requires_grad_(False)
         left = dict(loss.named_parameters())
         self.vectors = {name: ParameterVector(_take(left, (name,))) for name in copies}
+        frozen = _take(left, constant)
         for group in groups:
             if group.name in self.vectors:
                 raise ConfigError(f"two parameter groups or targets are called '{group.name}'")
@@ -106,8 +109,9 @@ class ParameterLayout:
                 raise ConfigError(
                     f"parameter '{name}' requires a gradient but no parameter group learns it"
                 )
-        if left:
-            self.vectors["frozen"] = ParameterVector(left)
+        frozen |= left
+        if frozen:
+            self.vectors["frozen"] = ParameterVector(frozen)
         self._sources = {
             target.module: self._find_source(target, [group.name for group in groups])
             for target in targets

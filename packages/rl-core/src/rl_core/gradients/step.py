@@ -41,6 +41,7 @@ class GradientStep(Generic[BatchT]):
         hyper: the algorithm's hyper-parameters.
         groups: which parameters are learned, and how.
         targets: which modules follow which.
+        constant: names of modules that the loss leaves alone.
 
     Attributes:
         vectors: the parameters, by group, by target's module, and ``frozen``.
@@ -57,10 +58,11 @@ class GradientStep(Generic[BatchT]):
         hyper: HyperParameters,
         groups: Sequence[ParameterGroup],
         targets: Sequence[TargetNetwork] = (),
+        constant: Sequence[str] = (),
     ) -> None:
         self._loss = loss
         self._hyper = hyper
-        self._layout = ParameterLayout(loss, groups, targets)
+        self._layout = ParameterLayout(loss, groups, targets, constant)
         self._groups = {group.name: group for group in groups}
         self._targets = tuple(targets)
         # A target that keeps no group's pace moves after the graph: it needs no graph of its own.

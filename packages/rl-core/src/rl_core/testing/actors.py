@@ -101,6 +101,17 @@ class ActorSuite:
             for action in output.env_action.numpy():
                 assert actor.action_space.contains(action), f"{action} of {actor.action_space}"
 
+    def test_env_actions_come_back(self, case: tuple[str, str]) -> None:
+        """What was done in the environment is an action of the actor, which does the same."""
+        actor = self._actor(case)
+        if type(actor).from_env_action is Actor.from_env_action:
+            pytest.skip("the actor takes no actions of data sets")
+        state = actor.actor_initial_states(_NUM_ENVS)
+        output = actor.get_action(_row(actor, 0), state, _noise(actor), episode_start=_starts()[0])
+        own = actor.from_env_action(output.env_action)
+        assert (own.shape, own.dtype) == (output.action.shape, output.action.dtype)
+        torch.testing.assert_close(actor.to_env_action(own), output.env_action)
+
     def test_the_mode_is_always_the_same(self, case: tuple[str, str]) -> None:
         """A deterministic action needs no noise and is not changed by any."""
         actor = self._actor(case)

@@ -48,9 +48,9 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         self._rows: list[list[Row]] = []
 
     @property
-    def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
-        return self._spec is not None
+    def spec(self) -> StorageSpec | None:
+        """What `allocate` was given last."""
+        return self._spec
 
     @property
     def rollout_steps(self) -> int:

@@ -10,7 +10,8 @@ from typing import TypeVar, cast, get_args
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint
-from rl_core.collector import Collector
+from rl_core.collector import Collection, Collector
+from rl_core.demonstrations import fill_storage
 from rl_core.description import describe
 from rl_core.env import AnyEnv, VecEnv, as_vec_env
 from rl_core.errors import ConfigError
@@ -23,6 +24,7 @@ from rl_core.rewards import RewardScaler
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
+from rl_core.storage_files import check_spec, state_of
 from rl_core.threads import num_threads_for, thread_count
 from rl_core.trainer.goal import Goal
 from rl_core.trainer.parts import check_parts, rows_per_update, worthwhile_compile_mode
@@ -55,6 +57,9 @@ class Trainer:
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
             None writes one from the parts.
 
+    Attributes:
+        num_demonstrations: transitions that the storage was filled with; 0 before `train`.
+
     Raises:
         ConfigError: when parts or options contradict each other.
         SpaceError: when the actor was built for other spaces than the environments have.
@@ -86,6 +91,7 @@ class Trainer:
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
         self.callbacks = tuple(callbacks)
         self.updates = 0
+        self.num_demonstrations = 0
         self._test_envs = test_envs
         self._open_test_envs: VecEnv | None = None
         if algorithm.schedule.test_every is not None and test_envs is None:
@@ -147,6 +153,7 @@ class Trainer:
                 f"total_{goal.unit} is {goal.target}, but the run already has "
                 f"{self._reached(goal)} {goal.unit}; ask for more"
             )
+        self._demonstrate()
         threads = self._settle(goal)
         if self._directory is not None:
             self._run_loggers = [self._directory.open(self.recipe, self.total_steps)]
@@ -238,7 +245,8 @@ class Trainer:
             "updates": self.updates,
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
-            "storage": self.storage.state_dict(),
+            **state_of(self.storage),
+            "demonstrations": self.num_demonstrations,
             "recent_returns": list(self._recent_returns),
             "recent_lengths": list(self._recent_lengths),
         }
@@ -249,7 +257,9 @@ class Trainer:
         self.seed, self.updates = saved.count("seed"), saved.count("updates")
         self.algorithm.load_state_dict(saved.tree("algorithm"))
         self.collector.load_state_dict(saved.tree("collector"))
+        check_spec(self.storage, saved)
         self.storage.load_state_dict(saved.tree("storage"))
+        self.num_demonstrations = saved.count("demonstrations")
         if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
             self.storage.reset()  # its running episodes are lost; a rollout must not span the seam
         for recent, key in (
@@ -276,7 +286,7 @@ class Trainer:
             rows = update_every
             if self.storage.rollout_steps is not None:
                 rows -= len(self.storage) * self.envs.num_envs  # an interrupted rollout is finished
-            collection = self.collector.collect(rows, into=self.storage)
+            collection = self._collect(rows)
             for episode in collection.episodes:
                 self._recent_returns.append(episode.episode_return)
                 self._recent_lengths.append(float(episode.length))
@@ -304,6 +314,17 @@ class Trainer:
                 if self.run_dir is not None:
                     self.save_checkpoint()
                 next_checkpoint = (self.total_steps // checkpoint_every + 1) * checkpoint_every
+
+    def _collect(self, rows: int) -> Collection:
+        if self.algorithm.collects:
+            return self.collector.collect(rows, into=self.storage)
+        return self.collector.skip(rows)
+
+    def _demonstrate(self) -> None:
+        """Fill the storage once in the life of a run, before its first step."""
+        source = self.config.demonstrations
+        if source is not None and self.num_demonstrations == 0:
+            self.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)
 
     def _training_metrics(self) -> dict[str, float]:
         elapsed = time.perf_counter() - self._started_at

@@ -51,9 +51,9 @@ class StepList(Storage[RolloutBatch]):
         self._attached: dict[str, Tensor] = {}
 
     @property
-    def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
-        return self._spec is not None
+    def spec(self) -> StorageSpec | None:
+        """What `allocate` was given last."""
+        return self._spec
 
     @property
     def rollout_steps(self) -> int:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rl_core.batch import ReplayBatch, Transition
+from rl_core.batch import ReplayBatch, Trajectory, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
@@ -54,9 +54,9 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         self._told = 0
 
     @property
-    def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
-        return self._spec is not None
+    def spec(self) -> StorageSpec | None:
+        """What `allocate` was given last."""
+        return self._spec
 
     @property
     def num_envs(self) -> int:
@@ -111,6 +111,20 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
             for episode in self.episodes(env)
             for start in range(len(episode))
         ]
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Yield every environment's `episodes`."""
+        for env in range(self.num_envs):
+            for episode in self.episodes(env):
+                columns = stack([row.columns for row in episode], 0)
+                last = {name: part[None] for name, part in episode[-1].successor.items()}
+                whole = {name: torch.cat((columns[name], part)) for name, part in last.items()}
+                yield Trajectory(
+                    observation=join_observation(whole),
+                    action=columns["action"],
+                    reward=columns["reward"],
+                    terminated=bool(columns["terminated"][-1]),
+                )
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None

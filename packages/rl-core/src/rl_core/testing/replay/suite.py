@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from rl_core.batch import ReplayBatch
+from rl_core.demonstrations import insert_trajectories
 from rl_core.errors import ConfigError, RLError
 from rl_core.storage import AnyStorage, observation_columns
 from rl_core.testing.replay._case import SHARE, STEPS, draw_one, insert, insert_all
@@ -16,7 +18,7 @@ from rl_core.testing.replay._refusals import RefusalTests
 from rl_core.testing.replay.checks import check_transitions, must_hold
 from rl_core.testing.replay.script import RandomTransitionScript
 from rl_core.testing.stateful import check_same_state, copy_state
-from rl_core.testing.storages import columns_of, stored
+from rl_core.testing.storages import columns_of, seeded, stored
 from rl_core.types import StateDict
 
 
@@ -157,6 +159,20 @@ class ReplayStorageSuite(RefusalTests):
         storage.insert_data_slice(worker.get_all_buffer_data())
         oracle.insert_data_slice(source.get_data_slice(len(source) - len(worker), len(source)))
         self.check_complete(storage, oracle)
+
+    def test_trajectories_bring_the_same_transitions(
+        self, life: RandomTransitionScript, n_step: int
+    ) -> None:
+        """Whoever takes them over draws what happened, with other environments and more room."""
+        if life.extras or life.recurrent:
+            pytest.skip("trajectories hold neither extras nor states")
+        storage, oracle = self.filled_pair(life, n_step)
+        for num_envs in (1, life.num_envs + 1):
+            taker = self.make_storage(size=500 * num_envs, n_step=n_step)
+            taker.allocate(replace(life.spec(), num_envs=num_envs), seeded())
+            count = insert_trajectories(taker, storage.trajectories())
+            assert count == sum(map(len, storage.trajectories()))
+            self.check_complete(taker, oracle)
 
     def test_after_a_reset_nothing_older_is_drawn(
         self, life: RandomTransitionScript, n_step: int

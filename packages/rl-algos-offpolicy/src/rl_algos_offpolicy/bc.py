@@ -1,0 +1,272 @@
+r"""Behaviour cloning: imitate what an expert does where the expert goes.
+
+Source: Pomerleau 1991, https://doi.org/10.1162/neco.1991.3.1.88; as a baseline: Ho, Gupta and Ermon
+2016, https://arxiv.org/abs/1605.08478.
+
+(1) $L = -\mathbb{E}_{(s, a) \sim E}[\log \pi_\theta(a \mid s)]$
+
+(2) $L = \mathbb{E}_{(s, a) \sim E}[\lVert \mu_\theta(s) - a \rVert^2 / d]$ with μ the policy's mode
+    and d the number of real actions
+
+E is what an expert does, sampled anew before each update, or a set of demonstrations.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.experts import Expert, ExpertPolicy
+from rl_algos_offpolicy.losses import weighted_mean
+from rl_core.actor import ActionOutput, Actor
+from rl_core.addon import PolicyLossAddOn
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.nn.distributions import Deterministic
+from rl_core.optimizers import OptimizerConfig
+from rl_core.ranges import check_choice, check_ranges
+from rl_core.spaces import made_up_observation
+from rl_core.storage import Storage
+from rl_core.types import Observation, State, StateDict
+
+CloningLoss = Literal["log_prob", "mse"]
+"""Eq. (1) or Eq. (2)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BCConfig:
+    """Options of `BC`.
+
+    Attributes:
+        expert: directory of the run whose policy is imitated; None learns from demonstrations.
+        deterministic_expert: the expert does what it holds best, instead of sampling.
+        loss: ``"log_prob"`` is Eq. (1), for stochastic policies; ``"mse"`` Eq. (2), for real
+            actions.
+        learning_rate: of the policy.
+        max_grad_norm: bound of the gradient's norm; None does not bound it.
+        optimizer: the update rule.
+        update_every: transitions that the expert makes between updates.
+        num_mini_batch: gradient steps per update.
+        mini_batch_size: samples per gradient step.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    expert: str | None = None
+    deterministic_expert: bool = True
+    loss: CloningLoss = "log_prob"
+    learning_rate: Scheduled = 1e-3
+    max_grad_norm: Scheduled | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    update_every: int = 1000
+    num_mini_batch: int = 16
+    mini_batch_size: int = 256
+    test_every: int | None = None
+    num_test_episodes: int = 5
+
+    def __post_init__(self) -> None:
+        check_choice(self, "loss", get_args(CloningLoss))
+        check_ranges(
+            self,
+            positive=("max_grad_norm",),
+            not_negative=("learning_rate",),
+            counts=(
+                "update_every",
+                "num_mini_batch",
+                "mini_batch_size",
+                "test_every",
+                "num_test_episodes",
+            ),
+        )
+
+
+class BC(Algorithm[BCConfig, ReplayBatch]):
+    """Behaviour cloning.
+
+    With an expert, the expert acts while collecting, and the replay storage keeps what it did.
+    Without one, nothing is collected: the policy learns from the demonstrations that the storage
+    was filled with, and a run's steps are gradient steps.
+
+    Args:
+        actor: whose policy learns: any feed-forward actor that takes given actions, such as
+            `OffPolicyActor` or an on-policy one; its value functions are left alone.
+        config: options.
+        expert: instead of ``config.expert``: an actor, what has one (an agent, an algorithm), or a
+            function from observations `(B, ...)`, as the environments give them, to environment
+            actions `(B, ...)`.
+        add_ons: extra terms for the loss.
+
+    Raises:
+        ConfigError: when the loss does not fit the policy or its actions, the actor is recurrent,
+            or two experts are given.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        config: BCConfig | None = None,
+        *,
+        expert: Expert | None = None,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
+    ) -> None:
+        super().__init__(actor, config, add_ons=add_ons)
+        named = self.config.expert
+        if expert is not None and named is not None:
+            raise ConfigError(f"expert is given, and config.expert is '{named}'; leave one out")
+        self._uses_expert_object = expert is not None
+        given = named if expert is None else expert
+        self._expert = (
+            None
+            if given is None
+            else ExpertPolicy(given, actor, is_deterministic=self.config.deterministic_expert)
+        )
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Make nothing, but refuse a policy that the loss cannot teach."""
+        _check_policy(self.actor, self.config.loss)
+        return {}
+
+    @cached_property
+    def schedule(self) -> UpdateSchedule:
+        """Take some gradient steps after every few of the expert's, or without any."""
+        config = self.config
+        return UpdateSchedule(
+            update_every=config.update_every if self.collects else config.num_mini_batch,
+            num_mini_batch=config.num_mini_batch,
+            mini_batch_size=config.mini_batch_size,
+            test_every=config.test_every,
+            num_test_episodes=config.num_test_episodes,
+        )
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Teach a stochastic policy."""
+        return off_policy_recipe({"policy": "stochastic", "num_critics": 1})
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Learn the actor without its value functions."""
+        return (
+            ParameterGroup(
+                name="policy",
+                modules=("actor", "add_ons"),
+                max_grad_norm=None if self.config.max_grad_norm is None else "max_grad_norm",
+                optimizer=self.config.optimizer,
+            ),
+        )
+
+    def constant_modules(self) -> tuple[str, ...]:
+        """Leave the value functions alone."""
+        return tuple(f"actor.{name}" for name in self.actor.value_modules)
+
+    @property
+    def collects(self) -> bool:
+        """Whether there is an expert to watch."""
+        return self._expert is not None
+
+    @property
+    def needs_episode_start(self) -> bool:
+        """Whether there is an expert, which may have a memory."""
+        return self.collects
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether the expert or an add-on is a Python object."""
+        return self._uses_expert_object or super().uses_objects
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what the expert needs to sample."""
+        if self._expert is None:
+            return super().draw_noise(batch_shape, generator)
+        return self._expert.draw_noise(batch_shape, generator)
+
+    def acting_step(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor | None,
+        deterministic: bool = False,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Let the expert act while collecting, and else the policy."""
+        if self._expert is None or deterministic or noise is None:
+            return super().acting_step(observation, state, noise, deterministic, episode_start)
+        env_action = self._expert.act(observation, noise, episode_start)
+        return ActionOutput(self.actor.from_env_action(env_action), env_action, None, state)
+
+    def update(self, storage: Storage[ReplayBatch]) -> dict[str, float]:
+        """Learn from what the expert did.
+
+        Raises:
+            ConfigError: when there is neither an expert nor a demonstration.
+        """
+        if not self.collects and len(storage) == 0:
+            raise ConfigError(
+                "BC has nobody to imitate: set algorithm.expert to the directory of a run, or "
+                "trainer.demonstrations to a data set"
+            )
+        return super().update(storage)
+
+    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (1) or (2)."""
+        distribution, _ = self.actor.distribution(batch.observation, {})
+        if self.config.loss == "log_prob":
+            errors = -distribution.log_prob(batch.action)
+        else:
+            errors = squared_distance(distribution.mode(), batch.action)
+        loss = weighted_mean(errors, batch)
+        metrics = {"loss/policy": loss}
+        added, more = self.add_on_terms(batch, distribution, metrics)
+        return LossOutput(loss + added, {**metrics, **more})
+
+    def more_state(self) -> StateDict:
+        """Return the memory of the expert."""
+        return {} if self._expert is None else {"expert": dict(self._expert.state)}
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+        if self._expert is not None:
+            self._expert.load_state(state)
+
+
+def squared_distance(mode: Tensor, action: Tensor) -> Tensor:
+    """Inside of Eq. (2), shape `(N,)`.
+
+    Args:
+        mode: of the policy, shape `(N, d)`.
+        action: the expert's, shape `(N, d)`.
+    """
+    return (mode - action).square().mean(-1)
+
+
+def _check_policy(actor: Actor, loss: CloningLoss) -> None:
+    if actor.is_recurrent:
+        raise ConfigError("BC does not teach recurrent actors; choose one without a memory")
+    if type(actor).from_env_action is Actor.from_env_action:
+        raise ConfigError(
+            f"BC needs an actor that takes given actions, but {type(actor).__name__} has no "
+            "from_env_action"
+        )
+    observation = made_up_observation(actor.observation_space, actor.device)
+    with torch.no_grad():
+        distribution, _ = actor.distribution(observation, {})
+    is_real = actor.action_spec.dtype.is_floating_point
+    if loss == "log_prob" and isinstance(distribution, Deterministic):
+        raise ConfigError(
+            "loss 'log_prob' needs a stochastic policy, and this one is deterministic; "
+            + ("set loss to 'mse', or " if is_real else "")
+            + "set actor.policy to 'stochastic'"
+        )
+    if loss == "mse" and not is_real:
+        raise ConfigError(
+            f"loss 'mse' needs real actions, but those of {actor.action_space} have no distances; "
+            "set loss to 'log_prob'"
+        )

@@ -1,0 +1,134 @@
+"""Experts: policies that act for others to learn from."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.actor import Actor
+from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.evaluation import HasActor, evaluation_mode
+from rl_core.runs import load_actor
+from rl_core.spaces import check_same_space
+from rl_core.stateful import StateReader
+from rl_core.types import ArrayLike, ArrayObservation, Observation, State, StateDict
+
+ExpertFunction: TypeAlias = Callable[[ArrayObservation], ArrayLike]
+"""From observations `(B, ...)`, arrays or a dict of them, to environment actions `(B, ...)`."""
+
+Expert: TypeAlias = Actor | HasActor | ExpertFunction
+"""An actor, what has one, or a function."""
+
+
+class ExpertPolicy:
+    """Acts as an expert in the environments of a learner.
+
+    Args:
+        expert: what acts, or the directory of a run, which is read when it acts first.
+        learner: for whose spaces.
+        is_deterministic: take the mode, instead of sampling.
+
+    Attributes:
+        state: the expert's memory, each `(B, S)`; empty when it has none.
+
+    Raises:
+        ConfigError: when it is none of these.
+        SpaceError: when an actor was built for other spaces.
+    """
+
+    def __init__(self, expert: Expert | str, learner: Actor, *, is_deterministic: bool) -> None:
+        self.state: State = {}
+        self._learner = learner
+        self._directory = expert if isinstance(expert, str) else None
+        self._is_deterministic = is_deterministic
+        self._actor: Actor | None = None
+        self._function: ExpertFunction | None = None
+        if isinstance(expert, str):
+            return
+        actor = expert if isinstance(expert, Actor) else getattr(expert, "actor", None)
+        if isinstance(actor, Actor):
+            for name in ("observation", "action"):
+                expected, got = (getattr(each, f"{name}_space") for each in (learner, actor))
+                check_same_space(expected, got, f"expert's {name} space")
+            self._actor = actor
+        elif callable(expert):
+            self._function = expert
+        else:
+            raise ConfigError(
+                f"expert is {type(expert).__name__}; expected an actor, what has one, or a "
+                "function from observations to actions"
+            )
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what sampling from the expert needs."""
+        actor = self._loaded()
+        if actor is None:
+            return torch.zeros(*batch_shape, 0, device=self._learner.device)
+        return actor.draw_noise(batch_shape, generator)
+
+    def act(self, observation: Observation, noise: Tensor, episode_start: Tensor | None) -> Tensor:
+        """Return environment actions, shape `(B, ...)`.
+
+        Args:
+            observation: shape `(B, ...)`.
+            noise: shape `(B, ...)`, one step of what `draw_noise` drew.
+            episode_start: shape `(B,)`, bool.
+
+        Raises:
+            DataError: when a function answers something else than actions.
+        """
+        actor = self._loaded()
+        if actor is None:
+            return self._ask(observation)
+        if set(self.state) != set(actor.state_sizes):
+            self.state = actor.actor_initial_states(len(noise))
+        with torch.no_grad(), evaluation_mode(actor):
+            output = actor.get_action(
+                observation, self.state, noise, self._is_deterministic, episode_start
+            )
+        self.state = output.state
+        return output.env_action
+
+    def load_state(self, state: StateDict) -> None:
+        """Take over a saved memory."""
+        device = self._learner.device
+        saved = StateReader(state, "algorithm/more").tensors("expert")
+        actor = None if not saved else self._loaded()
+        sizes = {} if actor is None else actor.state_sizes
+        got = {name: tensor.shape[-1] for name, tensor in saved.items() if tensor.dim() == 2}
+        if got != dict(sizes):
+            raise CheckpointError(
+                f"algorithm/more: the saved expert has the states {got}; expected {dict(sizes)}"
+            )
+        self.state = {name: tensor.to(device) for name, tensor in saved.items()}
+
+    def _loaded(self) -> Actor | None:
+        if self._directory is not None and self._actor is None:
+            learner = self._learner
+            self._actor = load_actor(
+                self._directory, learner.observation_space, learner.action_space, learner.device
+            )
+        return self._actor
+
+    def _ask(self, observation: Observation) -> Tensor:
+        assert self._function is not None
+        arrays = (
+            observation.numpy(force=True)
+            if isinstance(observation, Tensor)
+            else {key: part.numpy(force=True) for key, part in observation.items()}
+        )
+        answer = self._function(arrays)
+        action = torch.as_tensor(answer if isinstance(answer, Tensor) else np.asarray(answer))
+        space = self._learner.action_space
+        first = observation if isinstance(observation, Tensor) else next(iter(observation.values()))
+        expected = (len(first), *(space.shape or ()))
+        is_real = np.dtype(space.dtype).kind == "f"
+        if tuple(action.shape) != expected or action.is_floating_point() != is_real:
+            raise DataError(
+                f"the expert answered {action.dtype} of shape {tuple(action.shape)}; expected "
+                f"{space.dtype} of shape {expected}: an action of {space} for each observation"
+            )
+        dtype = torch.from_numpy(np.empty(0, dtype=space.dtype)).dtype
+        return action.to(device=self._learner.device, dtype=dtype)

@@ -1,0 +1,161 @@
+"""Storages in files of their own, and those of whole runs, opened by what is recorded of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from rl_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint_as
+from rl_core.components import construct_component, describe_component
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.stateful import StateReader
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
+from rl_core.types import Json, StateDict
+
+
+def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = None) -> Path:
+    """Write a storage alone; see `Storage.save`."""
+    if storage.spec is None:
+        raise ConfigError(
+            f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
+        )
+    component = describe_component("storage", storage)
+    metadata: dict[str, Json] = {
+        "storage": {"name": component.name, "options": dict(component.kwargs)}
+    }
+    return save_checkpoint_as(
+        directory, len(storage), state_of(storage), recipe=recipe, metadata=metadata
+    )
+
+
+def load_storage(storage: AnyStorage, directory: Path) -> None:
+    """Take over a storage that was saved alone; see `Storage.load`."""
+    spec = storage.spec
+    if spec is None:
+        raise ConfigError(
+            f"the {type(storage).__name__} is not allocated yet; load when its Trainer was made, "
+            "or open the directory with open_storage"
+        )
+    saved = StateReader(load_checkpoint(directory).state, str(directory))
+    check_spec(storage, saved)
+    storage.load_state_dict(saved.tree("storage"))
+
+
+def open_storage(directory: str | Path) -> AnyStorage:
+    """Open a storage that was saved alone.
+
+    Args:
+        directory: what `Storage.save` wrote.
+
+    Returns:
+        A storage of the same kind, size and contents, on the CPU.
+
+    Raises:
+        CheckpointError: when the files are missing or damaged.
+        ConfigError: when it has no registered name.
+    """
+    return storage_of(load_checkpoint(Path(directory)))
+
+
+def storage_of(checkpoint: Checkpoint) -> AnyStorage:
+    """Build the storage that a checkpoint holds, of a storage alone or of a whole run.
+
+    Raises:
+        CheckpointError: when it holds none.
+        ConfigError: when the storage has no registered name.
+    """
+    saved = StateReader(checkpoint.state, str(checkpoint.path))
+    component = _component(checkpoint)
+    if component.is_custom:
+        raise ConfigError(
+            f"the storage in {checkpoint.path} was built from a Python object without a registered "
+            "name; load it into such a one, and fill others from that"
+        )
+    spec = _spec_from(saved.reader("storage_spec"))
+    storage = cast("AnyStorage", construct_component("storage", component, {"device": spec.device}))
+    storage.allocate(spec, torch.Generator())
+    storage.load_state_dict(saved.tree("storage"))
+    return storage
+
+
+def state_of(storage: AnyStorage) -> StateDict:
+    """Return the entries of a state from which `storage_of` builds an allocated storage again."""
+    spec = storage.spec
+    assert spec is not None
+    observation: StateDict = (
+        {"": _tensor_state(spec.observation)}
+        if isinstance(spec.observation, TensorSpec)
+        else {key: _tensor_state(leaf) for key, leaf in spec.observation.items()}
+    )
+    return {
+        "storage": storage.state_dict(),
+        "storage_spec": {
+            "observation": observation,
+            "action": _tensor_state(spec.action),
+            "num_envs": spec.num_envs,
+            "state_sizes": dict(spec.state_sizes),
+            "extras": {name: _tensor_state(extra) for name, extra in spec.extras.items()},
+        },
+    }
+
+
+def check_spec(storage: AnyStorage, saved: StateReader) -> None:
+    """Compare an allocated storage with the one whose state, from `state_of`, was saved.
+
+    Raises:
+        CheckpointError: when they keep other things.
+    """
+    spec, recorded = storage.spec, _spec_from(saved.reader("storage_spec"))
+    assert spec is not None
+    for name in ("observation", "action", "num_envs", "state_sizes", "extras"):
+        kept, expected = getattr(recorded, name), getattr(spec, name)
+        if kept != expected:
+            raise CheckpointError(
+                f"the saved storage has {name} {kept}, but this one {expected}; load it into one "
+                "like it, or take it as demonstrations where only the number of environments "
+                "differs"
+            )
+
+
+def _component(checkpoint: Checkpoint) -> ComponentSpec:
+    recorded = checkpoint.metadata.get("storage")
+    if isinstance(recorded, Mapping):
+        name, options = recorded.get("name"), recorded.get("options")
+        if not isinstance(name, str) or not isinstance(options, Mapping):
+            raise CheckpointError(f"{checkpoint.path} garbles what kind of storage it holds")
+        return ComponentSpec("storage", name, options)
+    if checkpoint.recipe_text is None:
+        raise CheckpointError(f"{checkpoint.path} does not say what kind of storage it holds")
+    return Recipe.from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml")).storage
+
+
+def _tensor_state(spec: TensorSpec) -> StateDict:
+    return {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
+
+
+def _spec_from(saved: StateReader) -> StorageSpec:
+    leaves = _tensor_specs(saved, "observation")
+    return StorageSpec(
+        observation=leaves.get("", leaves),
+        action=_tensor_spec(saved.reader("action")),
+        num_envs=saved.count("num_envs"),
+        state_sizes={
+            name: saved.reader("state_sizes").count(name) for name in saved.tree("state_sizes")
+        },
+        extras=_tensor_specs(saved, "extras"),
+        device=torch.device("cpu"),
+    )
+
+
+def _tensor_specs(saved: StateReader, key: str) -> dict[str, TensorSpec]:
+    inner = saved.reader(key)
+    return {name: _tensor_spec(inner.reader(name)) for name in saved.tree(key)}
+
+
+def _tensor_spec(saved: StateReader) -> TensorSpec:
+    dtype = getattr(torch, saved.text("dtype"), None)
+    if not isinstance(dtype, torch.dtype):
+        raise CheckpointError(f"the saved storage has the unknown dtype '{saved.text('dtype')}'")
+    return TensorSpec(tuple(int(size) for size in saved.numbers("shape")), dtype)

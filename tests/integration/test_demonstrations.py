@@ -1,0 +1,230 @@
+"""Demonstrations from real data sets and runs, through the trainer and the command line."""
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig, SACConfig
+from rl_algos_onpolicy import PPO, OnPolicyActor
+from rl_cli.main import main
+from rl_core import CheckpointError, ConfigError, Trainer, TrainerConfig, make, make_gym_vec
+from rl_core.demonstrations import load_minari, read_demonstrations
+from rl_core.env import VecEnv
+from rl_core.errors import DataError, MissingExtraError, SpaceError
+from rl_core.runs import load_actor
+from rl_core.types import Json
+from rl_storages import ReplayBuffer, RolloutStorage
+
+ID = "toolbox/swing-v0"
+SMALL: Mapping[str, Mapping[str, Json]] = {
+    "actor": {"hidden_sizes": [8]},
+    "storage": {"size": 500},
+    "algorithm": {"start_steps": 20, "update_after": 50, "update_every": 10},
+}
+
+
+@pytest.fixture
+def minari_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make a Minari data set of Pendulum: 3 episodes of 5 steps with torques 0.4, 0.8 ..."""
+    minari = pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    episodes = [
+        EpisodeBuffer(
+            id=i,
+            observations=[np.array([i, t, 0.0], np.float32) for t in range(6)],
+            actions=[np.array([0.4 * (t + 1)], np.float32) for t in range(5)],
+            rewards=[float(t) for t in range(5)],
+            terminations=[False] * 5,
+            truncations=[False] * 4 + [True],
+            infos={},
+        )
+        for i in range(3)
+    ]
+    envs = _envs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about what is not told of the data set
+        minari.create_dataset_from_buffers(
+            ID,
+            episodes,
+            observation_space=envs.single_observation_space,
+            action_space=envs.single_action_space,
+        )
+    return ID
+
+
+def _envs(num_envs: int = 1) -> VecEnv:
+    return make_gym_vec("Pendulum-v1", num_envs=num_envs, seed=0)
+
+
+def _actor(envs: VecEnv) -> OffPolicyActor:
+    config = OffPolicyActorConfig(hidden_sizes=(8,))
+    return OffPolicyActor(envs.single_observation_space, envs.single_action_space, config)
+
+
+def _trainer(
+    source: str, run_dir: Path | None = None, *, num_envs: int = 1, size: int = 500
+) -> Trainer:
+    envs = _envs(num_envs)
+    algorithm = SAC(_actor(envs), SACConfig(start_steps=20, update_after=50, update_every=10))
+    config = TrainerConfig(demonstrations=source, compile="off", num_threads=1)
+    return Trainer(envs, algorithm, ReplayBuffer(size), config=config, seed=0, run_dir=run_dir)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_minari_data_set_fills_the_storage_before_the_first_step(
+    minari_id: str, tmp_path: Path, num_envs: int
+) -> None:
+    trainer = _trainer(minari_id, tmp_path / "run", num_envs=num_envs)
+    trainer.train(total_steps=20)
+    assert trainer.num_demonstrations == 15
+    assert (trainer.total_steps, trainer.collector.total_episodes) == (20, 0)
+    storage = trainer.storage
+    assert isinstance(storage, ReplayBuffer)
+    assert storage.num_transitions == 35
+    (batch,) = storage.generate_batches(1, 2000)
+    assert isinstance(batch.observation, torch.Tensor)
+    first = (batch.observation[:, 2] == 0.0) & (batch.observation[:, 1] == 4.0)
+    # Torques reach from -2 to 2, and the actor's actions from -1 to 1.
+    torch.testing.assert_close(batch.action[first], torch.ones(int(first.sum()), 1))
+    assert not batch.terminated[first].any()
+    assert isinstance(batch.next_observation, torch.Tensor)
+    assert bool((batch.next_observation[first][:, 1] == 5.0).all())
+
+
+def test_a_resumed_run_is_not_filled_again(minari_id: str, tmp_path: Path) -> None:
+    _trainer(minari_id, tmp_path / "run").train(total_steps=20)
+    resumed = _trainer("there is no such data any more", tmp_path / "run")
+    resumed.resume()
+    resumed.train(total_steps=40)
+    assert resumed.num_demonstrations == 15
+    assert isinstance(resumed.storage, ReplayBuffer)
+    assert resumed.storage.num_transitions == 55
+
+
+def test_a_data_set_directory_is_a_source_too(minari_id: str, tmp_path: Path) -> None:
+    path = tmp_path / "minari" / minari_id
+    trajectories = list(read_demonstrations(str(path), _actor(_envs())))
+    assert [len(trajectory) for trajectory in trajectories] == [5, 5, 5]
+
+
+def test_what_cannot_be_read_is_told(
+    minari_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"no data 'toolbox/swing-v3'.* minari download toolbox"):
+        load_minari("toolbox/swing-v3")
+    with pytest.raises(ConfigError, match=r"is neither a|no data 'no such"):
+        load_minari("no such thing")
+    with pytest.raises(ConfigError, match="is neither a directory of demonstrations nor"):
+        load_minari(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'rl-core\[minari\]'"):
+        load_minari(minari_id)
+
+
+def test_a_data_set_of_another_environment_is_refused(minari_id: str) -> None:
+    envs = make_gym_vec("CartPole-v1", num_envs=1)
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
+    with pytest.raises(SpaceError, match="toolbox/swing-v0 does not fit the environment: its obs"):
+        read_demonstrations(minari_id, actor)
+
+
+def test_wrong_options_are_refused(minari_id: str) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.scale_rewards .* demonstrations"):
+        TrainerConfig(demonstrations=minari_id, scale_rewards=True)
+    with pytest.raises(ConfigError, match=r"storage.size is too small: 15 demonstrated"):
+        _trainer(minari_id, size=10).train(total_steps=20)
+    envs = _envs()
+    learner = PPO(OnPolicyActor(envs.single_observation_space, envs.single_action_space))
+    config = TrainerConfig(demonstrations=minari_id)
+    with pytest.raises(ConfigError, match="need a replay storage; RolloutStorage keeps rollouts"):
+        Trainer(envs, learner, RolloutStorage(), config=config, seed=0).train(total_steps=2000)
+
+
+def test_another_run_is_a_source_and_its_actions_are_converted(tmp_path: Path) -> None:
+    agent = make("sac", "Pendulum-v1", seed=0, options=SMALL)
+    agent.train(60, run_dir=tmp_path / "sac")
+    envs = _envs()
+    kinds = {
+        "scaled": _actor(envs),
+        "plain": OnPolicyActor(envs.single_observation_space, envs.single_action_space),
+    }
+    actions = {}
+    for name, actor in kinds.items():
+        trajectories = list(read_demonstrations(tmp_path / "sac", actor))
+        assert sum(map(len, trajectories)) == 60
+        actions[name] = torch.cat([trajectory.action for trajectory in trajectories])
+    torch.testing.assert_close(actions["plain"], 2.0 * actions["scaled"])
+    assert bool((actions["scaled"].abs() <= 1.0).all())
+
+
+def test_a_run_on_another_environment_or_without_data_is_refused(tmp_path: Path) -> None:
+    make("sac", "Pendulum-v1", seed=0, options=SMALL).train(60, run_dir=tmp_path / "sac")
+    actor = OffPolicyActor(
+        spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32)
+    )
+    with pytest.raises(DataError, match=r"its observations are torch.float32 of shape \(3,\); exp"):
+        list(read_demonstrations(tmp_path / "sac", actor))
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        read_demonstrations(tmp_path / "empty", actor)
+
+
+def test_the_actor_of_a_run_is_loaded_without_environments(tmp_path: Path) -> None:
+    agent = make("sac", "Pendulum-v1", seed=0, options=SMALL)
+    agent.train(60, run_dir=tmp_path / "sac")
+    envs = _envs()
+    before = torch.random.get_rng_state()
+    actor = load_actor(tmp_path / "sac", envs.single_observation_space, envs.single_action_space)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    seen = torch.rand(4, 3)
+    theirs, own = (each.get_action(seen, {}, None, True).action for each in (agent.actor, actor))
+    assert torch.equal(theirs, own)
+    with pytest.raises(CheckpointError, match="trained on Pendulum-v1, does not fit the spaces"):
+        load_actor(
+            tmp_path / "sac", spaces.Box(-1.0, 1.0, (4,), np.float32), envs.single_action_space
+        )
+    with pytest.raises(CheckpointError, match="is no run"):
+        load_actor(tmp_path, envs.single_observation_space, envs.single_action_space)
+
+
+def _run(words: str) -> int:
+    return main(words.split())
+
+
+def test_the_command_line_clones_runs_and_data_sets(
+    minari_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = "--actor.hidden-sizes 8 --algorithm.num-test-episodes 2"
+    train = f"train bc Pendulum-v1 {small}"
+    agent = make("sac", "Pendulum-v1", seed=0, options=SMALL)
+    agent.train(60, run_dir=tmp_path / "sac")
+    clone = f"--algorithm.expert {tmp_path}/sac --algorithm.update-every 100"
+    assert _run(f"{train} --total-steps 200 --run-dir {tmp_path}/a {clone}") == 0
+    data = f"--trainer.demonstrations {minari_id}"
+    assert _run(f"{train} --total-steps 160 --run-dir {tmp_path}/b {data}") == 0
+    for name, steps in (("a", 200), ("b", 160)):
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        assert summary["total_steps"] == steps
+        assert isinstance(summary["final_return_mean"], float)
+    assert _run(f"resume {tmp_path}/b --total-steps 320") == 0
+    assert _run(f"eval {tmp_path}/a --episodes 2") == 0
+    capsys.readouterr()
+    assert _run(f"{train} --total-steps 160 --run-dir {tmp_path}/c") == 2
+    assert "BC has nobody to imitate" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+    assert _run(f"{train} --run-dir {tmp_path}/c --trainer.demonstrations no/such-v0") == 2
+    assert "minari download no/such-v0" in capsys.readouterr().err
+    assert (
+        _run(f"train bc CartPole-v1 --run-dir {tmp_path}/c --algorithm.expert {tmp_path}/sac") == 2
+    )
+    assert "trained on Pendulum-v1" in capsys.readouterr().err

@@ -1,0 +1,204 @@
+"""Behaviour cloning: its two losses, its experts, and what it refuses."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_algos_offpolicy import BC, SAC, BCConfig, OffPolicyActor, OffPolicyActorConfig
+from rl_algos_offpolicy.actor import PolicyKind
+from rl_algos_offpolicy.bc import squared_distance
+from rl_core.collector import Collector
+from rl_core.env import SyncVecEnv
+from rl_core.errors import CheckpointError, ConfigError, DataError, SpaceError
+from rl_core.spaces import Space
+from rl_core.stateful import StateReader
+from rl_core.testing.algorithms import AlgorithmSuite
+from rl_core.testing.replay import ReferenceReplayStorage
+from rl_core.testing.replay_batches import make_replay_batch
+from rl_core.testing.scripted import IdentityEnv
+from rl_core.testing.storages import seeded
+from rl_core.testing.toy import ToyActor
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+CATEGORIES = spaces.Discrete(3, start=4)
+
+
+def _actor(
+    space: Space, policy: PolicyKind = "stochastic", seed: int = 0, seen: Space = VECTOR
+) -> OffPolicyActor:
+    torch.manual_seed(seed)
+    config = OffPolicyActorConfig(policy=policy, hidden_sizes=(8,), num_critics=1)
+    return OffPolicyActor(seen, space, config)
+
+
+class TestBC(AlgorithmSuite):
+    def make_algorithm(self, seed: int) -> BC:
+        return BC(_actor(BOX, seed=seed), BCConfig(max_grad_norm=1.0))
+
+
+class TestMeanSquareBC(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> BC:
+        return BC(_actor(BOX, "deterministic", seed), BCConfig(loss="mse"))
+
+
+class TestDiscreteBC(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> BC:
+        return BC(_actor(CATEGORIES, seed=seed))
+
+
+def test_the_distance_is_the_mean_of_squares() -> None:
+    mode, action = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 1.0]])
+    assert squared_distance(mode, action).tolist() == [2.5, 0.5]
+
+
+def test_the_losses_are_those_of_the_policy() -> None:
+    actor = _actor(BOX)
+    batch = make_replay_batch(BC(actor), seed=1)
+    distribution, _ = actor.distribution(batch.observation, {})
+    likely = BC(actor).compute_loss(batch).loss
+    close = BC(actor, BCConfig(loss="mse")).compute_loss(batch).loss
+    counts = batch.mask * batch.weight / batch.mask.sum()
+    torch.testing.assert_close(likely, -(counts * distribution.log_prob(batch.action)).sum())
+    distance = (distribution.mode() - batch.action).square().sum(-1) / 2.0
+    torch.testing.assert_close(close, (counts * distance).sum())
+
+
+def test_value_functions_are_left_alone() -> None:
+    learner = BC(_actor(BOX))
+    before = {name: value.clone() for name, value in learner.actor.state_dict().items()}
+    learner.gradient_step(make_replay_batch(learner, seed=1))
+    for name, value in learner.actor.state_dict().items():
+        assert torch.equal(value, before[name]) == ("policy" not in name or "running" in name)
+
+
+@pytest.mark.parametrize(
+    ("space", "policy", "loss", "problem"),
+    [
+        (BOX, "deterministic", "log_prob", "this one is deterministic; set loss to 'mse', or set"),
+        (CATEGORIES, "greedy", "log_prob", "this one is deterministic; set actor.policy to 'sto"),
+        (CATEGORIES, "stochastic", "mse", "loss 'mse' needs real actions"),
+        (CATEGORIES, "greedy", "mse", "loss 'mse' needs real actions"),
+    ],
+)
+def test_a_loss_that_cannot_teach_the_policy_is_refused(
+    space: Space, policy: PolicyKind, loss: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        BC(_actor(space, policy), BCConfig(loss=loss))  # type: ignore[arg-type]  # any text
+
+
+def test_actors_it_cannot_teach_are_refused() -> None:
+    with pytest.raises(ConfigError, match="has no from_env_action"):
+        BC(ToyActor(VECTOR, CATEGORIES))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("loss", "mae"), ("learning_rate", -1.0), ("update_every", 0), ("num_mini_batch", 0)],
+)
+def test_options_out_of_range_are_refused(option: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=option):
+        BCConfig(**{option: value})  # type: ignore[arg-type]  # wrong on purpose
+
+
+SQUARE = spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+
+def _collected(learner: BC, env_space: Space, steps: int = 40) -> ReferenceReplayStorage:
+    """Let the learner's expert act in environments whose right action is what they show."""
+    envs = SyncVecEnv([IdentityEnv(env_space, 5) for _ in range(2)])
+    collector = Collector(envs, learner, generator=torch.Generator(), seed=0)
+    storage = ReferenceReplayStorage(200)
+    storage.allocate(collector.storage_spec(), seeded())
+    collection = collector.collect(steps, into=storage)
+    assert all(abs(episode.episode_return - 5.0) < 1e-5 for episode in collection.episodes)
+    assert len(collection.episodes) == steps // 5
+    return storage
+
+
+def _identity(observation: object) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    return np.asarray(observation)
+
+
+@pytest.mark.parametrize("space", [SQUARE, spaces.Discrete(4, start=3)])
+def test_the_expert_acts_and_its_actions_are_stored_as_the_learners(space: Space) -> None:
+    storage = _collected(BC(_actor(space, seen=space), expert=_identity), space)
+    for row in storage.transitions():
+        own = row["observation"] / 2.0 if isinstance(space, spaces.Box) else row["observation"] - 3
+        torch.testing.assert_close(row["action"], own)
+
+
+class Echo(ToyActor):
+    """Does what it sees, and remembers how often it did."""
+
+    def get_action(self, observation, state, noise, deterministic=False, episode_start=None):  # type: ignore[no-untyped-def]
+        output = super().get_action(observation, state, noise, deterministic, episode_start)
+        return type(output)(output.action, observation, None, {"sum": state["sum"] + 1.0})
+
+
+def _memory(learner: BC) -> Tensor:
+    return StateReader(learner.more_state(), "").reader("expert").tensor("sum")
+
+
+def test_an_experts_memory_is_its_own_and_is_saved() -> None:
+    space = spaces.Discrete(4)
+    learner = BC(_actor(space, seen=space), expert=Echo(space, space, remembers=True))
+    _collected(learner, space, steps=20)
+    memory = _memory(learner)
+    assert bool((memory == 10.0).all())
+    other = BC(_actor(space, seen=space), expert=Echo(space, space, remembers=True))
+    other.load_state_dict(learner.state_dict())
+    assert torch.equal(_memory(other), memory)
+    with pytest.raises(CheckpointError, match="the saved expert has the states"):
+        BC(_actor(space, seen=space), expert=_identity).load_state_dict(learner.state_dict())
+
+
+@pytest.mark.parametrize("answer", [lambda seen: seen[:1], lambda seen: seen.astype(np.int64)])
+def test_a_function_that_answers_no_actions_is_refused(
+    answer: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    with pytest.raises(DataError, match="the expert answered"):
+        _collected(BC(_actor(SQUARE, seen=SQUARE), expert=answer), SQUARE)  # type: ignore[arg-type]
+
+
+def test_experts_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(SpaceError, match="the expert's action space is"):
+        BC(_actor(BOX), expert=SAC(_actor(SQUARE)))
+    with pytest.raises(ConfigError, match="expert is int; expected an actor"):
+        BC(_actor(BOX), expert=3)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(ConfigError, match="leave one out"):
+        BC(_actor(BOX), BCConfig(expert="runs/sac"), expert=_identity)
+    learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="no/such/run"))
+    with pytest.raises(CheckpointError, match="no/such/run is no run"):
+        _collected(learner, SQUARE)
+
+
+def test_without_an_expert_nothing_is_collected_and_steps_are_gradient_steps() -> None:
+    learner = BC(_actor(BOX), BCConfig(num_mini_batch=7))
+    assert not learner.collects
+    assert learner.schedule.update_every == 7
+    storage = ReferenceReplayStorage()
+    with pytest.raises(ConfigError, match="BC has nobody to imitate"):
+        learner.update(storage)
+
+
+def test_a_deterministic_expert_is_its_mode_and_another_samples() -> None:
+    expert, observation = _actor(BOX, seed=3), torch.rand(6, 3)
+    noise = expert.draw_noise((6,), seeded())
+    answers: list[Tensor] = []
+    for is_deterministic in (True, False):
+        config = BCConfig(deterministic_expert=is_deterministic)
+        learner = BC(_actor(BOX), config, expert=expert)
+        answers.append(learner.acting_step(observation, {}, noise).env_action)
+    assert torch.equal(answers[0], expert.get_action(observation, {}, None, True).env_action)
+    assert torch.equal(answers[1], expert.get_action(observation, {}, noise).env_action)

@@ -1,0 +1,84 @@
+"""One row of the cloning benchmark: an expert, and two clones of it."""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import gymnasium
+import minari
+
+from bench.child import Json
+from bench.plan import NUM_EPISODES, NUM_TEST_ENVS
+from rl_core import Agent, Recipe, evaluate_policy
+from rl_core.build import build, build_test_envs, compose
+from rl_core.options import Sections
+from rl_core.recipe import ComponentSpec
+
+_DATASET = "toolbox/expert-v0"
+
+
+def clone(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Train an expert and its clones, and return the returns of each."""
+    env, seed = cast("str", payload["env"]), cast("int", payload["seed"])
+    options = cast("Sections", payload["expert_options"])
+    clone_options = cast("Sections", payload["clone_options"])
+    steps = cast("int", payload["clone_steps"])
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MINARI_DATASETS_PATH"] = folder
+        run_dir = Path(folder) / "expert"
+        expert = _agent(cast("str", payload["expert"]), env, options, seed)
+        expert.train(cast("int", payload["expert_steps"]), run_dir=run_dir)
+        _record(expert, env, cast("int", payload["episodes"]), seed)
+        watching = _with(clone_options, "algorithm", {"expert": str(run_dir)})
+        reading = _with(clone_options, "trainer", {"demonstrations": _DATASET})
+        # Without an expert steps are gradient steps; both clones take as many of those.
+        watcher, reader = (_agent("bc", env, each, seed) for each in (watching, reading))
+        watcher.train(steps)
+        reader.train(watcher.parts.algorithm.gradients.count)
+        return {
+            "expert": _returns(expert, seed),
+            "from_expert": _returns(watcher, seed),
+            "from_data": _returns(reader, seed),
+        }
+
+
+def _agent(algorithm: str, env: str, options: Sections, seed: int) -> Agent:
+    return Agent(build(compose(algorithm, env, options, seed=seed, device="cpu")))
+
+
+def _with(options: Sections, section: str, more: Mapping[str, Json]) -> Sections:
+    return {**options, section: {**options.get(section, {}), **more}}
+
+
+def _record(expert: Agent, env: str, episodes: int, seed: int) -> None:
+    """Make a Minari data set of what the expert does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about what is not told of the data set
+        collector = minari.DataCollector(gymnasium.make(env))
+        for episode in range(episodes):
+            observation, _ = collector.reset(seed=1000 * seed + episode)
+            over = False
+            while not over:
+                action, _ = expert.predict(observation)
+                observation, _, terminated, truncated, _ = collector.step(action)
+                over = terminated or truncated
+        collector.create_dataset(_DATASET)
+        collector.close()
+
+
+def _returns(agent: Agent, seed: int) -> Json:
+    envs = build_test_envs(_for_evaluation(agent.recipe))
+    try:
+        found = evaluate_policy(agent, envs, NUM_EPISODES, seed=seed)
+    finally:
+        envs.close()
+    return [round(value, 4) for value in found.returns]
+
+
+def _for_evaluation(recipe: Recipe) -> Recipe:
+    env = recipe.env
+    kwargs = {**env.kwargs, "num_envs": NUM_TEST_ENVS}
+    return recipe.replace(env=ComponentSpec("env", env.name, kwargs))
