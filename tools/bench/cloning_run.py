@@ -9,6 +9,7 @@ from typing import cast
 
 import gymnasium
 import minari
+from minari.data_collector import EpisodeBuffer
 
 from bench.child import Json
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS
@@ -53,20 +54,40 @@ def _with(options: Sections, section: str, more: Mapping[str, Json]) -> Sections
     return {**options, section: {**options.get(section, {}), **more}}
 
 
-def _record(expert: Agent, env: str, episodes: int, seed: int) -> None:
+def _record(expert: Agent, env_id: str, episodes: int, seed: int) -> None:
     """Make a Minari data set of what the expert does."""
+    env = gymnasium.make(env_id)
+    buffers = [_episode(expert, env, number, 1000 * seed + number) for number in range(episodes)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about what is not told of the data set
-        collector = minari.DataCollector(gymnasium.make(env))
-        for episode in range(episodes):
-            observation, _ = collector.reset(seed=1000 * seed + episode)
-            over = False
-            while not over:
-                action, _ = expert.predict(observation)
-                observation, _, terminated, truncated, _ = collector.step(action)
-                over = terminated or truncated
-        collector.create_dataset(_DATASET)
-        collector.close()
+        minari.create_dataset_from_buffers(_DATASET, buffers, env=env)
+    env.close()
+
+
+def _episode(
+    expert: Agent, env: gymnasium.Env[object, object], number: int, seed: int
+) -> EpisodeBuffer:
+    observation, _ = env.reset(seed=seed)
+    buffer = EpisodeBuffer(
+        id=number,
+        observations=[observation],
+        actions=[],
+        rewards=[],
+        terminations=[],
+        truncations=[],
+        infos={},
+    )
+    over = False
+    while not over:
+        action, _ = expert.predict(observation)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        buffer.observations.append(observation)
+        buffer.actions.append(action)
+        buffer.rewards.append(float(reward))
+        buffer.terminations.append(terminated)
+        buffer.truncations.append(truncated)
+        over = terminated or truncated
+    return buffer
 
 
 def _returns(agent: Agent, seed: int) -> Json:
