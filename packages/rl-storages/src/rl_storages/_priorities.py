@@ -8,6 +8,13 @@ Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952, sections 3.3 and 3
 
 Draws are stratified: one from each of N equal shares of the total. A transition that was not
 learned from yet has the highest priority so far.
+
+Sequences are drawn as a whole, by the errors of the transitions that are learned from. One that
+has grown since it was learned from counts as new.
+
+Source: Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
+
+(3) $\delta_i = \eta \max_t |\delta_{i,t}| + (1 - \eta) \, \mathrm{mean}_t |\delta_{i,t}|$
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,11 +29,13 @@ from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.schedules import as_schedule, parse_schedule
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages._flags import VALID
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, nothing_to_draw
 from rl_storages._sum_tree import Priorities, SumTree
 from rl_storages.prioritized import PrioritizedConfig
+
+_ETA = 0.9
+"""Of Eq. (3), where none is given."""
 
 _LEAST = float(np.finfo(np.float32).tiny)
 """Priority of a transition without any, so that it can be drawn where no other has more."""
@@ -81,7 +90,7 @@ class PrioritizedSampler(IndexSampler):
         self._catch_up()
         ring = self._ring
         slots, generations = batch.key.numpy(force=True).T
-        is_there = (ring.generations(slots) == generations) & ((ring.flags[slots] & VALID) > 0)
+        is_there = (ring.generations(slots) == generations) & ((ring.flags[slots] & ring.drawn) > 0)
         if not is_there.all():
             slots, errors = slots[is_there], errors[is_there]
         if len(slots):
@@ -111,7 +120,7 @@ class PrioritizedSampler(IndexSampler):
             self._catch_up()
             self._alpha = value
             used = self._ring.used_slots
-            is_there = (self._ring.flags[:used] & VALID) > 0
+            is_there = (self._ring.flags[:used] & self._ring.drawn) > 0
             self._tree.set_all(0.0)
             self._tree.set(is_there.nonzero()[0], self._priorities(self._errors[:used][is_there]))
         else:
@@ -164,17 +173,27 @@ class PrioritizedSampler(IndexSampler):
                 f"{sorted(info)}; use it with an algorithm that does"
             )
         errors: Priorities = given.detach().to("cpu", torch.float32).numpy()
-        if errors.shape != (len(batch.key),):
+        if errors.shape != batch.mask.shape:
+            expected = tuple(batch.mask.shape)
             raise DataError(
-                f"td_error: got shape {errors.shape}; expected {(len(batch.key),)}, one per sample"
+                f"td_error: got shape {errors.shape}; expected {expected}, one per sample"
             )
         errors = np.abs(errors)
-        errors += np.float32(self._config.epsilon)
+        counts = None
+        if errors.ndim == 2:
+            counts = batch.mask.numpy(force=True) > 0
+            errors = np.where(counts, errors, np.float32(0.0))
         if not np.isfinite(errors).all():
             count = np.count_nonzero(~np.isfinite(errors))
+            total = errors.size if counts is None else np.count_nonzero(counts)
             raise DataError(
-                f"td_error: {count} of {len(errors)} errors are not finite; no priority was changed"
+                f"td_error: {count} of {total} errors are not finite; no priority was changed"
             )
+        if counts is not None:
+            eta = np.float32(_ETA if self._config.eta is None else self._config.eta)
+            mean = errors.sum(0) / np.maximum(counts.sum(0, dtype=np.float32), np.float32(1.0))
+            errors = eta * errors.max(0) + (1 - eta) * mean  # Eq. (3)
+        errors += np.float32(self._config.epsilon)
         return errors
 
     def _default_error(self) -> Priorities:
@@ -195,8 +214,8 @@ class PrioritizedSampler(IndexSampler):
         heads = ring.heads
         if (heads == self._seen).all():
             return
-        slots = ring.slots_since(self._seen)
-        is_new = (ring.flags.take(slots) & VALID) > 0
+        slots = ring.changed_since(self._seen)
+        is_new = (ring.flags.take(slots) & ring.drawn) > 0
         error = self._default_error()
         self._errors[slots] = is_new * error
         self._tree.set(slots, is_new * self._priorities(error))

@@ -1,4 +1,4 @@
-"""Which transitions are drawn."""
+"""Which transitions or sequences are drawn."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,6 @@ from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages._flags import VALID
 from rl_storages._ring import Positions, ReplayRing
 
 _ROUNDS = 8
@@ -21,12 +20,13 @@ _ROUNDS = 8
 class IndexSampler(ABC):
     """Chooses slots of a ring; a subclass says how. What is concrete here is for uniform draws.
 
-    Samplers look at the ring whenever they are asked: it tells them nothing.
+    A slot that may be drawn has the flag ``ring.drawn``: it holds a transition, or the first one
+    of a sequence. Samplers look at the ring whenever they are asked: it tells them nothing.
     """
 
     @abstractmethod
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
-        """Yield blocks `(K, N)` of slots that hold transitions.
+        """Yield blocks `(K, N)` of slots that may be drawn.
 
         Raises:
             ConfigError: when there is none.
@@ -83,18 +83,18 @@ class UniformSampler(IndexSampler):
 
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, drawn by rejection: a slot that holds no transition is drawn anew."""
-        flags, used = self._ring.flags, self._ring.used_slots
+        flags, used, wanted = self._ring.flags, self._ring.used_slots, self._ring.drawn
         drawn = self._draw(used, num_batches * size)
         slots: Positions = drawn.numpy()
         for _ in range(_ROUNDS):
-            is_wrong = (flags.take(slots) & VALID) == 0
+            is_wrong = (flags.take(slots) & wanted) == 0
             if not np.count_nonzero(is_wrong):
                 break
             wrong = is_wrong.nonzero()[0]
             slots[wrong] = self._draw(used, len(wrong))
         else:
-            wrong = ((flags.take(slots) & VALID) == 0).nonzero()[0]
-            there = (flags[:used] & VALID).nonzero()[0]
+            wrong = ((flags.take(slots) & wanted) == 0).nonzero()[0]
+            there = (flags[:used] & wanted).nonzero()[0]
             if len(there) == 0:
                 raise nothing_to_draw()
             slots[wrong] = there[self._draw(len(there), len(wrong))]
@@ -102,6 +102,44 @@ class UniformSampler(IndexSampler):
 
     def _draw(self, high: int, count: int) -> Tensor:
         return torch.randint(high, (count,), generator=self._generator)
+
+
+class UniformSequenceSampler(IndexSampler):
+    """Draws all sequences alike, with replacement.
+
+    Args:
+        ring: whose slots are drawn.
+        generator: lives on the CPU.
+        spacing: rows from one sequence to the next, in long episodes.
+    """
+
+    def __init__(self, ring: ReplayRing, generator: torch.Generator, spacing: int) -> None:
+        self._ring = ring
+        self._generator = generator
+        self._spacing = spacing
+
+    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+        """Yield one block, drawn by rejection: of all rows drawn, those that begin sequences."""
+        flags, used, wanted = self._ring.flags, self._ring.used_slots, self._ring.drawn
+        missing = num_batches * size
+        parts: list[Positions] = []
+        for _ in range(_ROUNDS):
+            rows = self._draw(used, missing * self._spacing)
+            found = rows[(flags.take(rows) & wanted) > 0][:missing]
+            parts.append(found)
+            missing -= len(found)
+            if not missing:
+                break
+        else:
+            there = (flags[:used] & wanted).nonzero()[0]
+            if len(there) == 0:
+                raise nothing_to_draw()
+            parts.append(there[self._draw(len(there), missing)])
+        yield torch.from_numpy(np.concatenate(parts)).view(num_batches, size)
+
+    def _draw(self, high: int, count: int) -> Positions:
+        drawn: Positions = torch.randint(high, (count,), generator=self._generator).numpy()
+        return drawn
 
 
 def nothing_to_draw() -> ConfigError:

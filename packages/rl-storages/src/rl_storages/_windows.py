@@ -32,13 +32,17 @@ class WindowGather:
         self._ring = ring
         self._n_step = n_step
         columns = ring.columns.by_slot
-        self._copied = {name: columns[name] for name in ("action", *ring.observation_names)}
+        observations = ring.observations
+        self._copied = {"action": columns["action"], **observations.plain}
         self._extras = [name for name in columns if name.startswith("extras/")]
         self._copied |= {name: columns[name] for name in self._extras}
-        self._followed = {f"next_{name}": columns[name] for name in ring.observation_names}
+        self._followed = {f"next_{name}": column for name, column in observations.plain.items()}
+        self._stacks = observations.stacks
         self._offsets = np.arange(n_step)[:, None] * ring.num_envs
-        gathered = (*self._copied.values(), *self._followed.values())
-        self._group = max(_GROUP_BYTES // sum(column[0].nbytes for column in gathered), 1)
+        gathered = sum(c[0].nbytes for c in (*self._copied.values(), *self._followed.values()))
+        if self._stacks is not None:
+            gathered += 2 * self._stacks.nbytes
+        self._group = max(_GROUP_BYTES // gathered, 1)
 
     def __call__(self, slots: Tensor, weights: Tensor) -> Iterator[ReplayBatch]:
         """Gather batches.
@@ -105,6 +109,10 @@ class WindowGather:
             indices = indices.to(ring.columns.device)
             for name, column in parts.items():
                 columns[name] = column.index_select(0, indices)
+        if self._stacks is not None:
+            columns |= self._stacks.read(slots)
+            later = self._stacks.read(torch.from_numpy(following))
+            columns |= {f"next_{name}": column for name, column in later.items()}
         return columns
 
     def _windows(self, slots: Positions) -> tuple[Rewards, Positions, Flags]:

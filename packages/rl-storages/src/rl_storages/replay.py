@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rl_core.batch import ReplayBatch, Transition
+from rl_core.batch import ReplayBatch, SequenceStart, Transition
 from rl_core.errors import ConfigError, DeviceError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
@@ -20,13 +20,17 @@ from rl_core.storage import (
 )
 from rl_core.types import Observation, StateDict, map_observation
 from rl_storages._columns import Columns, replay_columns
+from rl_storages._frames import FrameStacks, check_frame_stack, stacked_columns
 from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
 from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
-from rl_storages._samplers import IndexSampler, UniformSampler
+from rl_storages._samplers import IndexSampler, UniformSampler, UniformSequenceSampler
+from rl_storages._sequences import SequenceGather
 from rl_storages._slices import checked_num_rows, copy_slice
+from rl_storages._tiles import SequenceTiles
 from rl_storages._windows import WindowGather
 from rl_storages.prioritized import PrioritizedConfig
+from rl_storages.sequences import SequenceConfig
 
 
 class ReplayBuffer(Storage[ReplayBatch]):
@@ -35,13 +39,19 @@ class ReplayBuffer(Storage[ReplayBatch]):
     Each observation is stored once, in its own dtype: the next observation of a row is the
     following row's. Of each environment there are ``ceil(size / num_envs) + 1`` rows: one per
     step, one per episode for its last observation, and one for the observation that is acted on
-    next. So when episodes are short, somewhat fewer than ``size`` transitions are kept.
+    next. So when episodes are short, somewhat fewer than ``size`` transitions are kept. Stacks of
+    frames and sequences take some further rows, so that ``size`` transitions can still be drawn
+    with what came before them.
 
     Args:
         size: transitions over all environments.
         n_step: rewards in a transition, at most: fewer where the episode ended, where the stored
             data breaks off, and for the newest transitions.
         prioritized: how to draw what surprised most more often; None draws all alike.
+        sequences: draw sequences of transitions, with the recurrent states stored beside them, for
+            actors with a memory; None draws single transitions, and stores no states.
+        frame_stack: the observation, or each image of a dict, is a stack of so many frames along
+            its first axis, of which only the newest is stored; None stores observations whole.
         data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
             memory; None keeps it where batches go.
         mmap_dir: an existing directory in which the data is kept in files, for more of it than
@@ -59,6 +69,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
         *,
         n_step: int = 1,
         prioritized: PrioritizedConfig | None = None,
+        sequences: SequenceConfig | None = None,
+        frame_stack: int | None = None,
         data_device: str | None = None,
         mmap_dir: str | None = None,
     ) -> None:
@@ -67,7 +79,16 @@ class ReplayBuffer(Storage[ReplayBatch]):
                 raise ConfigError(f"storage.{name} must be at least 1, got {value!r}")
         self.size = size
         self.n_step = n_step
+        if frame_stack is not None:
+            check_frame_stack(frame_stack)
+        if sequences is None and prioritized is not None and prioritized.eta is not None:
+            raise ConfigError(
+                f"storage.prioritized.eta={prioritized.eta} is about sequences, and there are "
+                "none; set storage.sequences too, or leave eta out"
+            )
         self.prioritized = prioritized
+        self.sequences = sequences
+        self.frame_stack = frame_stack
         self.data_device = data_device
         self.mmap_dir = mmap_dir
         self._generator = torch.Generator()
@@ -79,8 +100,17 @@ class ReplayBuffer(Storage[ReplayBatch]):
         return self._spec is not None
 
     @property
+    def gives_sequences(self) -> bool:
+        """Whether ``sequences`` was given."""
+        return self.sequences is not None
+
+    @property
     def num_transitions(self) -> int:
-        """How many transitions of all environments can be drawn."""
+        """How many transitions are stored that can be drawn, alone or within a sequence.
+
+        With ``sequences`` the oldest few of each environment count too, of which the sequence is
+        no longer there as a whole.
+        """
         return 0 if self._spec is None else self._ring.num_transitions()
 
     @property
@@ -96,10 +126,17 @@ class ReplayBuffer(Storage[ReplayBatch]):
                 environments.
             DeviceError: when the data's device is not there.
         """
+        observation = observation_columns(spec.observation)
+        stacked = {} if self.frame_stack is None else stacked_columns(observation, self.frame_stack)
+        tiles = None if self.sequences is None else SequenceTiles(self.sequences, spec.num_envs)
         num_rows = self._checked_num_rows(spec.num_envs)
+        if self.frame_stack is not None:
+            num_rows += self.frame_stack - 1
+        if self.sequences is not None:
+            num_rows += self.sequences.length - 1
         device = self._checked_device(spec.device)
         directory = self._checked_directory(device)
-        specs = replay_columns(spec)
+        specs = replay_columns(spec, stacked=stacked, with_state=self.sequences is not None)
         self._spec = None
         check_fits(
             num_rows,
@@ -108,15 +145,25 @@ class ReplayBuffer(Storage[ReplayBatch]):
             where=f"disk in {directory}" if directory else f"memory on {device}",
             num_envs=spec.num_envs,
         )
-        columns = Columns(specs, num_rows, spec.num_envs, device, directory)
-        names = tuple(observation_columns(spec.observation))
-        self._ring: ReplayRing = ReplayRing(columns, num_rows, spec.num_envs, names)
-        self._sampler: IndexSampler = (
-            UniformSampler(self._ring, generator)
-            if self.prioritized is None
-            else PrioritizedSampler(self._ring, generator, self.prioritized)
+        columns = Columns(specs, num_rows, spec.num_envs, device, directory, stacked)
+        stacks = None
+        if self.frame_stack is not None:
+            stacks = FrameStacks(columns, tuple(stacked), self.frame_stack, spec.num_envs)
+        self._ring: ReplayRing = ReplayRing(
+            columns, num_rows, spec.num_envs, tuple(observation), stacks=stacks, tiles=tiles
         )
-        self._gather = WindowGather(self._ring, self.n_step)
+        self._sampler: IndexSampler
+        if self.prioritized is not None:
+            self._sampler = PrioritizedSampler(self._ring, generator, self.prioritized)
+        elif tiles is not None:
+            self._sampler = UniformSequenceSampler(self._ring, generator, tiles.learned)
+        else:
+            self._sampler = UniformSampler(self._ring, generator)
+        self._gather: WindowGather | SequenceGather = (
+            WindowGather(self._ring, self.n_step)
+            if tiles is None
+            else SequenceGather(self._ring, self.n_step, tiles)
+        )
         self._generator = generator
         self._spec = spec
 
@@ -141,10 +188,11 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
         Args:
             num_mini_batch: how many batches.
-            mini_batch_size: transitions in each; may be more than there are.
+            mini_batch_size: transitions in each; may be more than there are. There are as many
+                sequences as hold so many, where they are not cut short.
 
         Yields:
-            Slots, `(K, N)`.
+            Slots, `(K, N)`; of sequences, those of the first transition that is learned from.
 
         Raises:
             ConfigError: when one of the numbers is missing, or there is no transition yet.
@@ -161,7 +209,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
                 )
         assert num_mini_batch is not None
         assert mini_batch_size is not None
-        yield from self._sampler.blocks(num_mini_batch, mini_batch_size)
+        learned = 1 if self.sequences is None else self.sequences.learned
+        yield from self._sampler.blocks(num_mini_batch, -(-mini_batch_size // learned))
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
         """Make one batch per row of the block."""
@@ -176,14 +225,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
             Observations `(N, ...)`, and `(N,)` true: all of them count.
         """
         device = self._allocated().device
-        slots = torch.from_numpy(self._ring.new_transitions()).to(self._ring.columns.device)
-        columns = self._ring.columns.by_slot
-        observation = join_observation(
-            {
-                name: columns[name].index_select(0, slots).to(device)
-                for name in self._ring.observation_names
-            }
-        )
+        slots = torch.from_numpy(self._ring.new_transitions())
+        columns = self._ring.observations.read(slots)
+        observation = join_observation({name: part.to(device) for name, part in columns.items()})
         return observation, torch.ones(len(slots), dtype=torch.bool, device=device)
 
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
@@ -328,5 +372,14 @@ def _moved(batch: ReplayBatch, device: torch.device) -> ReplayBatch:
         weight=move(batch.weight),
         mask=move(batch.mask),
         key=move(batch.key),
+        start=None if batch.start is None else _moved_start(batch.start, device),
         extras={name: move(part) for name, part in batch.extras.items()},
+    )
+
+
+def _moved_start(start: SequenceStart, device: torch.device) -> SequenceStart:
+    return SequenceStart(
+        state={name: part.to(device) for name, part in start.state.items()},
+        burn_in=map_observation(lambda part: part.to(device), start.burn_in),
+        episode_start=start.episode_start.to(device),
     )
