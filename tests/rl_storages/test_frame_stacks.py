@@ -26,11 +26,12 @@ from rl_core.testing.replay import (
 )
 from rl_core.testing.stacks import STACKED_LIVES, StackedScript
 from rl_core.testing.stateful import check_same_state
-from rl_core.testing.storages import SCRIPTS, columns_of, seeded
+from rl_core.testing.storages import SCRIPTS, columns_of, seeded, stored
 from rl_core.testing.toy import ToyActor, ToyActorCritic
 from rl_core.testing.transitions import TransitionScript
 from rl_core.types import Array
-from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_storages import _columns as columns_module
 
 CPU = torch.device("cpu")
 ATARI = StorageSpec(
@@ -217,6 +218,32 @@ def test_files_hold_what_memory_does(tmp_path: Path) -> None:
         in_files.generate_batches(2, 32), in_memory.generate_batches(2, 32), strict=True
     ):
         check_same_state(columns_of(theirs), columns_of(ours))
+
+
+@pytest.mark.parametrize("name", ["same_step_seams", "next_step_recurrent"])
+def test_tensors_take_what_arrays_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on the CPU there are tensors only; here they are on the CPU all the same."""
+    life = STACKED_LIVES[name]
+    usual = columns_module._fast
+    storages = []
+    for host in (None, columns_module.HOST_COLUMNS):
+        if host:
+            monkeypatch.setattr(
+                columns_module,
+                "_fast",
+                lambda n, part, host=host: usual(n, part) if n in host else part,
+            )
+        storage = ReplayBuffer(60, n_step=2, frame_stack=3, sequences=SequenceConfig(length=6))
+        storage.allocate(life.spec(), seeded())
+        storages.append(storage)
+    for number, transition in enumerate(life.transitions(90)):
+        for storage in storages:
+            storage.insert_transition(transition)
+            if number == 40:
+                storage.insert_data_slice(storage.get_data_slice(3, 9))
+        check_same_state(stored(storages[1]), stored(storages[0]))
+    batches = [columns_of(next(storage.generate_batches(1, 32))) for storage in storages]
+    check_same_state(batches[1], batches[0])
 
 
 class _Fading(gymnasium.Env[Array, np.int64]):
