@@ -37,4 +37,7 @@ class ObservationReader:
         """Return each column of the observation at slots `(N,)`, on the data's device."""
         index = slots.to(self._device)
         observation = {name: column.index_select(0, index) for name, column in self.plain.items()}
-        return observation if self.stacks is None else observation | self.stacks.read(slots)
+        if self.stacks is None:
+            return observation
+        observation |= self.stacks.read(slots)
+        return {name: observation[name] for name in self.names}
