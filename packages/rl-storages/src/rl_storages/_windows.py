@@ -33,16 +33,17 @@ class WindowGather:
         self._n_step = n_step
         columns = ring.columns.by_slot
         observations = ring.observations
-        self._copied = {"action": columns["action"], **observations.plain}
+        # Where there are stacks, observations are not merely copied, but read.
+        self._rebuilt = None if observations.stacks is None else observations
+        plain = observations.plain if self._rebuilt is None else {}
+        self._copied = {"action": columns["action"], **plain}
         self._extras = [name for name in columns if name.startswith("extras/")]
         self._copied |= {name: columns[name] for name in self._extras}
-        self._followed = {f"next_{name}": column for name, column in observations.plain.items()}
-        self._stacks = observations.stacks
-        self._names = [f"{prefix}{name}" for prefix in ("", "next_") for name in observations.names]
+        self._followed = {f"next_{name}": column for name, column in plain.items()}
         self._offsets = np.arange(n_step)[:, None] * ring.num_envs
         gathered = sum(c[0].nbytes for c in (*self._copied.values(), *self._followed.values()))
-        if self._stacks is not None:
-            gathered += 2 * self._stacks.nbytes
+        if observations.stacks is not None:
+            gathered += 2 * observations.stacks.nbytes
         self._group = max(_GROUP_BYTES // gathered, 1)
 
     def __call__(self, slots: Tensor, weights: Tensor) -> Iterator[ReplayBatch]:
@@ -116,11 +117,10 @@ class WindowGather:
             indices = indices.to(ring.columns.device)
             for name, column in parts.items():
                 columns[name] = column.index_select(0, indices)
-        if self._stacks is not None:
-            columns |= self._stacks.read(slots)
-            later = self._stacks.read(torch.from_numpy(following))
+        if self._rebuilt is not None:
+            columns |= self._rebuilt.read(slots)
+            later = self._rebuilt.read(torch.from_numpy(following))
             columns |= {f"next_{name}": column for name, column in later.items()}
-            columns |= {name: columns.pop(name) for name in self._names}  # in the order they have
         if self._relabeller is not None and new is not None:
             self._relabeller.write(columns, new)
         return columns

@@ -177,7 +177,7 @@ class ReplayStorageSuite(RefusalTests):
 
     def test_new_observations_are_told_once(self, life: RandomTransitionScript) -> None:
         """Those that were acted on, however they came in; also after a checkpoint."""
-        storage, oracle = self.pair(life, n_step=3, rows=2 * SHARE)
+        storage, oracle = self.pair(life, n_step=3)
         transitions = life.transitions(STEPS)
         for start in range(0, STEPS, 13):
             insert_all(transitions[start : start + 6], storage, oracle)
@@ -185,7 +185,7 @@ class ReplayStorageSuite(RefusalTests):
             insert_all(transitions[start + 6 : start + 13], worker, source)
             storage.insert_data_slice(worker.get_all_buffer_data())
             oracle.insert_data_slice(source.get_all_buffer_data())
-            restored, _ = self.pair(life, n_step=3, rows=2 * SHARE)
+            restored, _ = self.pair(life, n_step=3)
             restored.load_state_dict(storage.state_dict())
             expected = _acted_on(oracle)
             assert _acted_on(storage) == expected
