@@ -98,6 +98,16 @@ class TestNatureCNN:
         pixels = torch.randint(0, 256, (2, 84, 84, 4), dtype=torch.uint8)
         torch.testing.assert_close(first(pixels.movedim(-1, 1)), last(pixels))
 
+    def test_the_channels_of_stacked_frames_are_taken_together(self) -> None:
+        flat = NatureCNN((6, 40, 36), 16)
+        for shape, axes in (((2, 40, 36, 3), (1, 4, 2, 3)), ((2, 3, 40, 36), (1, 2, 3, 4))):
+            stacked = NatureCNN(shape, 16)
+            stacked.load_state_dict(flat.state_dict())
+            pixels = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
+            channels_first = pixels.permute(0, *axes).flatten(1, 2)
+            torch.testing.assert_close(stacked(pixels), flat(channels_first))
+            assert stacked(pixels.unsqueeze(0)).shape == (1, 5, 16)
+
     def test_it_is_the_papers_network(self) -> None:
         net = NatureCNN((4, 84, 84), 512)
         shapes = [tuple(parameter.shape) for parameter in net.parameters()]

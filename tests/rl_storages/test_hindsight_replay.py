@@ -21,7 +21,7 @@ from rl_core.types import Array
 from rl_storages import HindsightConfig, PrioritizedConfig, RecentConfig, ReplayBuffer
 from rl_storages._episodes import Episodes
 from rl_storages._flags import Mask
-from rl_storages._hindsight import Relabeller, Rewards
+from rl_storages._hindsight import NewGoals, Relabeller, Rewards
 from rl_storages._ring import Positions
 
 Strategy = Literal["final", "future", "episode", "random"]
@@ -280,13 +280,9 @@ class _MixesGoals(Relabeller):
 
 
 class _KeepsTheNextGoal(Relabeller):
-    @property
-    def goal_columns(self) -> tuple[str, ...]:
-        return ("observation/desired_goal",)
-
-    @goal_columns.setter
-    def goal_columns(self, names: tuple[str, ...]) -> None:
-        pass
+    def write(self, columns: Mapping[str, Tensor], new: NewGoals, axis: int = 0) -> None:
+        first = {name: c for name, c in columns.items() if not name.startswith("next_")}
+        super().write(first, new, axis)
 
 
 class _UsesOtherEpisodes(Episodes):

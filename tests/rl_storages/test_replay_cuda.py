@@ -4,9 +4,10 @@ import torch
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.testing.replay import LIVES, RandomTransitionScript
+from rl_core.testing.stacks import STACKED_LIVES
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import columns_of, seeded
-from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
 
 pytestmark = [
     pytest.mark.cuda,
@@ -55,6 +56,36 @@ def test_a_gpu_gets_the_same_batches(
     (on_cpu,) = other.generate_batches(1, 8)
     moved = {name: column.cpu() for name, column in columns_of(batch).items()}
     check_same_state(moved, columns_of(on_cpu))
+
+
+@pytest.mark.parametrize("name", ["same_step_seams", "next_step_recurrent"])
+@pytest.mark.parametrize("data_device", [None, "cpu"])
+def test_a_gpu_gets_the_same_sequences_of_stacks(name: str, data_device: str | None) -> None:
+    life = STACKED_LIVES[name]
+    batches = []
+    for device in ("cpu", "cuda"):
+        storage = ReplayBuffer(
+            150,
+            n_step=2,
+            frame_stack=3,
+            sequences=SequenceConfig(length=6),
+            prioritized=PrioritizedConfig(),
+            data_device=data_device if device == "cuda" else None,
+        )
+        storage.allocate(life.spec(device), seeded())
+        drawn = []
+        for number, transition in enumerate(life.transitions(120)):
+            storage.insert_transition(transition)
+            if number == 50:
+                storage.insert_data_slice(storage.get_data_slice(3, 9))
+            if number % 10 == 9:
+                (batch,) = storage.generate_batches(1, 32)
+                assert {part.device.type for part in columns_of(batch).values()} == {device}
+                drawn.append({key: part.cpu() for key, part in columns_of(batch).items()})
+                storage.after_gradients(batch, {"td_error": batch.reward.abs().sum(-1) + 1.0})
+        batches.append(drawn)
+    for theirs, ours in zip(batches[1], batches[0], strict=True):
+        check_same_state(theirs, ours)
 
 
 def test_more_than_a_gpu_has_is_refused() -> None:

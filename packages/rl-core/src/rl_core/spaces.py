@@ -142,11 +142,12 @@ def made_up_observation(space: Space, device: torch.device) -> Observation:
 def is_image(space: Space) -> bool:
     """Decide whether a leaf space holds images, which are fed to a convolutional network.
 
-    It does when it is a Box of rank 3 and either
+    It does when it is a Box of rank 3, or of rank 4 with a stack of frames of at least 36x36 along
+    its first axis, of which each is either
 
     - of dtype uint8, in whatever order its axes are, or
     - of a floating-point dtype with bounds of 0 and 1 or of 0 and 255 throughout and one of the
-      first and last axes, the channels, shorter than both others.
+      first and last of its three axes, the channels, shorter than both others.
 
     The channels are the shorter of first and last axis, the last one when they are equal.
 
@@ -154,13 +155,15 @@ def is_image(space: Space) -> bool:
         SpaceError: when the space is not a leaf.
     """
     _require_leaf(space)
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (3, 4):
+        return False
+    first, middle, last = space.shape[-3:]
+    if len(space.shape) == 4 and sorted((first, middle, last))[1] < 36:
         return False
     if space.dtype == np.uint8:
         return True
     if np.dtype(space.dtype).kind != "f":
         return False
-    first, middle, last = space.shape
     few_channels = first < min(middle, last) or last < min(first, middle)
     unit_or_byte = bool((space.low == 0).all()) and any(
         bool((space.high == high).all()) for high in (1, 255)

@@ -153,6 +153,11 @@ class Storage(ABC, Generic[BatchT]):
         """Steps of all environments after which a rollout is complete; None for replay."""
         return None
 
+    @property
+    def gives_sequences(self) -> bool:
+        """Whether replayed batches are sequences, for actors with a memory; False by default."""
+        return False
+
     def rollout(self) -> Rollout:
         """Return the stored data as one rollout, for an on-policy algorithm to prepare.
 

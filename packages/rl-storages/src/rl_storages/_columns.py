@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,20 +16,38 @@ from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec, observation_columns
 from rl_core.types import Array, ArrayLike
 
-HOST_COLUMNS = ("reward", "flags")
+DEPTH = "depth"
+"""The column that says how many rows before a row hold older frames of its stack."""
+
+FIRST = "first/"
+"""The prefix of a slice's columns `(1, B, k, ...)` with the stacks of its first row."""
+
+HOST_COLUMNS = ("reward", "flags", DEPTH)
 """Columns that are on the CPU wherever the others are."""
 
 
-def replay_columns(spec: StorageSpec) -> dict[str, TensorSpec]:
-    """Name what is stored of each row."""
+def replay_columns(
+    spec: StorageSpec, *, stacked: Collection[str] = (), with_state: bool = False
+) -> dict[str, TensorSpec]:
+    """Name what is stored of each row.
+
+    Args:
+        spec: what is given.
+        stacked: columns of the observation that are stacks, of which one frame is stored.
+        with_state: store the recurrent states.
+    """
+    observation = {
+        name: TensorSpec(leaf.shape[1:], leaf.dtype) if name in stacked else leaf
+        for name, leaf in observation_columns(spec.observation).items()
+    }
+    states = spec.state_sizes if with_state else {}
     return {
-        **observation_columns(spec.observation),
+        **observation,
+        **({DEPTH: TensorSpec((), torch.uint8)} if stacked else {}),
         "action": spec.action,
         "reward": TensorSpec((), torch.float32),
         "flags": TensorSpec((), torch.uint8),
-        **{
-            f"state/{name}": TensorSpec((n,), torch.float32) for name, n in spec.state_sizes.items()
-        },
+        **{f"state/{name}": TensorSpec((n,), torch.float32) for name, n in states.items()},
         **{f"extras/{name}": extra for name, extra in spec.extras.items()},
     }
 
@@ -48,6 +66,7 @@ class Columns:
         device: where observations, actions, states and extras are.
         directory: where files are made, one per column, in a directory of their own that is
             removed with the columns; None keeps them in memory.
+        given: what `fit` expects of columns that hold only part of it.
 
     Attributes:
         by_row: each column `(R, B, ...)`.
@@ -64,6 +83,7 @@ class Columns:
         num_envs: int,
         device: torch.device,
         directory: Path | None = None,
+        given: Mapping[str, TensorSpec] | None = None,
     ) -> None:
         self.specs = dict(specs)
         self.device = device
@@ -80,6 +100,9 @@ class Columns:
         self.slots: Mapping[str, Any] = {name: _fast(name, c) for name, c in self.by_slot.items()}
         self._expected = {
             name: (tuple(column.shape[1:]), column.dtype) for name, column in self.rows.items()
+        } | {
+            name: ((num_envs, *spec.shape), self.rows[name].dtype)
+            for name, spec in (given or {}).items()
         }
 
     @property

@@ -10,6 +10,8 @@ TRUNCATED = 4
 EPISODE_START = 8
 STEP = 16
 """The row is a step of its environment, if only one that reset it."""
+SEQUENCE = 32
+"""The row is a transition with which a sequence begins that may be drawn."""
 
 ENDED = TERMINATED | TRUNCATED
 

@@ -6,6 +6,7 @@ A share of k / (k + 1) of what is drawn gets, instead of the goal that was pursu
 achieved. Rewards are computed anew for it, and so are ends where they depend on goals.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,19 +29,39 @@ Rewards = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class NewGoals:
-    """Goals that take the place of others in a batch.
+    """Goals that take the place of others, and what their rows come to with them.
 
     Attributes:
-        which: samples of the batch, shape `(M,)`.
+        which: of what is drawn, shape `(M,)`.
         goals: shape `(M, ...)`.
+        reward: of the L rows from each on, shape `(L, M)`, zeros where there is no transition.
+        ends: where episodes end, shape `(L, M)`; None where that has nothing to do with goals.
     """
 
-    which: Tensor
+    which: Positions
     goals: Tensor
+    reward: Rewards
+    ends: Mask | None
+
+    def cut(self, num_steps: Positions) -> tuple[Positions, Mask]:
+        """Let windows end where the new goals end the episode, and nowhere else.
+
+        Args:
+            num_steps: of the windows that begin with the first T rows, shape `(T, M)`.
+
+        Returns:
+            As many steps or fewer, and whether the episode ends with the last of them, `(T, M)`.
+        """
+        assert self.ends is not None
+        step = np.arange(len(self.ends))[:, None]
+        ends_at = np.where(self.ends, step, len(step) + num_steps.max())
+        next_end = np.minimum.accumulate(ends_at[::-1])[::-1][: len(num_steps)]
+        to_end: Positions = next_end - step[: len(num_steps)] + 1
+        return np.minimum(num_steps, to_end), to_end <= num_steps
 
 
 class Relabeller:
-    """Chooses new goals for transitions, and judges rows by them.
+    """Gives some of what is drawn new goals, and judges rows by them.
 
     Args:
         ring: where transitions and goals are.
@@ -61,23 +82,20 @@ class Relabeller:
         self._strategy = config.strategy
         self._share = config.k / (config.k + 1.0)
         self._functions = functions
-        self._achieved = ring.columns.by_slot[f"observation/{config.achieved_goal}"]
+        achieved, self._goal = goal_columns(config)
+        self._achieved = ring.columns.by_slot[achieved]
         self._episodes = Episodes(ring)
         self._all = UniformSampler(ring, generator)
-        self.goal_columns = tuple(
-            f"{prefix}observation/{config.desired_goal}" for prefix in ("", "next_")
-        )
-        """Where the goals of a batch stand."""
 
     def begin_anew(self) -> None:
         """Look at all rows again, after they were replaced."""
         self._episodes.begin_anew()
 
     def choose(self, slots: Positions) -> tuple[Positions, Positions]:
-        """Decide which transitions are relabelled, and with the goals of which others.
+        """Decide what is relabelled, and with the goals of which transitions.
 
         Args:
-            slots: of transitions, shape `(N,)`.
+            slots: of transitions, or the first ones of sequences, shape `(N,)`.
 
         Returns:
             Which of them, `(M,)`, and for each the slot of the transition after which its new
@@ -130,34 +148,40 @@ class Relabeller:
         ends[counts] = terminations
         return rewards, ends
 
-    def relabel(
-        self, slots: Positions, reward: Rewards, num_steps: Positions, terminated: Mask
-    ) -> NewGoals | None:
-        """Relabel windows of n steps, each with one new goal for all its steps.
-
-        A window ends earlier where the new goal would have ended the episode. Where the old goal
-        ended it, but the new one would not, it is as if it had been cut.
+    def relabel(self, slots: Positions, lengths: Positions, num_rows: int) -> NewGoals | None:
+        """Choose new goals, each for all the rows that are drawn together, and judge these.
 
         Args:
-            slots: of the windows' first rows, shape `(N,)`.
-            reward: shape `(N, n)`; written to, as are the others.
-            num_steps: shape `(N,)`.
-            terminated: shape `(N,)`.
+            slots: of the first rows, shape `(N,)`.
+            lengths: how many transitions go on from each, itself included, shape `(N,)`.
+            num_rows: L, how many of these matter at most.
         """
         which, goal_slots = self.choose(slots)
         if len(which) == 0:
             return None
         goals = self.achieved_after(goal_slots)
-        ahead = np.arange(reward.shape[1])[:, None]
+        ahead = np.arange(num_rows)[:, None]
         rows = (slots[which] + ahead * self._ring.num_envs) % self._ring.num_slots
-        steps = num_steps[which]
-        rewards, ends = self.judge(rows, goals, ahead < steps)
-        if ends is not None:
-            terminated[which] = is_end = ends.any(0)
-            num_steps[which] = steps = np.where(is_end, ends.argmax(0) + 1, steps)
-            rewards[ahead >= steps] = 0.0
-        reward[which] = rewards.T
-        return NewGoals(torch.from_numpy(which).to(goals.device), goals)
+        return NewGoals(which, goals, *self.judge(rows, goals, ahead < lengths[which]))
+
+    def write(self, columns: Mapping[str, Tensor], new: NewGoals, axis: int = 0) -> None:
+        """Put new goals where observations have theirs, and next observations if they are there.
+
+        Args:
+            columns: of what is drawn, written to.
+            new: for some of it.
+            axis: along which it is drawn; one goal is for all that is before it.
+        """
+        which = torch.from_numpy(new.which).to(new.goals.device)
+        for name in (self._goal, f"next_{self._goal}"):
+            if name in columns:
+                shape = columns[name].shape[:axis] + new.goals.shape
+                columns[name].index_copy_(axis, which, new.goals.expand(shape))
+
+
+def goal_columns(config: HindsightConfig) -> tuple[str, str]:
+    """Name the columns with the achieved and the desired goal."""
+    return f"observation/{config.achieved_goal}", f"observation/{config.desired_goal}"
 
 
 def checked_functions(

@@ -3,7 +3,8 @@ r"""Draws that emphasise recent experience.
 Source: Wang & Ross 2019, https://arxiv.org/abs/1906.04009, section 4.
 
 (1) $c_k = \max(N \eta^{1000 k / K},\; c_{\min})$: batch k of K is drawn from the newest
-$c_k$ of N transitions, k from 1 to K.
+$c_k$ of N transitions, k from 1 to K. Of sequences, N and $c_k$ count these, and $c_{\min}$ is
+divided by the transitions that each is learned from.
 
 (2) $\eta = 1 + (\eta_0 - 1) (g + 1) / 2$, where g in [-1, 1] says how the returns of the last 20
 episodes rise or fall: their mean gradient, divided by the largest so far where it rises, by the
@@ -31,19 +32,21 @@ _DECAY = 0.9999
 
 
 class Windows:
-    """How many of the newest transitions each batch is drawn from, Eq. (1).
+    """How many of the newest transitions or sequences each batch is drawn from, Eq. (1).
 
     Args:
         config: options.
+        learned: transitions that are learned from in each of these, at most.
     """
 
-    def __init__(self, config: RecentConfig) -> None:
+    def __init__(self, config: RecentConfig, learned: int = 1) -> None:
         self._config = config
+        self._cmin = -(-config.cmin // learned)
         self._count = 0
         self._eta = _Eta(config.eta)
 
     def width(self, stored: int, batch: int, num_batches: int) -> int:
-        """Return how many transitions the next batch is drawn from.
+        """Return how many the next batch is drawn from.
 
         Args:
             stored: N.
@@ -62,7 +65,7 @@ class Windows:
             part = (self._count + 1) / period
             self._count = (self._count + 1) % period
         width = int(stored * self._eta.value ** (1000.0 * part))
-        return min(max(width, self._config.cmin), stored)
+        return min(max(width, self._cmin), stored)
 
     def note_returns(self, returns: Sequence[float]) -> None:
         """Move eta by the returns of episodes that ended, if it is to move."""
@@ -151,7 +154,7 @@ class _Eta:
 
 
 class NewestSampler(IndexSampler):
-    """Draws the newest transitions of all environments alike, with replacement, Eq. (1).
+    """Draws the newest of all environments alike, with replacement, Eq. (1).
 
     Args:
         ring: whose slots are drawn.
@@ -162,7 +165,7 @@ class NewestSampler(IndexSampler):
     def __init__(self, ring: ReplayRing, generator: torch.Generator, config: RecentConfig) -> None:
         self._generator = generator
         self._order = TimeOrder(ring)
-        self._windows = Windows(config)
+        self._windows = Windows(config, ring.learned)
 
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, each batch from a window of its own."""

@@ -1,4 +1,4 @@
-"""In which order the transitions of a ring are laid out for draws."""
+"""In which order what may be drawn of a ring is laid out for draws."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -9,7 +9,7 @@ import torch
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages._flags import STEP, VALID, Flags, Mask
+from rl_storages._flags import STEP, Flags, Mask
 from rl_storages._ring import Positions, ReplayRing
 from rl_storages._sum_tree import SumTree
 
@@ -17,10 +17,12 @@ _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 
 class Order(ABC):
-    """Gives each transition of a ring a place, from 0 to the number of slots.
+    """Gives each slot of a ring that may be drawn a place, from 0 to the number of slots.
+
+    What may be drawn has the flag ``ring.drawn``: transitions, or the first ones of sequences.
 
     Args:
-        ring: whose transitions they are.
+        ring: whose slots they are.
 
     Attributes:
         state_keys: what its `state_dict` has.
@@ -37,21 +39,21 @@ class Order(ABC):
         """Look at the rows from the last heads to the new ones.
 
         Returns:
-            The places that are given up, and the slots of the new transitions, which may get such
-            places at once.
+            The places that are given up, and the slots that are new or hold a sequence that has
+            grown; these may get such places at once.
         """
 
     @abstractmethod
     def places(self, slots: Positions) -> Positions:
-        """Return the places of transitions that have one."""
+        """Return the places of slots that have one."""
 
     @abstractmethod
     def stored(self) -> Positions:
-        """Return the slots of all transitions that have a place."""
+        """Return all slots that have a place."""
 
     @abstractmethod
     def holds(self, slots: Positions) -> Mask:
-        """Whether slots hold transitions that have a place."""
+        """Whether slots have a place."""
 
     def reset(self) -> None:
         """Forget all places."""
@@ -71,7 +73,7 @@ class Order(ABC):
 
 
 class SlotOrder(Order):
-    """The place of a transition is its slot."""
+    """The place of a slot is its number."""
 
     def catch_up(self) -> tuple[Positions, Positions]:
         """Look at the rows from the last heads to the new ones; see `Order.catch_up`."""
@@ -79,9 +81,9 @@ class SlotOrder(Order):
         heads = ring.heads
         if (heads == self._seen).all():
             return _NONE, _NONE
-        slots = ring.slots_since(self._seen)
-        self._seen = heads.copy()
-        is_new = (ring.flags.take(slots) & VALID) > 0
+        seen, self._seen = self._seen, heads.copy()
+        slots = np.concatenate([ring.slots_since(seen), ring.retired(), ring.grown_since(seen)])
+        is_new = (ring.flags.take(slots) & ring.drawn) > 0
         return slots[~is_new], slots[is_new]
 
     def places(self, slots: Positions) -> Positions:
@@ -89,30 +91,32 @@ class SlotOrder(Order):
         return slots
 
     def stored(self) -> Positions:
-        """Return the slots of all transitions."""
-        stored: Positions = (self._ring.flags[: self._ring.used_slots] & VALID).nonzero()[0]
+        """Return all slots that may be drawn."""
+        ring = self._ring
+        stored: Positions = (ring.flags[: ring.used_slots] & ring.drawn).nonzero()[0]
         return stored
 
     def holds(self, slots: Positions) -> Mask:
-        """Whether slots hold transitions."""
-        holds: Mask = (self._ring.flags[slots] & VALID) > 0
+        """Whether slots may be drawn."""
+        holds: Mask = (self._ring.flags[slots] & self._ring.drawn) > 0
         return holds
 
 
 class TimeOrder(Order):
-    """Numbers the transitions of all environments as they come; those of one step by environment.
+    """Numbers what may be drawn of all environments as it comes; that of one step by environment.
 
-    Environments advance at their own pace, and overwrite their oldest rows when they need the
-    room. So what is still stored has gaps in its numbers, and a tree of ones counts what is there.
-    A transition's *place* is its number modulo the number of slots. It has one until it is
-    overwritten, or until as many have come after it as there are slots, which only slices bring
-    about that leave out its environment for whole laps.
+    Sequences are numbered as they begin. Environments advance at their own pace, and overwrite
+    their oldest rows when they need the room. So what is still stored has gaps in its numbers, and
+    a tree of ones counts what is there. The *place* of what has a number is that number modulo the
+    number of slots. It has one until it is overwritten, or can be drawn no more, or until as many
+    have come after it as there are slots, which only slices bring about that leave out its
+    environment for whole laps.
 
     Args:
-        ring: whose transitions they are.
+        ring: whose slots they are.
 
     Attributes:
-        end: the number of the next transition.
+        end: the next number.
     """
 
     state_keys: ClassVar[tuple[str, ...]] = ("end", "numbers")
@@ -125,7 +129,7 @@ class TimeOrder(Order):
         self.end = 0
 
     def __len__(self) -> int:
-        """Return how many transitions have a place."""
+        """Return how many slots have a place."""
         return int(self._tree.total)
 
     def catch_up(self) -> tuple[Positions, Positions]:
@@ -135,16 +139,17 @@ class TimeOrder(Order):
         if (heads == self._seen).all():
             return _NONE, _NONE
         slots, flags, is_there = self._rows_since(self._seen)
+        grown = ring.grown_since(self._seen)
         self._seen = heads.copy()
         is_step = (flags & STEP) > 0
         steps_from_newest = is_step[::-1].cumsum(0)[::-1] - is_step
-        rows, envs = ((flags & VALID) > 0).nonzero()
+        rows, envs = ((flags & ring.drawn) > 0).nonzero()
         order = np.lexsort((envs, -steps_from_newest[rows, envs]))[-ring.num_slots :]
         new: Positions = slots[rows[order], envs[order]]
         numbers = self.end + np.arange(len(new))
         self.end += len(new)
 
-        touched = slots[is_there]
+        touched = np.concatenate([slots[is_there], ring.retired()])
         gone = self._number[touched]
         self._number[touched] = -1
         places = numbers % ring.num_slots
@@ -156,20 +161,20 @@ class TimeOrder(Order):
         given_up: Positions = gone[gone >= 0] % ring.num_slots
         self._tree.set(given_up, 0.0)
         self._tree.set(places, 1.0)
-        return given_up, new
+        return given_up, np.concatenate([new, grown[self._number[grown] >= 0]])
 
     def places(self, slots: Positions) -> Positions:
-        """Return the places of transitions that have one."""
+        """Return the places of slots that have one."""
         places: Positions = self._number[slots] % self._ring.num_slots
         return places
 
     def stored(self) -> Positions:
-        """Return the slots of all transitions that have a place."""
+        """Return all slots that have a place."""
         stored: Positions = (self._number >= 0).nonzero()[0]
         return stored
 
     def holds(self, slots: Positions) -> Mask:
-        """Whether slots hold transitions that have a place."""
+        """Whether slots have a place."""
         holds: Mask = self._number[slots] >= 0
         return holds
 
@@ -180,7 +185,7 @@ class TimeOrder(Order):
         return slots
 
     def first_of_newest(self, count: int) -> int:
-        """Return the number of the oldest of the newest transitions, so many of them."""
+        """Return the number of the oldest of the newest, so many of them."""
         stored = len(self)
         if self._has_no_gap(count):
             return self.end - count
@@ -190,7 +195,7 @@ class TimeOrder(Order):
         return int(self._number[self._slot_at[place[0]]])
 
     def newest(self, ranks: Positions, count: int) -> Positions:
-        """Return slots of the newest transitions, so many of them, by rank from the oldest."""
+        """Return slots of the newest, so many of them, by rank from the oldest."""
         if self._has_no_gap(count):
             numbers = self.end - count + ranks
             slots: Positions = self._slot_at[numbers % self._ring.num_slots]
@@ -222,9 +227,9 @@ class TimeOrder(Order):
         numbers = saved.tensor("numbers", like).numpy(force=True).copy()
         slots = (numbers >= 0).nonzero()[0]
         there = numbers[slots]
-        is_valid = (ring.flags[slots] & VALID) > 0
+        is_drawn = (ring.flags[slots] & ring.drawn) > 0
         is_recent = (there < end) & (there >= end - ring.num_slots)
-        if not (is_valid & is_recent).all() or len(np.unique(there)) < len(there):
+        if not (is_drawn & is_recent).all() or len(np.unique(there)) < len(there):
             raise CheckpointError("storage/sampler: the saved numbers contradict the rows")
         self.reset()
         self.end = end
@@ -239,7 +244,7 @@ class TimeOrder(Order):
         return self._tree.sum_of(*self.range_from(self.end - count)) == count
 
     def range_from(self, first: int) -> tuple[int, int]:
-        """Return the first place of the transitions from a number to the last, and the end."""
+        """Return the first place from a number to the last, and the end."""
         return first % self._ring.num_slots, self.end % self._ring.num_slots
 
     def _rows_since(self, heads: Positions) -> tuple[Positions, Flags, Mask]:

@@ -8,6 +8,13 @@ Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952, sections 3.3 and 3
 
 Draws are stratified: one from each of N equal shares of the total. A transition that was not
 learned from yet has the highest priority so far.
+
+Sequences are drawn as a whole, by the errors of the transitions that are learned from. One that
+has grown since it was learned from counts as new.
+
+Source: Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
+
+(3) $\delta_i = \eta \max_t |\delta_{i,t}| + (1 - \eta) \, \mathrm{mean}_t |\delta_{i,t}|$
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +37,9 @@ from rl_storages._sum_tree import Priorities, SumTree
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.recent import RecentConfig
 
+_ETA = 0.9
+"""Of Eq. (3), where none is given."""
+
 _LEAST = float(np.finfo(np.float32).tiny)
 """Priority of a transition without any, so that it can be drawn where no other has more."""
 
@@ -37,13 +47,13 @@ _STATE_KEYS = ("alpha", "beta", "beta_schedule", "largest", "errors", "prioritie
 
 
 class PrioritizedSampler(IndexSampler):
-    """Draws transitions in proportion to Eq. (1), with the weights of Eq. (2).
+    """Draws in proportion to Eq. (1), with the weights of Eq. (2).
 
     Args:
         ring: whose slots are drawn.
         generator: lives on the CPU.
         config: options.
-        recent: draw from the newest transitions only; sums are over these, then.
+        recent: draw from the newest only; sums are over these, then.
     """
 
     def __init__(
@@ -62,7 +72,7 @@ class PrioritizedSampler(IndexSampler):
         self._tree = SumTree(ring.num_slots)
         self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)
         self._largest = 1.0
-        self._windows = None if recent is None else Windows(recent)
+        self._windows = None if recent is None else Windows(recent, ring.learned)
         # In the order of time the newest priorities are next to each other in the tree.
         self._order: Order = SlotOrder(ring) if recent is None else TimeOrder(ring)
 
@@ -206,17 +216,27 @@ class PrioritizedSampler(IndexSampler):
                 f"{sorted(info)}; use it with an algorithm that does"
             )
         errors: Priorities = given.detach().to("cpu", torch.float32).numpy()
-        if errors.shape != (len(batch.key),):
+        if errors.shape != batch.mask.shape:
+            expected = tuple(batch.mask.shape)
             raise DataError(
-                f"td_error: got shape {errors.shape}; expected {(len(batch.key),)}, one per sample"
+                f"td_error: got shape {errors.shape}; expected {expected}, one per sample"
             )
         errors = np.abs(errors)
-        errors += np.float32(self._config.epsilon)
+        counts = None
+        if errors.ndim == 2:
+            counts = batch.mask.numpy(force=True) > 0
+            errors = np.where(counts, errors, np.float32(0.0))
         if not np.isfinite(errors).all():
             count = np.count_nonzero(~np.isfinite(errors))
+            total = errors.size if counts is None else np.count_nonzero(counts)
             raise DataError(
-                f"td_error: {count} of {len(errors)} errors are not finite; no priority was changed"
+                f"td_error: {count} of {total} errors are not finite; no priority was changed"
             )
+        if counts is not None:
+            eta = np.float32(_ETA if self._config.eta is None else self._config.eta)
+            mean = errors.sum(0) / np.maximum(counts.sum(0, dtype=np.float32), np.float32(1.0))
+            errors = eta * errors.max(0) + (1 - eta) * mean  # Eq. (3)
+        errors += np.float32(self._config.epsilon)
         return errors
 
     def _default_error(self) -> Priorities:

@@ -1,4 +1,4 @@
-"""Which transitions are drawn."""
+"""Which transitions or sequences are drawn."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,14 @@ _ROUNDS = 8
 class IndexSampler(ABC):
     """Chooses slots of a ring; a subclass says how. What is concrete here is for uniform draws.
 
-    Samplers look at the ring whenever they are asked: it tells them nothing.
+    A slot that may be drawn has the flag ``ring.drawn``: it holds a transition, or the first one
+    of a sequence that is learned from. Samplers look at the ring whenever they are asked: it tells
+    them nothing.
     """
 
     @abstractmethod
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
-        """Yield blocks `(K, N)` of slots that hold transitions.
+        """Yield blocks `(K, N)` of slots that may be drawn.
 
         Raises:
             ConfigError: when there is none.
@@ -91,18 +93,18 @@ class UniformSampler(IndexSampler):
 
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, drawn by rejection: a slot that holds no transition is drawn anew."""
-        flags, used = self._ring.flags, self._ring.used_slots
+        flags, used, wanted = self._ring.flags, self._ring.used_slots, VALID
         drawn = self._draw(used, num_batches * size)
         slots: Positions = drawn.numpy()
         for _ in range(_ROUNDS):
-            is_wrong = (flags.take(slots) & VALID) == 0
+            is_wrong = (flags.take(slots) & wanted) == 0
             if not np.count_nonzero(is_wrong):
                 break
             wrong = is_wrong.nonzero()[0]
             slots[wrong] = self._draw(used, len(wrong))
         else:
-            wrong = ((flags.take(slots) & VALID) == 0).nonzero()[0]
-            there = (flags[:used] & VALID).nonzero()[0]
+            wrong = ((flags.take(slots) & wanted) == 0).nonzero()[0]
+            there = (flags[:used] & wanted).nonzero()[0]
             if len(there) == 0:
                 raise nothing_to_draw()
             slots[wrong] = there[self._draw(len(there), len(wrong))]
@@ -110,6 +112,43 @@ class UniformSampler(IndexSampler):
 
     def _draw(self, high: int, count: int) -> Tensor:
         return torch.randint(high, (count,), generator=self._generator)
+
+
+class UniformSequenceSampler(IndexSampler):
+    """Draws all sequences alike, with replacement.
+
+    Args:
+        ring: whose slots are drawn.
+        generator: lives on the CPU.
+    """
+
+    def __init__(self, ring: ReplayRing, generator: torch.Generator) -> None:
+        self._ring = ring
+        self._generator = generator
+
+    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+        """Yield one block, drawn by rejection: of all rows drawn, those that begin sequences."""
+        flags, used, wanted = self._ring.flags, self._ring.used_slots, self._ring.drawn
+        spacing = self._ring.learned  # rows from one sequence to the next, in long episodes
+        missing = num_batches * size
+        parts: list[Positions] = []
+        for _ in range(_ROUNDS):
+            rows = self._draw(used, missing * spacing)
+            found = rows[(flags.take(rows) & wanted) > 0][:missing]
+            parts.append(found)
+            missing -= len(found)
+            if not missing:
+                break
+        else:
+            there = (flags[:used] & wanted).nonzero()[0]
+            if len(there) == 0:
+                raise nothing_to_draw()
+            parts.append(there[self._draw(len(there), missing)])
+        yield torch.from_numpy(np.concatenate(parts)).view(num_batches, size)
+
+    def _draw(self, high: int, count: int) -> Positions:
+        drawn: Positions = torch.randint(high, (count,), generator=self._generator).numpy()
+        return drawn
 
 
 def nothing_to_draw() -> ConfigError:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rl_core.errors import DataError
 from rl_core.storage import DataSlice, check_slice
+from rl_storages._columns import FIRST
 from rl_storages._flags import STEP
 from rl_storages._ring import Positions, ReplayRing
 
@@ -26,7 +27,7 @@ def copy_slice(ring: ReplayRing, start: int, end: int, length: int) -> DataSlice
         end: after the last step.
         length: the most steps that are stored of an environment.
     """
-    first = np.zeros(ring.num_envs, dtype=np.int64)
+    first: Positions = np.zeros(ring.num_envs, dtype=np.int64)
     num_rows = np.zeros(ring.num_envs, dtype=np.int64)
     for env, steps in enumerate(ring.step_positions()):
         missing = length - len(steps)
@@ -40,10 +41,16 @@ def copy_slice(ring: ReplayRing, start: int, end: int, length: int) -> DataSlice
     is_step = is_there & (rows != num_rows - 1) & ((ring.flags[slots] & STEP) > 0)
     data: dict[str, Tensor] = {NUM_ROWS: torch.from_numpy(num_rows)}
     for name, column in ring.columns.by_slot.items():
-        kept = is_there if name in ring.observation_names else is_step
+        kept = is_there if name in ring.observed else is_step
         part = column[torch.from_numpy(slots).to(column.device)]
         part[torch.from_numpy(~kept).to(column.device)] = 0
         data[name] = part
+    if ring.observations.stacks is not None:
+        stacks = ring.observations.stacks.read(torch.from_numpy(ring.slots(first)))
+        missing_envs = torch.from_numpy(num_rows == 0)
+        for name, stack in stacks.items():
+            stack[missing_envs.to(stack.device)] = 0
+            data[FIRST + name] = stack.unsqueeze(0)
     return data
 
 
@@ -63,6 +70,11 @@ def checked_num_rows(ring: ReplayRing, data: DataSlice) -> Positions:
         for name, column in ring.columns.by_row.items()
     }
     expected[NUM_ROWS] = ((ring.num_envs,), torch.int64)
+    if ring.observations.stacks is not None:
+        for name in ring.observations.stacks.names:
+            frame = ring.columns.by_slot[name]
+            stack = (1, ring.num_envs, ring.observations.stacks.size, *frame.shape[1:])
+            expected[FIRST + name] = (stack, frame.dtype)
     check_slice(data, expected)
     if unknown := sorted(set(data) - set(expected)):
         raise DataError(f"data slice has columns that are not stored here: {unknown}")

@@ -3,17 +3,14 @@
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.storage import join_observation
-from rl_storages._flags import ENDED, TERMINATED, VALID, Flags
-from rl_storages._hindsight import Relabeller
+from rl_storages._flags import ENDED, TERMINATED, VALID, Flags, Mask
+from rl_storages._hindsight import NewGoals, Relabeller, Rewards
 from rl_storages._ring import Positions, ReplayRing
-
-Rewards = npt.NDArray[np.float32]
 
 _GROUP_BYTES = 2**20
 """Batches of a block are gathered together up to this size, which a processor's cache holds."""
@@ -35,13 +32,19 @@ class WindowGather:
         self._relabeller = relabeller
         self._n_step = n_step
         columns = ring.columns.by_slot
-        self._copied = {name: columns[name] for name in ("action", *ring.observation_names)}
+        observations = ring.observations
+        # Where there are stacks, observations are not merely copied, but read.
+        self._rebuilt = None if observations.stacks is None else observations
+        plain = observations.plain if self._rebuilt is None else {}
+        self._copied = {"action": columns["action"], **plain}
         self._extras = [name for name in columns if name.startswith("extras/")]
         self._copied |= {name: columns[name] for name in self._extras}
-        self._followed = {f"next_{name}": columns[name] for name in ring.observation_names}
+        self._followed = {f"next_{name}": column for name, column in plain.items()}
         self._offsets = np.arange(n_step)[:, None] * ring.num_envs
-        gathered = (*self._copied.values(), *self._followed.values())
-        self._group = max(_GROUP_BYTES // sum(column[0].nbytes for column in gathered), 1)
+        gathered = sum(c[0].nbytes for c in (*self._copied.values(), *self._followed.values()))
+        if observations.stacks is not None:
+            gathered += 2 * observations.stacks.nbytes
+        self._group = max(_GROUP_BYTES // gathered, 1)
 
     def __call__(self, slots: Tensor, weights: Tensor) -> Iterator[ReplayBatch]:
         """Gather batches.
@@ -88,9 +91,11 @@ class WindowGather:
         else:
             reward, num_steps, last_flags = self._windows(place)
         terminated = (last_flags & TERMINATED).view(np.bool_)  # bit 0
-        new_goals = None
+        new = None
         if self._relabeller is not None:
-            new_goals = self._relabeller.relabel(place, reward, num_steps, terminated)
+            new = self._relabeller.relabel(place, num_steps, self._n_step)
+            if new is not None:
+                _judge(new, reward, num_steps, terminated)
         steps = ring.num_envs if self._n_step == 1 else num_steps * ring.num_envs
         following = place + steps
         following %= ring.num_slots
@@ -112,9 +117,12 @@ class WindowGather:
             indices = indices.to(ring.columns.device)
             for name, column in parts.items():
                 columns[name] = column.index_select(0, indices)
-        if self._relabeller is not None and new_goals is not None:
-            for name in self._relabeller.goal_columns:
-                columns[name].index_copy_(0, new_goals.which, new_goals.goals)
+        if self._rebuilt is not None:
+            columns |= self._rebuilt.read(slots)
+            later = self._rebuilt.read(torch.from_numpy(following))
+            columns |= {f"next_{name}": column for name, column in later.items()}
+        if self._relabeller is not None and new is not None:
+            self._relabeller.write(columns, new)
         return columns
 
     def _windows(self, slots: Positions) -> tuple[Rewards, Positions, Flags]:
@@ -129,3 +137,23 @@ class WindowGather:
         reward[:, 1:][~inside.T] = 0.0
         last_flags = flags[more, np.arange(len(slots))]
         return reward, more + 1, last_flags
+
+
+def _judge(new: NewGoals, reward: Rewards, num_steps: Positions, terminated: Mask) -> None:
+    """Write what windows come to with new goals.
+
+    A window ends earlier where the new goal would have ended the episode. Where the old goal ended
+    it, but the new one would not, it is as if it had been cut.
+
+    Args:
+        new: for some of the windows.
+        reward: shape `(N, n)`; written to, as are the others.
+        num_steps: shape `(N,)`.
+        terminated: shape `(N,)`.
+    """
+    which = new.which
+    reward[which] = new.reward.T
+    if new.ends is not None:
+        steps, is_end = new.cut(num_steps[None, which])
+        num_steps[which], terminated[which] = steps[0], is_end[0]
+        reward[np.arange(reward.shape[1]) >= num_steps[:, None]] = 0.0

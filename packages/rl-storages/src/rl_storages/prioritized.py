@@ -17,6 +17,8 @@ class PrioritizedConfig:
         epsilon: added to every error, at least 0.
         default_error: error of transitions that were not learned from yet; None takes the
             largest so far, which is 1 in the beginning.
+        eta: share of the largest error in that of a sequence, in [0, 1], the rest being the mean;
+            None takes 0.9. It needs ``sequences``.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -26,8 +28,12 @@ class PrioritizedConfig:
     beta: float | Schedule = 0.4
     epsilon: float = 1e-6
     default_error: float | None = None
+    eta: float | None = None
 
     def __post_init__(self) -> None:
         check_ranges(
-            self, unit=("alpha", "beta"), not_negative=("epsilon",), positive=("default_error",)
+            self,
+            unit=("alpha", "beta", "eta"),
+            not_negative=("epsilon",),
+            positive=("default_error",),
         )

@@ -1,14 +1,13 @@
 """The replay storage of off-policy algorithms."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Trajectory, Transition
-from rl_core.errors import ConfigError, DeviceError
+from rl_core.errors import ConfigError
 from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
@@ -19,20 +18,33 @@ from rl_core.storage import (
     join_observation,
     observation_columns,
 )
-from rl_core.types import Observation, StateDict, map_observation
+from rl_core.types import Observation, StateDict
 from rl_storages._columns import Columns, replay_columns
-from rl_storages._hindsight import Relabeller, checked_functions
+from rl_storages._devices import moved
+from rl_storages._frames import FrameStacks, stacked_columns
+from rl_storages._hindsight import Relabeller, checked_functions, goal_columns
 from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
 from rl_storages._newest import NewestSampler
+from rl_storages._options import (
+    check_combination,
+    check_counts,
+    checked_count,
+    checked_device,
+    checked_directory,
+    rows_per_env,
+)
 from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
-from rl_storages._samplers import IndexSampler, UniformSampler
+from rl_storages._samplers import IndexSampler, UniformSampler, UniformSequenceSampler
+from rl_storages._sequences import SequenceGather
 from rl_storages._slices import checked_num_rows, copy_slice
+from rl_storages._tiles import SequenceTiles
 from rl_storages._trajectories import ring_trajectories
 from rl_storages._windows import WindowGather
 from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.recent import RecentConfig
+from rl_storages.sequences import SequenceConfig
 
 
 class ReplayBuffer(Storage[ReplayBatch]):
@@ -41,7 +53,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
     Each observation is stored once, in its own dtype: the next observation of a row is the
     following row's. Of each environment there are ``ceil(size / num_envs) + 1`` rows: one per
     step, one per episode for its last observation, and one for the observation that is acted on
-    next. So when episodes are short, somewhat fewer than ``size`` transitions are kept.
+    next. So when episodes are short, somewhat fewer than ``size`` transitions are kept. Stacks of
+    frames and sequences take some further rows, so that ``size`` transitions can still be drawn
+    with what came before them.
 
     Args:
         size: transitions over all environments.
@@ -53,6 +67,10 @@ class ReplayBuffer(Storage[ReplayBatch]):
         her_function: how goals are rewarded, where the environment has no ``compute_reward`` or
             another one is wanted: of achieved goals `(N, ...)`, desired goals and an empty info it
             answers rewards `(N,)`. `GoalFunctions` say besides where episodes end.
+        sequences: draw sequences of transitions, with the recurrent states stored beside them, for
+            actors with a memory; None draws single transitions, and stores no states.
+        frame_stack: the observation, or each image of a dict, is a stack of so many frames along
+            its first axis, of which only the newest is stored; None stores observations whole.
         data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
             memory; None keeps it where batches go.
         mmap_dir: an existing directory in which the data is kept in files, for more of it than
@@ -73,22 +91,26 @@ class ReplayBuffer(Storage[ReplayBatch]):
         recent: RecentConfig | None = None,
         hindsight: HindsightConfig | None = None,
         her_function: GoalFunction | GoalFunctions | None = None,
+        sequences: SequenceConfig | None = None,
+        frame_stack: int | None = None,
         data_device: str | None = None,
         mmap_dir: str | None = None,
     ) -> None:
-        for name, value in (("size", size), ("n_step", n_step)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"storage.{name} must be at least 1, got {value!r}")
+        check_counts(size, n_step, frame_stack)
+        check_combination(
+            prioritized,
+            sequences,
+            relabels=hindsight is not None,
+            has_function=her_function is not None,
+        )
         self.size = size
         self.n_step = n_step
         self.prioritized = prioritized
         self.recent = recent
         self.hindsight = hindsight
         self.her_function = her_function
-        if her_function is not None and hindsight is None:
-            raise ConfigError(
-                "her_function rewards relabelled goals, but none are; give storage.hindsight too"
-            )
+        self.sequences = sequences
+        self.frame_stack = frame_stack
         self.data_device = data_device
         self.mmap_dir = mmap_dir
         self._generator = torch.Generator()
@@ -105,8 +127,17 @@ class ReplayBuffer(Storage[ReplayBatch]):
         return self._spec
 
     @property
+    def gives_sequences(self) -> bool:
+        """Whether ``sequences`` was given."""
+        return self.sequences is not None
+
+    @property
     def num_transitions(self) -> int:
-        """How many transitions of all environments can be drawn."""
+        """How many transitions are stored that can be drawn, alone or within a sequence.
+
+        With ``sequences`` the oldest few of each environment count too, of which the sequence is
+        no longer there as a whole.
+        """
         return 0 if self._spec is None else self._ring.num_transitions()
 
     @property
@@ -122,13 +153,21 @@ class ReplayBuffer(Storage[ReplayBatch]):
                 environments.
             DeviceError: when the data's device is not there.
         """
-        num_rows = self._checked_num_rows(spec.num_envs)
-        device = self._checked_device(spec.device)
-        directory = self._checked_directory(device)
-        specs = replay_columns(spec)
-        goals = None
+        observation = observation_columns(spec.observation)
+        goals: tuple[str, ...] = ()
+        functions = None
         if self.hindsight is not None:
-            goals = checked_functions(spec, self.hindsight, self.her_function)
+            goals = goal_columns(self.hindsight)
+            functions = checked_functions(spec, self.hindsight, self.her_function)
+        stacked = {}
+        if self.frame_stack is not None:
+            stacked = stacked_columns(observation, self.frame_stack, goals)
+        num_rows = rows_per_env(
+            self.size, spec.num_envs, self.n_step, self.sequences, self.frame_stack
+        )
+        device = checked_device(self.data_device, spec.device)
+        directory = checked_directory(self.mmap_dir, device)
+        specs = replay_columns(spec, stacked=stacked, with_state=self.gives_sequences)
         self._spec = None
         check_fits(
             num_rows,
@@ -137,16 +176,23 @@ class ReplayBuffer(Storage[ReplayBatch]):
             where=f"disk in {directory}" if directory else f"memory on {device}",
             num_envs=spec.num_envs,
         )
-        columns = Columns(specs, num_rows, spec.num_envs, device, directory)
-        names = tuple(observation_columns(spec.observation))
-        self._ring: ReplayRing = ReplayRing(columns, num_rows, spec.num_envs, names)
-        self._sampler = self._make_sampler(self._ring, generator)
-        self._relabeller = (
-            None
-            if self.hindsight is None or goals is None
-            else Relabeller(self._ring, generator, self.hindsight, goals)
+        columns = Columns(specs, num_rows, spec.num_envs, device, directory, stacked)
+        stacks = tiles = self._relabeller = None
+        if self.frame_stack is not None:
+            stacks = FrameStacks(columns, tuple(stacked), self.frame_stack, spec.num_envs)
+        if self.sequences is not None:
+            tiles = SequenceTiles(self.sequences, spec.num_envs)
+        self._ring = ReplayRing(
+            columns, num_rows, spec.num_envs, tuple(observation), stacks=stacks, tiles=tiles
         )
-        self._gather = WindowGather(self._ring, self.n_step, self._relabeller)
+        self._sampler = self._make_sampler(self._ring, generator)
+        if self.hindsight is not None and functions is not None:
+            self._relabeller = Relabeller(self._ring, generator, self.hindsight, functions)
+        self._gather: WindowGather | SequenceGather = (
+            WindowGather(self._ring, self.n_step, self._relabeller)
+            if tiles is None
+            else SequenceGather(self._ring, self.n_step, tiles, self._relabeller)
+        )
         self._generator = generator
         self._spec = spec
 
@@ -171,33 +217,25 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
         Args:
             num_mini_batch: how many batches.
-            mini_batch_size: transitions in each; may be more than there are.
+            mini_batch_size: transitions in each; may be more than there are. There are as many
+                sequences as hold so many, where they are not cut short.
 
         Yields:
-            Slots, `(K, N)`.
+            Slots, `(K, N)`; of sequences, those of the first transition that is learned from.
 
         Raises:
             ConfigError: when one of the numbers is missing, or there is no transition yet.
         """
         self._allocated()
-        for name, value in (
-            ("num_mini_batch", num_mini_batch),
-            ("mini_batch_size", mini_batch_size),
-        ):
-            if value is None or value < 1:
-                raise ConfigError(
-                    f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it "
-                    "draws num_mini_batch batches of mini_batch_size transitions"
-                )
-        assert num_mini_batch is not None
-        assert mini_batch_size is not None
-        yield from self._sampler.blocks(num_mini_batch, mini_batch_size)
+        num_batches = checked_count("num_mini_batch", num_mini_batch)
+        size = checked_count("mini_batch_size", mini_batch_size)
+        yield from self._sampler.blocks(num_batches, -(-size // self._ring.learned))
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
         """Make one batch per row of the block."""
         device = self._allocated().device
         for batch in self._gather(indices, self._sampler.weights(indices)):
-            yield _moved(batch, device)
+            yield moved(batch, device)
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield the transitions of each environment, cut where episodes end or break off."""
@@ -211,14 +249,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
             Observations `(N, ...)`, and `(N,)` true: all of them count.
         """
         device = self._allocated().device
-        slots = torch.from_numpy(self._ring.new_transitions()).to(self._ring.columns.device)
-        columns = self._ring.columns.by_slot
-        observation = join_observation(
-            {
-                name: columns[name].index_select(0, slots).to(device)
-                for name in self._ring.observation_names
-            }
-        )
+        slots = torch.from_numpy(self._ring.new_transitions())
+        columns = self._ring.observations.read(slots)
+        observation = join_observation({name: part.to(device) for name, part in columns.items()})
         return observation, torch.ones(len(slots), dtype=torch.bool, device=device)
 
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
@@ -321,6 +354,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
             return PrioritizedSampler(ring, generator, self.prioritized, self.recent)
         if self.recent is not None:
             return NewestSampler(ring, generator, self.recent)
+        if self.sequences is not None:
+            return UniformSequenceSampler(ring, generator)
         return UniformSampler(ring, generator)
 
     def _allocated(self) -> StorageSpec:
@@ -330,59 +365,3 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
     def _not_allocated(self) -> ConfigError:
         return ConfigError("the replay buffer is not allocated yet; a Trainer does it")
-
-    def _checked_num_rows(self, num_envs: int) -> int:
-        num_rows = -(-self.size // num_envs) + 1
-        if num_rows < self.n_step + 2:
-            raise ConfigError(
-                f"storage.size={self.size} is too small for {num_envs} environments and "
-                f"n_step={self.n_step}; it must be at least {self.n_step * num_envs + 1}"
-            )
-        return num_rows
-
-    def _checked_device(self, default: torch.device) -> torch.device:
-        if self.data_device is None:
-            return default
-        try:
-            device = torch.device(self.data_device)
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise DeviceError(
-                f"storage.data_device={self.data_device!r} is not there: {error}; use 'cpu'"
-            ) from error
-        return device
-
-    def _checked_directory(self, device: torch.device) -> Path | None:
-        if self.mmap_dir is None:
-            return None
-        directory = Path(self.mmap_dir)
-        if not directory.is_dir():
-            raise ConfigError(f"storage.mmap_dir: {directory} is not an existing directory")
-        if device.type != "cpu":
-            raise ConfigError(
-                f"storage.mmap_dir keeps data in files, but it is to be on {device}; set "
-                "storage.data_device to 'cpu'"
-            )
-        return directory
-
-
-def _moved(batch: ReplayBatch, device: torch.device) -> ReplayBatch:
-    """Bring a batch of transitions to where it is learned from."""
-    if device.type == "cpu" == batch.action.device.type:
-        return batch
-
-    def move(part: Tensor) -> Tensor:
-        return part.to(device)
-
-    return ReplayBatch(
-        observation=map_observation(move, batch.observation),
-        action=move(batch.action),
-        reward=move(batch.reward),
-        num_steps=move(batch.num_steps),
-        terminated=move(batch.terminated),
-        next_observation=map_observation(move, batch.next_observation),
-        weight=move(batch.weight),
-        mask=move(batch.mask),
-        key=move(batch.key),
-        extras={name: move(part) for name, part in batch.extras.items()},
-    )

@@ -15,7 +15,8 @@ class NatureCNN(nn.Module):
 
     Args:
         image_shape: `(H, W, C)` or `(C, H, W)`; the smaller of first and last axis is taken to
-            be the channels, the last one when they are equal.
+            be the channels, the last one when they are equal. With an axis more, the first, it
+            is a stack of frames, all of whose channels are taken together.
         out_features: width of the final linear layer.
         scale: what pixels are divided by before the first layer.
 
@@ -27,13 +28,16 @@ class NatureCNN(nn.Module):
     """
 
     def __init__(
-        self, image_shape: tuple[int, int, int], out_features: int = 512, *, scale: float = 255.0
+        self, image_shape: tuple[int, ...], out_features: int = 512, *, scale: float = 255.0
     ) -> None:
         super().__init__()
-        self.channels_last = image_shape[2] <= image_shape[0]
+        *stack, first, middle, last = image_shape
+        self.channels_last = last <= first
+        self._event_dims = len(image_shape)
         height, width, channels = (
-            image_shape if self.channels_last else (image_shape[1], image_shape[2], image_shape[0])
+            (first, middle, last) if self.channels_last else (middle, last, first)
         )
+        channels *= math.prod(stack)
         if min(height, width) < 36:
             raise SpaceError(
                 f"image of {height}x{width} is too small for NatureCNN, which needs 36x36; "
@@ -54,11 +58,13 @@ class NatureCNN(nn.Module):
         self.out_features = out_features
 
     def forward(self, image: Tensor) -> Tensor:
-        """Map `(*, H, W, C)` or `(*, C, H, W)` pixels to `(*, out_features)`."""
-        batch_shape = image.shape[:-3]
-        image = image.reshape(-1, *image.shape[-3:])
+        """Map `(*, H, W, C)` or `(*, C, H, W)` pixels, or stacks, to `(*, out_features)`."""
+        batch_shape = image.shape[: -self._event_dims]
+        image = image.reshape(-1, *image.shape[-self._event_dims :])
         if self.channels_last:
-            image = image.movedim(-1, 1)
+            image = image.movedim(-1, -3)
+        if self._event_dims == 4:
+            image = image.flatten(1, 2)
         pixels = image.to(self.linear.weight.dtype) / self.scale
         features = F.relu(self.linear(self._convolve(pixels)))
         return features.reshape(*batch_shape, self.out_features)

@@ -150,7 +150,7 @@ def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: in
     if isinstance(space, spaces.Box):
         if is_image(space):
             brightest = 255.0 if space.dtype == np.uint8 else float(space.high.max())
-            return NatureCNN((shape[0], shape[1], shape[2]), image_features, scale=brightest)
+            return NatureCNN(shape, image_features, scale=brightest)
         return _VectorEncoder(shape, normalize)
     if isinstance(space, spaces.Discrete):
         return _CategoryEncoder([int(space.n)], [int(space.start)], 0)

@@ -1,7 +1,7 @@
 """The tests that every `Storage` must pass."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -305,4 +305,6 @@ def columns_of(batch: object) -> dict[str, Tensor]:
             columns[field.name] = value
         elif isinstance(value, Mapping):
             columns |= {f"{field.name}/{key}": tensor for key, tensor in value.items()}
+        elif is_dataclass(value):
+            columns |= {f"{field.name}/{key}": tensor for key, tensor in columns_of(value).items()}
     return columns

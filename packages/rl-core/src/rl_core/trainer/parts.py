@@ -40,6 +40,7 @@ def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> N
     )
     check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
     if storage.rollout_steps is None:
+        _check_sequences(algorithm, storage)
         return
     schedule = algorithm.schedule
     rows = storage.rollout_steps * envs.num_envs
@@ -52,6 +53,20 @@ def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> N
         raise ConfigError(
             "update_after and start_steps do not go with a rollout storage, which has no room "
             "for more than it is learned from; leave them at 0"
+        )
+
+
+def _check_sequences(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
+    if algorithm.actor.is_recurrent and not storage.gives_sequences:
+        raise ConfigError(
+            f"the actor is recurrent, but {type(storage).__name__} replays single transitions, "
+            "which say nothing about its memory; let the storage give sequences "
+            "(storage.sequences), or use an actor without memory"
+        )
+    if storage.gives_sequences and not algorithm.actor.is_recurrent:
+        raise ConfigError(
+            f"{type(storage).__name__} replays sequences, but the actor has no memory that would "
+            "need them; leave storage.sequences out, or use a recurrent actor"
         )
 
 

@@ -5,4 +5,8 @@ from rl_core.testing.replay.checks import must_hold as must_hold
 from rl_core.testing.replay.reference import ReferenceReplayStorage as ReferenceReplayStorage
 from rl_core.testing.replay.script import LIVES as LIVES
 from rl_core.testing.replay.script import RandomTransitionScript as RandomTransitionScript
+from rl_core.testing.replay.sequence_suite import SequenceReplaySuite as SequenceReplaySuite
+from rl_core.testing.replay.sequences import ReferenceSequence as ReferenceSequence
+from rl_core.testing.replay.sequences import ReferenceSequenceStorage as ReferenceSequenceStorage
+from rl_core.testing.replay.sequences import check_sequences as check_sequences
 from rl_core.testing.replay.suite import ReplayStorageSuite as ReplayStorageSuite

@@ -25,6 +25,7 @@ class ReplayCase(AnyStorageSuite):
     lives: ClassVar[Mapping[str, RandomTransitionScript]] = LIVES
     is_uniform: ClassVar[bool] = True
     slack: ClassVar[int] = 4
+    per_episode: ClassVar[int] = 1
 
     def make_storage(self, *, size: int, n_step: int) -> AnyStorage:
         """Return a new storage, not allocated yet.
@@ -70,7 +71,7 @@ class ReplayCase(AnyStorageSuite):
 
     def check_complete(self, storage: AnyStorage, oracle: ReferenceReplayStorage) -> None:
         """Assert that a storage draws all that it must hold, and nothing that it may not."""
-        expected = set(must_hold(oracle, SHARE - self.slack))
+        expected = set(must_hold(oracle, SHARE - self.slack, self.per_episode))
         if not expected:
             return
         batch = draw_one(storage, 15 * len(oracle.transitions()))

@@ -23,9 +23,15 @@ def damaged_states(state: StateDict) -> Iterator[StateDict]:
             yield {**state, key: other}
 
 
-def misfits(transition: Transition) -> Iterator[Transition]:
-    """Yield a transition with one column missing, of another shape or dtype, for each column."""
-    for name in ("observation", "next_observation", "final_observation", "state", "extras"):
+def misfits(transition: Transition, *, with_state: bool) -> Iterator[Transition]:
+    """Yield a transition with one column missing, of another shape or dtype, for each column.
+
+    Args:
+        transition: one that fits.
+        with_state: spoil recurrent states too, of which only sequences know.
+    """
+    states = ("state",) if with_state else ()
+    for name in ("observation", "next_observation", "final_observation", *states, "extras"):
         value = getattr(transition, name)
         if value is None:
             continue

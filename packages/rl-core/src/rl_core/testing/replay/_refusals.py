@@ -44,7 +44,7 @@ class RefusalTests(ReplayCase):
         storage, oracle = self.filled_pair(life, n_step=3)
         before = stored(storage)
         transition = life.transitions(STEPS + 1)[-1]
-        for misfit in misfits(transition):
+        for misfit in misfits(transition, with_state=storage.gives_sequences):
             with pytest.raises(DataError):
                 storage.insert_transition(misfit)
         check_same_state(stored(storage), before)

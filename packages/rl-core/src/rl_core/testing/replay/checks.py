@@ -46,15 +46,16 @@ def check_transitions(batch: ReplayBatch, oracle: ReferenceReplayStorage) -> lis
     return places
 
 
-def must_hold(oracle: ReferenceReplayStorage, rows: int) -> list[int]:
+def must_hold(oracle: ReferenceReplayStorage, rows: int, per_episode: int = 1) -> list[int]:
     """Return which transitions a storage with so many rows per environment must hold.
 
-    The newest ones that fit when every transition takes a row, and every episode one more for the
-    observation after its last.
+    The newest ones that fit when every transition takes a row, and every episode some more, such
+    as one for the observation after its last transition.
 
     Args:
         oracle: got the same data.
         rows: of each environment.
+        per_episode: rows that an episode takes beside those of its transitions.
 
     Returns:
         Places in ``oracle.transitions()``.
@@ -66,9 +67,9 @@ def must_hold(oracle: ReferenceReplayStorage, rows: int) -> list[int]:
         end = begin = begin + sum(map(len, episodes))
         room = rows
         for episode in reversed(episodes):
-            fits = max(0, min(len(episode), room - 1))
+            fits = max(0, min(len(episode), room - per_episode))
             places += range(end - fits, end)
-            room -= 1 + len(episode)
+            room -= per_episode + len(episode)
             end -= len(episode)
     return places
 

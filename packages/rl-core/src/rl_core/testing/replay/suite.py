@@ -35,6 +35,8 @@ class ReplayStorageSuite(RefusalTests):
         lives: what storages are filled with, by name; leave out what yours does not store.
         is_uniform: whether all transitions are drawn alike, with weight 1.
         slack: rows by which each environment's may be fewer or more than promised.
+        per_episode: rows that an episode may take beside those of its transitions; more than 1
+            for storages that keep what came before an episode's first observation.
     """
 
     def test_it_gives_replayed_transitions(self) -> None:
@@ -88,7 +90,7 @@ class ReplayStorageSuite(RefusalTests):
         if not self.is_uniform:
             pytest.skip("not uniform")
         storage, oracle = self.filled_pair(life, n_step=3)
-        expected = must_hold(oracle, SHARE - self.slack)
+        expected = must_hold(oracle, SHARE - self.slack, self.per_episode)
         batch = draw_one(storage, 100 * len(expected))
         assert bool((batch.weight == 1.0).all())
         counts = Counter(check_transitions(batch, oracle))

@@ -1,0 +1,266 @@
+"""A slow and obvious storage of sequences, and comparisons with what it holds."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_core.batch import ReplayBatch, SequenceStart
+from rl_core.errors import ConfigError
+from rl_core.storage import join_observation
+from rl_core.testing._rows import Row, below, stack
+from rl_core.testing.replay.reference import ReferenceReplayStorage
+
+Columns = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSequence:
+    """A piece of an episode.
+
+    Attributes:
+        env: the environment it is of.
+        burn_in: rows of the episode right before those to learn from, W at most.
+        rows: to learn from, from 1 to T.
+        windows: the transition of up to n steps that begins with each of ``rows``, as the columns
+            of a batch.
+        following: up to n rows after ``rows``, as far as windows reach.
+    """
+
+    env: int
+    burn_in: list[Row]
+    rows: list[Row]
+    windows: list[Columns]
+    following: list[Row]
+
+
+class ReferenceSequenceStorage(ReferenceReplayStorage):
+    """A `ReferenceReplayStorage` that draws sequences, for tests only.
+
+    Each episode, or piece of one, is cut into sequences of T transitions to learn from, the last
+    of which may be shorter. Up to W transitions of the episode before them are burn-in.
+
+    Args:
+        size: rows over all environments, at most.
+        n_step: rewards per transition, at most.
+        learned: T.
+        burn_in: W.
+
+    Raises:
+        ConfigError: when a number is out of range.
+    """
+
+    def __init__(
+        self, size: int = 1000, n_step: int = 1, *, learned: int = 10, burn_in: int = 10
+    ) -> None:
+        super().__init__(size, n_step)
+        if learned < 1 or burn_in < 0:
+            raise ConfigError(
+                f"learned must be at least 1 and burn_in at least 0, got {learned} and {burn_in}"
+            )
+        self.learned = learned
+        self.burn_in = burn_in
+
+    @property
+    def gives_sequences(self) -> bool:
+        """Always."""
+        return True
+
+    def sequences(self) -> list[ReferenceSequence]:
+        """Return every sequence that can be drawn, each environment's oldest first."""
+        return [
+            self._sequence(env, episode, start)
+            for env in range(self.num_envs)
+            for episode in self.episodes(env)
+            for start in range(0, len(episode), self.learned)
+        ]
+
+    def sample_indices(
+        self, num_mini_batch: int | None, mini_batch_size: int | None
+    ) -> Iterator[Tensor]:
+        """Draw places in `sequences`: as many as hold ``mini_batch_size`` transitions.
+
+        Raises:
+            ConfigError: when nothing is stored, or one of the sizes is missing or below 1.
+        """
+        count = len(self.sequences())
+        for block in super().sample_indices(num_mini_batch, mini_batch_size):
+            size = -(-block.shape[1] // self.learned)
+            yield torch.randint(count, (len(block), size), generator=self._generator)
+
+    def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
+        """Make one batch per row of the block; what pads is zero."""
+        sequences = self.sequences()
+        for places in indices.tolist():
+            batch = stack([self._columns(sequences[place]) for place in places], 1)
+            yield ReplayBatch(
+                observation=join_observation(batch),
+                action=batch["action"],
+                reward=batch["reward"],
+                num_steps=batch["num_steps"].clamp(min=1),
+                terminated=batch["terminated"],
+                next_observation=join_observation(batch, "next_observation"),
+                weight=torch.ones_like(batch["mask"]),
+                mask=batch["mask"],
+                key=batch["key"][0],
+                start=SequenceStart(
+                    state={name: state[0] for name, state in below("state/", batch).items()},
+                    burn_in=join_observation(below("burn_in/", batch)),
+                    action=batch["done"],
+                    episode_start=batch["episode_start"],
+                ),
+                extras=below("extras/", batch),
+            )
+
+    def _sequence(self, env: int, episode: list[Row], start: int) -> ReferenceSequence:
+        end = min(start + self.learned, len(episode))
+        return ReferenceSequence(
+            env,
+            episode[max(start - self.burn_in, 0) : start],
+            episode[start:end],
+            [
+                self._transition(env, episode[step : step + self.n_step])
+                for step in range(start, end)
+            ],
+            episode[end : end + self.n_step - 1],
+        )
+
+    def _columns(self, sequence: ReferenceSequence) -> Columns:
+        """Lay a sequence out in time: each column with as many rows as a batch has."""
+        rows = [*sequence.rows, *sequence.following]
+        seen = [_observation(row.columns) for row in rows] + [rows[-1].successor]
+        ahead = _padded(seen, self.learned + self.n_step)
+        columns = {name: column[: self.learned] for name, column in ahead.items()}
+        columns |= {f"next_{name}": column[self.learned :] for name, column in ahead.items()}
+        columns |= {
+            name: column
+            for name, column in _padded(sequence.windows, self.learned).items()
+            if "observation" not in name
+        }
+        columns["mask"] = torch.zeros(self.learned)
+        columns["mask"][: len(sequence.rows)] = 1.0
+        missing = self.burn_in - len(sequence.burn_in)
+        before = [_observation(row.columns) for row in sequence.burn_in]
+        burn_in = _padded(before[::-1] or seen[:1], self.burn_in)
+        for name, column in burn_in.items():
+            columns[f"burn_in/{name}"] = column.flip(0) if before else torch.zeros_like(column)
+        done = _padded(_actions(rows), self.learned + self.n_step - 1)["action"]
+        columns["done"] = torch.cat([done.new_zeros(missing, *done.shape[1:]), done])
+        if sequence.burn_in:
+            warm_up = stack(_actions(sequence.burn_in), 0)["action"]
+            columns["done"] = torch.cat([columns["done"][:missing], warm_up, done])
+        first = (sequence.burn_in or sequence.rows)[0]
+        columns["episode_start"] = torch.zeros(self.burn_in + 1, dtype=torch.bool)
+        columns["episode_start"][missing] = bool(missing or first.columns["episode_start"])
+        for name, state in below("state/", first.columns).items():
+            columns[f"state/{name}"] = (state if not missing else torch.zeros_like(state))[None]
+        return columns
+
+
+def check_sequences(
+    batch: ReplayBatch, oracle: ReferenceSequenceStorage, *, oldest: int = 0
+) -> list[ReferenceSequence]:
+    """Assert that samples are exactly the oracle's sequences with the same first actions.
+
+    Rows that count are compared bit for bit. Those that pad may hold anything, and so may the
+    state before an episode begins.
+
+    Args:
+        batch: of sequences, of which no two that are stored have the same first action.
+        oracle: got the same data, and has not forgotten any since; it cuts sequences alike.
+        oldest: no sequence may begin earlier, in rows inserted before it.
+
+    Returns:
+        Which of ``oracle.sequences()`` the samples are.
+    """
+    start = batch.start
+    assert start is not None, "a batch of sequences needs its start"
+    known = {_known_by(each.rows[0].columns["action"]): each for each in oracle.sequences()}
+    learned, burn_in = oracle.learned, oracle.burn_in
+    assert batch.mask.shape == batch.action.shape[:2] == (learned, len(batch.key))
+    assert start.episode_start.shape == (burn_in + 1, len(batch.key))
+    assert len(start.action) == burn_in + learned + oracle.n_step - 1
+    observation, after, before = map(
+        _by_column, (batch.observation, batch.next_observation, start.burn_in)
+    )
+    found: list[ReferenceSequence] = []
+    checked: set[tuple[float, ...]] = set()
+    for n in range(len(batch.key)):
+        name = _known_by(batch.action[0, n])
+        assert name in known, f"no sequence begins with action {name}"
+        sequence = known[name]
+        found.append(sequence)
+        if name in checked:  # once is enough, of whichever comes first
+            continue
+        checked.add(name)
+        length = len(sequence.rows)
+        assert sequence.rows[0].step >= oldest, f"the sequence of action {name} is too old"
+        counts = [1.0] * length + [0.0] * (learned - length)
+        assert batch.mask[:, n].tolist() == counts, f"mask of the sequence of action {name}"
+        for step, window in enumerate(sequence.windows):
+            drawn = {
+                "action": batch.action,
+                "reward": batch.reward,
+                "num_steps": batch.num_steps,
+                "terminated": batch.terminated,
+                **{f"extras/{key}": column for key, column in batch.extras.items()},
+                **observation,
+            }
+            follows = step + int(window["num_steps"])
+            for key, column in drawn.items():
+                _check(f"{key} {step} of action {name}", column[step, n], window[key])
+            for key in observation:
+                later = after[key][follows - learned, n] if follows >= learned else None
+                seen = observation[key][follows, n] if later is None else later
+                _check(f"{key} after {step} of action {name}", seen, window[f"next_{key}"])
+        missing = burn_in - len(sequence.burn_in)
+        for step, row in enumerate(sequence.burn_in, start=missing):
+            for key, column in before.items():
+                _check(f"burn-in {step} of action {name}", column[step, n], row.columns[key])
+        rows = [*sequence.burn_in, *sequence.rows, *sequence.following]
+        for step, row in enumerate(rows, start=missing):
+            action = row.columns["action"]
+            _check(f"what was done {step} rows into {name}", start.action[step, n], action)
+        first = rows[0].columns
+        begins = [bool(missing or first["episode_start"])] + [False] * (burn_in - missing)
+        assert start.episode_start[missing:, n].tolist() == begins, f"start of action {name}"
+        states = below("state/", first)
+        assert sorted(states) == sorted(start.state)
+        for key, state in states.items():
+            if not begins[0]:
+                _check(f"state of action {name}", start.state[key][n], state)
+    return found
+
+
+def _observation(columns: Mapping[str, Tensor]) -> Columns:
+    return {name: value for name, value in columns.items() if name.startswith("observation")}
+
+
+def _actions(rows: list[Row]) -> list[Columns]:
+    return [{"action": row.columns["action"]} for row in rows]
+
+
+def _padded(rows: list[Columns], length: int) -> Columns:
+    """Stack rows to columns of a given length, with zeros at the end."""
+    columns = {}
+    for name, column in stack(rows, 0).items():
+        columns[name] = column.new_zeros(length, *column.shape[1:])
+        columns[name][: len(column)] = column[:length]
+    return columns
+
+
+def _by_column(observation: object) -> Columns:
+    if isinstance(observation, Tensor):
+        return {"observation": observation}
+    assert isinstance(observation, Mapping)
+    return {f"observation/{key}": column for key, column in observation.items()}
+
+
+def _known_by(action: Tensor) -> tuple[float, ...]:
+    return tuple(action.flatten().tolist())
+
+
+def _check(what: str, drawn: Tensor, expected: Tensor) -> None:
+    assert drawn.dtype == expected.dtype, f"{what}: {drawn.dtype}; expected {expected.dtype}"
+    assert torch.equal(drawn, expected), f"{what}: {drawn.tolist()}; expected {expected.tolist()}"

@@ -1,0 +1,133 @@
+"""What the options of a replay buffer mean, and whether they can be met."""
+
+from pathlib import Path
+
+import torch
+
+from rl_core.errors import ConfigError, DeviceError
+from rl_storages.prioritized import PrioritizedConfig
+from rl_storages.sequences import SequenceConfig
+
+_MAX_FRAMES = 255
+"""Frames in a stack, at most: their depths are bytes."""
+
+
+def check_counts(size: object, n_step: object, frame_stack: object) -> None:
+    """Refuse what is no number of transitions, steps or frames.
+
+    Raises:
+        ConfigError: unless all are whole numbers in range.
+    """
+    for name, value in (("size", size), ("n_step", n_step)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"storage.{name} must be at least 1, got {value!r}")
+    if frame_stack is None:
+        return
+    is_count = isinstance(frame_stack, int) and not isinstance(frame_stack, bool)
+    if not is_count or not 2 <= frame_stack <= _MAX_FRAMES:  # type: ignore[operator]  # a number
+        raise ConfigError(
+            f"storage.frame_stack must be from 2 to {_MAX_FRAMES}, got {frame_stack!r}; leave it "
+            "out where observations are no stacks of frames"
+        )
+
+
+def checked_count(name: str, value: int | None) -> int:
+    """Return how many batches are drawn, or how many transitions are in each.
+
+    Raises:
+        ConfigError: when it is missing, or below 1.
+    """
+    if value is None or value < 1:
+        raise ConfigError(
+            f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it draws "
+            "num_mini_batch batches of mini_batch_size transitions"
+        )
+    return value
+
+
+def check_combination(
+    prioritized: PrioritizedConfig | None,
+    sequences: SequenceConfig | None,
+    *,
+    relabels: bool,
+    has_function: bool,
+) -> None:
+    """Refuse options that would mean nothing without others.
+
+    Args:
+        prioritized: how to draw by priority.
+        sequences: which sequences to draw.
+        relabels: goals are relabelled in hindsight.
+        has_function: it is given how these are rewarded.
+
+    Raises:
+        ConfigError: when one of them lacks the other.
+    """
+    if sequences is None and prioritized is not None and prioritized.eta is not None:
+        raise ConfigError(
+            f"storage.prioritized.eta={prioritized.eta} is about sequences, and there are none; "
+            "set storage.sequences too, or leave eta out"
+        )
+    if has_function and not relabels:
+        raise ConfigError(
+            "her_function rewards relabelled goals, but none are; give storage.hindsight too"
+        )
+
+
+def rows_per_env(
+    size: int,
+    num_envs: int,
+    n_step: int,
+    sequences: SequenceConfig | None,
+    frame_stack: int | None,
+) -> int:
+    """Return how many rows each environment needs for its share of the transitions.
+
+    Raises:
+        ConfigError: when there would be no room for one window in each.
+    """
+    num_rows = -(-size // num_envs) + 1
+    if num_rows < n_step + 2:
+        raise ConfigError(
+            f"storage.size={size} is too small for {num_envs} environments and "
+            f"n_step={n_step}; it must be at least {n_step * num_envs + 1}"
+        )
+    older_frames = 0 if frame_stack is None else frame_stack - 1
+    return num_rows + older_frames + (0 if sequences is None else sequences.length - 1)
+
+
+def checked_device(name: str | None, default: torch.device) -> torch.device:
+    """Return where the data is kept.
+
+    Raises:
+        DeviceError: when it is not there.
+    """
+    if name is None:
+        return default
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceError(
+            f"storage.data_device={name!r} is not there: {error}; use 'cpu'"
+        ) from error
+    return device
+
+
+def checked_directory(name: str | None, device: torch.device) -> Path | None:
+    """Return where files are made that hold the data, if it is to be kept in files.
+
+    Raises:
+        ConfigError: when there is no such directory, or the data is to be on another device.
+    """
+    if name is None:
+        return None
+    directory = Path(name)
+    if not directory.is_dir():
+        raise ConfigError(f"storage.mmap_dir: {directory} is not an existing directory")
+    if device.type != "cpu":
+        raise ConfigError(
+            f"storage.mmap_dir keeps data in files, but it is to be on {device}; set "
+            "storage.data_device to 'cpu'"
+        )
+    return directory

@@ -1,0 +1,315 @@
+"""Stacks of frames, of which only the newest is stored."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation
+from torch import Tensor
+
+from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
+from rl_core import Trainer
+from rl_core.batch import ReplayBatch, Transition
+from rl_core.collector import Collector
+from rl_core.env import SyncVecEnv
+from rl_core.errors import ConfigError, DataError
+from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.testing.replay import (
+    RandomTransitionScript,
+    ReferenceReplayStorage,
+    ReplayStorageSuite,
+    check_transitions,
+)
+from rl_core.testing.stacks import STACKED_LIVES, StackedScript
+from rl_core.testing.stateful import check_same_state
+from rl_core.testing.storages import SCRIPTS, columns_of, seeded, stored
+from rl_core.testing.toy import ToyActor, ToyActorCritic
+from rl_core.testing.transitions import TransitionScript
+from rl_core.types import Array
+from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_storages import _columns as columns_module
+
+CPU = torch.device("cpu")
+ATARI = StorageSpec(
+    TensorSpec((4, 84, 84), torch.uint8), TensorSpec((), torch.int64), 1, {}, {}, CPU
+)
+SMALL = StorageSpec(TensorSpec((3, 1), torch.float32), TensorSpec((), torch.int64), 1, {}, {}, CPU)
+
+
+class TestFrameStacks(ReplayStorageSuite):
+    """The oracle stores every stack whole."""
+
+    lives: ClassVar[Mapping[str, RandomTransitionScript]] = {
+        name: STACKED_LIVES[name]
+        for name in ("same_step_dict_box", "same_step_seams", "next_step_recurrent")
+    }
+    scripts: ClassVar[Mapping[str, TransitionScript]] = {
+        name: StackedScript(
+            **{field: getattr(script, field) for field in TransitionScript.__dataclass_fields__}
+        )
+        for name, script in SCRIPTS.items()
+        if name in ("same_step", "next_step_dict_torch")
+    }
+    per_episode: ClassVar[int] = 3
+
+    def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
+        return ReplayBuffer(size, n_step=n_step, frame_stack=3)
+
+
+@pytest.mark.parametrize("life", STACKED_LIVES.values(), ids=STACKED_LIVES)
+@pytest.mark.parametrize("prioritized", [None, PrioritizedConfig()])
+def test_every_stack_is_what_was_given(
+    life: RandomTransitionScript, prioritized: PrioritizedConfig | None
+) -> None:
+    """In all lives, also after wrapping around several times, and with priorities."""
+    storage = ReplayBuffer(25 * life.num_envs, n_step=2, prioritized=prioritized, frame_stack=3)
+    oracle = ReferenceReplayStorage(30 * life.num_envs, n_step=2)
+    for each in (storage, oracle):
+        each.allocate(life.spec(), seeded())
+    for count, transition in enumerate(life.transitions(150)):
+        storage.insert_transition(transition)
+        oracle.insert_transition(transition)
+        if count % 10 == 0:
+            (batch,) = storage.generate_batches(1, 80)
+            check_transitions(batch, oracle)
+            storage.after_gradients(batch, {"td_error": batch.reward.sum(1)})
+
+
+def _stack(*frames: float) -> Array:
+    return np.array(frames, np.float32)[None, :, None]
+
+
+def _step(
+    now: Array,
+    after: Array,
+    *,
+    action: int,
+    start: bool = False,
+    terminated: bool = False,
+    final: Array | None = None,
+) -> Transition:
+    return Transition(
+        observation=now,
+        action=torch.tensor([action]),
+        reward=np.zeros(1, np.float32),
+        terminated=np.array([terminated]),
+        truncated=np.array([False]),
+        valid=np.array([True]),
+        episode_start=np.array([start]),
+        next_observation=after,
+        final_observation=final,
+        state={},
+        extras={},
+    )
+
+
+def _small(size: int = 20) -> ReplayBuffer:
+    storage = ReplayBuffer(size, frame_stack=3)
+    storage.allocate(SMALL, seeded())
+    return storage
+
+
+def _drawn(storage: ReplayBuffer) -> dict[int, tuple[list[float], list[float]]]:
+    """Return the stacks before and after each action."""
+    (batch,) = storage.generate_batches(1, 300)
+    assert isinstance(batch.observation, Tensor)
+    assert isinstance(batch.next_observation, Tensor)
+    now, after = batch.observation.flatten(1).tolist(), batch.next_observation.flatten(1).tolist()
+    return dict(zip(batch.action.tolist(), zip(now, after, strict=True), strict=True))
+
+
+def test_stacks_do_not_cross_an_episodes_start() -> None:
+    storage = _small()
+    for transition in (
+        _step(_stack(1, 1, 1), _stack(1, 1, 2), action=0, start=True),
+        _step(_stack(1, 1, 2), _stack(7, 7, 7), action=1, terminated=True, final=_stack(1, 2, 3)),
+        _step(_stack(7, 7, 7), _stack(7, 7, 8), action=2, start=True),
+    ):
+        storage.insert_transition(transition)
+    assert _drawn(storage) == {
+        0: ([1, 1, 1], [1, 1, 2]),
+        1: ([1, 1, 2], [1, 2, 3]),
+        2: ([7, 7, 7], [7, 7, 8]),
+    }
+    frames = storage.state_dict()["ring"]["columns"]["observation"]  # type: ignore[index, call-overload]
+    assert frames.flatten().tolist() == [1, 2, 3, 7, 8]  # type: ignore[union-attr]
+
+
+def test_zeros_before_an_episodes_start_take_one_row() -> None:
+    storage = _small()
+    storage.insert_transition(_step(_stack(0, 0, 1), _stack(0, 1, 2), action=0, start=True))
+    storage.insert_transition(_step(_stack(0, 1, 2), _stack(1, 2, 3), action=1))
+    assert _drawn(storage) == {0: ([0, 0, 1], [0, 1, 2]), 1: ([0, 1, 2], [1, 2, 3])}
+    frames = storage.state_dict()["ring"]["columns"]["observation"]  # type: ignore[index, call-overload]
+    assert frames.flatten().tolist() == [0, 1, 2, 3]  # type: ignore[union-attr]
+
+
+def test_rows_without_their_older_frames_are_not_drawn() -> None:
+    """Five transitions fit, and each of them has its whole stack; others are gone."""
+    storage = _small(size=5)
+    storage.insert_transition(_step(_stack(0, 0, 0), _stack(0, 0, 1), action=0, start=True))
+    for frame in range(1, 40):
+        now = _stack(max(frame - 2, 0), frame - 1, frame)
+        storage.insert_transition(_step(now, _stack(frame - 1, frame, frame + 1), action=frame))
+        drawn = _drawn(storage)
+        assert sorted(drawn) == list(range(max(frame - 4, 0), frame + 1))
+        for action, (before, after) in drawn.items():
+            assert before == [max(action - 2, 0), max(action - 1, 0), action]
+            assert after == [max(action - 1, 0), action, action + 1]
+
+
+@pytest.mark.parametrize(
+    ("after", "final", "field"),
+    [
+        (_stack(2, 1, 3), None, "next_observation"),
+        (_stack(5, 5, 5), _stack(1, 1, 3), "final_observation"),
+    ],
+)
+def test_what_is_no_stack_is_refused(after: Array, final: Array | None, field: str) -> None:
+    storage = _small()
+    storage.insert_transition(_step(_stack(1, 1, 1), _stack(1, 1, 2), action=0, start=True))
+    with pytest.raises(DataError, match=rf"transition\.{field}: in environments \[0\].*frame_sta"):
+        storage.insert_transition(
+            _step(_stack(1, 1, 2), after, action=1, terminated=final is not None, final=final)
+        )
+    assert len(storage) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "frame_stack"), [((84, 84, 4), 4), ((4,), 4), ((4, 84, 84), 3), ((), 2)]
+)
+def test_observations_without_stacks_are_refused(shape: tuple[int, ...], frame_stack: int) -> None:
+    spec = StorageSpec(TensorSpec(shape, torch.uint8), ATARI.action, 1, {}, {}, CPU)
+    with pytest.raises(ConfigError, match=rf"frame_stack={frame_stack} needs an observation whose"):
+        ReplayBuffer(20, frame_stack=frame_stack).allocate(spec, seeded())
+    leaves = {"a": TensorSpec((frame_stack, 2), torch.uint8), "b": TensorSpec(shape, torch.uint8)}
+    spec = StorageSpec(leaves, ATARI.action, 1, {}, {}, CPU)
+    with pytest.raises(ConfigError, match=r"needs an image \(rank 3 or 4\) of the dict"):
+        ReplayBuffer(20, frame_stack=frame_stack).allocate(spec, seeded())
+
+
+@pytest.mark.parametrize("frame_stack", [0, 1, True, 256, 2.0])
+def test_numbers_of_frames_out_of_range_are_refused(frame_stack: object) -> None:
+    with pytest.raises(ConfigError, match=r"frame_stack must be from 2 to 255"):
+        ReplayBuffer(20, frame_stack=frame_stack)  # type: ignore[arg-type]
+
+
+def test_a_million_stacks_take_one_frame_each() -> None:
+    storage = ReplayBuffer(1000, frame_stack=4)
+    storage.allocate(ATARI, seeded())
+    row = 84 * 84 + 8 + 4 + 1 + 1  # frame, action, reward, flags, depth
+    assert storage.nbytes == (1000 + 1 + 3) * row
+    assert storage.nbytes / 1004 * 1_000_004 <= 7.2e9
+
+
+def test_files_hold_what_memory_does(tmp_path: Path) -> None:
+    life = STACKED_LIVES["same_step_dict_box"]
+    in_memory = ReplayBuffer(150, n_step=3, frame_stack=3)
+    in_files = ReplayBuffer(150, n_step=3, frame_stack=3, mmap_dir=str(tmp_path))
+    for storage in (in_memory, in_files):
+        storage.allocate(life.spec(), seeded())
+        for transition in life.transitions(100):
+            storage.insert_transition(transition)
+    for theirs, ours in zip(
+        in_files.generate_batches(2, 32), in_memory.generate_batches(2, 32), strict=True
+    ):
+        check_same_state(columns_of(theirs), columns_of(ours))
+
+
+@pytest.mark.parametrize("name", ["same_step_seams", "next_step_recurrent"])
+def test_tensors_take_what_arrays_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on the CPU there are tensors only; here they are on the CPU all the same."""
+    life = STACKED_LIVES[name]
+    usual = columns_module._fast
+    storages = []
+    for host in (None, columns_module.HOST_COLUMNS):
+        if host:
+            monkeypatch.setattr(
+                columns_module,
+                "_fast",
+                lambda n, part, host=host: usual(n, part) if n in host else part,
+            )
+        storage = ReplayBuffer(60, n_step=2, frame_stack=3, sequences=SequenceConfig(length=6))
+        storage.allocate(life.spec(), seeded())
+        storages.append(storage)
+    for number, transition in enumerate(life.transitions(90)):
+        for storage in storages:
+            storage.insert_transition(transition)
+            if number == 40:
+                storage.insert_data_slice(storage.get_data_slice(3, 9))
+        check_same_state(stored(storages[1]), stored(storages[0]))
+    batches = [columns_of(next(storage.generate_batches(1, 32))) for storage in storages]
+    check_same_state(batches[1], batches[0])
+
+
+class _Fading(gymnasium.Env[Array, np.int64]):
+    """Each frame is as bright as the steps that were taken, in all three colours."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
+        self._brightness = 1
+        return self._frame(), {}
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, object]]:
+        self._brightness += 1
+        return self._frame(), 1.0, self._brightness == 8, False, {}
+
+    def _frame(self) -> Array:
+        return np.full((36, 36, 3), self._brightness, np.uint8)
+
+
+@pytest.mark.parametrize("keep_dim", [False, True])
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+def test_dqn_learns_from_stacks_of_gymnasiums_wrapper(padding: str, keep_dim: bool) -> None:
+    def make() -> gymnasium.Env[Array, np.int64]:
+        env = GrayscaleObservation(_Fading(), keep_dim=keep_dim)
+        return FrameStackObservation(env, 4, padding_type=padding)
+
+    envs = SyncVecEnv([make(), make()])
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(policy="greedy", num_critics=1, hidden_sizes=(8,), image_features=8),
+    )
+    convolution = next(p for name, p in actor.named_parameters() if "convolutions.0" in name)
+    assert convolution.shape[1] == 4
+    config = DQNConfig(update_after=20, update_every=10, mini_batch_size=8)
+    storage = ReplayBuffer(40, n_step=2, frame_stack=4)
+    Trainer(envs, DQN(actor, config), storage).train(total_steps=60)
+    (batch,) = storage.generate_batches(1, 200)
+    _check_brightness(batch, padding)
+
+
+def _check_brightness(batch: ReplayBatch, padding: str) -> None:
+    assert isinstance(batch.observation, Tensor)
+    assert isinstance(batch.next_observation, Tensor)
+    older = torch.tensor([3, 2, 1, 0])
+    first = 1 if padding == "reset" else 0
+    for stacks in (batch.observation, batch.next_observation):
+        newest = stacks[:, -1].flatten(1)[:, :1].int()
+        expected = (newest - older).clamp(min=first)
+        assert torch.equal(stacks.flatten(2)[:, :, 0].int(), expected)
+        assert int(newest.max()) <= 8
+
+
+def test_a_collector_brings_stacks() -> None:
+    """With its own resets from outside, which leave a cut."""
+    env = FrameStackObservation(GrayscaleObservation(_Fading()), 4)
+    envs = SyncVecEnv([env])
+    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+    collector = Collector(envs, ToyActorCritic(actor), generator=torch.Generator(), seed=0)
+    storage = ReplayBuffer(30, n_step=3, frame_stack=4)
+    storage.allocate(collector.storage_spec(), seeded())
+    for _ in range(12):
+        collector.collect(5, into=storage)
+        (batch,) = storage.generate_batches(1, 60)
+        _check_brightness(batch, "reset")
+        collector.reset()

@@ -1,0 +1,47 @@
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rl_core.testing.replay import RandomTransitionScript, SequenceReplaySuite
+from rl_core.testing.stacks import STACKED_LIVES, StackedScript
+from rl_core.testing.storages import SCRIPTS
+from rl_core.testing.transitions import TransitionScript
+from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+
+
+def _config(learned: int, burn_in: int) -> SequenceConfig:
+    length = learned + burn_in
+    config = SequenceConfig(length=length, overlap=(burn_in + 0.5) / length)
+    assert (config.learned, config.burn_in) == (learned, burn_in)
+    return config
+
+
+class TestSequences(SequenceReplaySuite):
+    def make_storage(self, *, size: int, n_step: int, learned: int, burn_in: int) -> ReplayBuffer:
+        return ReplayBuffer(size, n_step=n_step, sequences=_config(learned, burn_in))
+
+
+class TestPrioritizedSequencesOfStacks(SequenceReplaySuite):
+    """Nothing is learned here, so all priorities are the same, and draws merely stratified."""
+
+    lives: ClassVar[Mapping[str, RandomTransitionScript]] = {
+        name: STACKED_LIVES[name]
+        for name in ("same_step_seams", "next_step_recurrent", "disabled_seams")
+    }
+    scripts: ClassVar[Mapping[str, TransitionScript]] = {
+        "next_step_recurrent": StackedScript(
+            **{
+                field: getattr(SCRIPTS["next_step_recurrent"], field)
+                for field in TransitionScript.__dataclass_fields__
+            }
+        )
+    }
+    per_episode: ClassVar[int] = 3
+
+    def make_storage(self, *, size: int, n_step: int, learned: int, burn_in: int) -> ReplayBuffer:
+        return ReplayBuffer(
+            size,
+            n_step=n_step,
+            sequences=_config(learned, burn_in),
+            prioritized=PrioritizedConfig(),
+            frame_stack=3,
+        )
