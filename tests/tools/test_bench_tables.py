@@ -3,9 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bench.learning_table import learning_table, summarize
+from bench.measurement import Measurement
 from bench.plan import Key, PlanRow
 from bench.results import Record
-from bench.speed_table import Measurement, import_line, speed_table
+from bench.speed_table import import_line, speed_table
 
 ROW = PlanRow(
     algorithm="ppo",

@@ -6,7 +6,16 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-_LIBRARIES = ("torch", "stable-baselines3", "sbx-rl", "jax", "gymnasium", "mujoco", "numpy")
+_LIBRARIES = (
+    "torch",
+    "stable-baselines3",
+    "sbx-rl",
+    "jax",
+    "cpprb",
+    "gymnasium",
+    "mujoco",
+    "numpy",
+)
 
 
 def machine_line(threads: int) -> str:

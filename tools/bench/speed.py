@@ -6,7 +6,6 @@ meanwhile: two busy processes on two cores slow each other many times over.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,22 +14,31 @@ from typing import cast
 if __name__ == "__main__":  # run by path: make the package importable instead of its modules
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bench.child import ChildError, Json, run_child, termination_interrupts
+from bench.child import Json, run_child, termination_interrupts
 from bench.machine import machine_line
 from bench.markdown import write_block
-from bench.speed_table import Measurement, Round, import_line, speed_table
-from bench.workloads import SYSTEMS, WORKLOADS
+from bench.measurement import (
+    Figures,
+    Job,
+    Measurement,
+    measure_in_turn,
+    read_results,
+    write_results,
+)
+from bench.speed_table import import_line, speed_table
+from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
 _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results" / "speed.json"
 _PAGE = _HERE.parents[1] / "docs" / "pages" / "benchmarks.md"
 _IMPORT_REPETITIONS = 5
+_PRODUCT_SECONDS = 2.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     chosen = [name for name in WORKLOADS if not options.only or name in options.only]
-    results = _read(options.results)
+    results = read_results(options.results)
     status = 0
     try:
         with termination_interrupts():
@@ -38,12 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 threads = options.threads or WORKLOADS[name].threads
                 found = measure_workload(name, options.rounds, options.seconds, threads)
                 results[name] = found.as_dict()
-                if any(len(one) < len(WORKLOADS[name].systems) for one in found.rounds):
+                if not is_complete(name, found):
                     status = 1
-                _write(options.results, results)
+                write_results(options.results, results)
             if not options.table and not options.only:
                 results["import"] = measure_import()
-                _write(options.results, results)
+                write_results(options.results, results)
     except KeyboardInterrupt:
         print("stopped; the workloads that were measured to their end are kept", flush=True)
         return 130
@@ -56,29 +64,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure_workload(name: str, rounds: int, seconds: float, threads: int) -> Measurement:
     """Measure all systems of a workload, one after the other, round by round."""
     workload = WORKLOADS[name]
-    measured: list[Round] = []
-    for number in range(1, rounds + 1):
-        one: dict[str, Mapping[str, float]] = {}
-        for system in workload.systems:
-            payload: dict[str, Json] = {
-                "workload": name,
-                "system": system,
-                "seconds": seconds,
-                "threads": threads,
-            }
-            try:
-                figures = cast("dict[str, float]", run_child("speed", payload, threads))
-            except ChildError as error:
-                print(f"{name} round {number}: {SYSTEMS[system]} failed: {error}", flush=True)
-                continue
-            one[system] = figures
-            print(
-                f"{name} round {number}: {SYSTEMS[system]} {figures['rate']:,.0f} "
-                f"{workload.unit}, warm after {figures['warm_up_seconds']:.1f} s",
-                flush=True,
-            )
-        measured.append(one)
-    return Measurement(measured, seconds, machine_line(threads))
+    jobs = {
+        system: Job(
+            SYSTEMS[system],
+            "speed",
+            {"workload": name, "system": system, "seconds": seconds, "threads": threads},
+        )
+        for system in workload.systems
+    }
+    if workload.is_bound_by_products:
+        payload: dict[str, Json] = {"workload": name, "seconds": min(seconds, _PRODUCT_SECONDS)}
+        jobs[PRODUCTS] = Job("matrix products", "products", payload)
+
+    def describe(figures: Figures) -> str:
+        if "flops" in figures:
+            return f"{figures['mkl'] / 1e9:.0f} and {figures['onednn'] / 1e9:.0f} GFLOP/s"
+        warm = figures["warm_up_seconds"]
+        return f"{figures['rate']:,.0f} {workload.unit}, warm after {warm:.1f} s"
+
+    found = measure_in_turn(name, jobs, rounds, threads, describe)
+    return Measurement(found, seconds, machine_line(threads))
+
+
+def is_complete(name: str, measurement: Measurement) -> bool:
+    """Return whether nothing failed in any round of a workload."""
+    workload = WORKLOADS[name]
+    expected = len(workload.systems) + workload.is_bound_by_products
+    return all(len(one) == expected for one in measurement.rounds)
 
 
 def measure_import() -> dict[str, Json]:
@@ -98,19 +110,6 @@ def render(results: Mapping[str, Json]) -> str:
     if "import" in results:
         parts.append(import_line(cast("dict[str, list[float]]", results["import"])))
     return "\n\n".join(parts)
-
-
-def _read(path: Path) -> dict[str, Json]:
-    if not path.exists():
-        return {}
-    return cast("dict[str, Json]", json.loads(path.read_text(encoding="utf-8")))
-
-
-def _write(path: Path, results: Mapping[str, Json]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,63 +2,12 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias, cast
 
-from bench.child import Json
 from bench.markdown import table
-from bench.workloads import SYSTEMS, WORKLOADS
-
-Round: TypeAlias = Mapping[str, Mapping[str, float]]
-"""What one round measured: figures by name, by system; a system that failed is missing."""
+from bench.measurement import Measurement, Round, ratio_cell, settings_lines
+from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
 _PEERS = ("sb3", "sbx")
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """All rounds of a workload.
-
-    Attributes:
-        rounds: in the order in which they were made.
-        seconds: length of each measured span.
-        machine: what they were made on.
-    """
-
-    rounds: Sequence[Round]
-    seconds: float
-    machine: str
-
-    def as_dict(self) -> dict[str, Json]:
-        """Return plain data."""
-        rounds = [{name: dict(figures) for name, figures in one.items()} for one in self.rounds]
-        return {
-            "machine": self.machine,
-            "seconds": self.seconds,
-            "rounds": cast("list[Json]", rounds),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Json]) -> "Measurement":
-        """Read what `as_dict` returned."""
-        return cls(
-            rounds=cast("list[Round]", values["rounds"]),
-            seconds=cast("float", values["seconds"]),
-            machine=cast("str", values["machine"]),
-        )
-
-    def median(self, system: str, figure: str) -> float | None:
-        """Return the median over rounds of a figure; None when the system failed in all."""
-        values = [one[system][figure] for one in self.rounds if system in one]
-        return statistics.median(values) if values else None
-
-    def ratios(self, system: str, peer: str) -> list[float]:
-        """Return how many times faster a system was than a peer, round by round."""
-        return [
-            one[system]["rate"] / one[peer]["rate"]
-            for one in self.rounds
-            if system in one and peer in one
-        ]
 
 
 def speed_table(measurements: Mapping[str, Measurement]) -> str:
@@ -77,7 +26,9 @@ def speed_table(measurements: Mapping[str, Measurement]) -> str:
     header = ["workload", "system", "speed", "x SB3", "x SBX", "warm after", "peak memory"]
     known = {name: found for name, found in measurements.items() if name in WORKLOADS}
     titles = [f"- `{name}`: {WORKLOADS[name].title}" for name in WORKLOADS if name in known]
-    return "\n\n".join([table(header, rows, left=2), "\n".join(titles), _footer(known)])
+    limits = [_limit_line(name, found) for name, found in known.items() if _has_products(found)]
+    parts = [table(header, rows, left=2), "\n".join(titles), "\n".join(limits)]
+    return "\n\n".join(part for part in (*parts, settings_lines(known)) if part)
 
 
 def import_line(measured: Mapping[str, Sequence[float]]) -> str:
@@ -93,12 +44,44 @@ def import_line(measured: Mapping[str, Sequence[float]]) -> str:
     )
 
 
+def _has_products(measurement: Measurement) -> bool:
+    return any(PRODUCTS in one for one in measurement.rounds)
+
+
+def _limit_line(name: str, measurement: Measurement) -> str:
+    """Say how many gradient steps the machine's matrix products allow, and how many were made."""
+    rounds = [one for one in measurement.rounds if PRODUCTS in one]
+    flops, mkl, onednn = (
+        statistics.median(one[PRODUCTS][figure] for one in rounds)
+        for figure in ("flops", "mkl", "onednn")
+    )
+    limit = statistics.median(map(_limit, rounds))
+    shares = {
+        SYSTEMS[system]: [one[system]["rate"] / _limit(one) for one in rounds if system in one]
+        for system in WORKLOADS[name].systems
+    }
+    reached = ", ".join(
+        f"{title} {100.0 * statistics.median(each):.0f} %" for title, each in shares.items() if each
+    )
+    return (
+        f"Matrix-product limit of `{name}`: {flops / 1e6:.0f} MFLOP per gradient step, at "
+        f"{mkl / 1e9:.0f} GFLOP/s (MKL) or {onednn / 1e9:.0f} (oneDNN), the faster of which allows "
+        f"{limit:,.0f} steps/s. Reached: {reached}."
+    )
+
+
+def _limit(one: Round) -> float:
+    """Return the gradient steps per second that the matrix products of a round allow."""
+    found = one[PRODUCTS]
+    return max(found["mkl"], found["onednn"]) / found["flops"]
+
+
 def _row(name: str, system: str, measurement: Measurement, unit: str) -> list[str]:
     rate = measurement.median(system, "rate")
     warm = measurement.median(system, "warm_up_seconds")
     memory = measurement.median(system, "peak_memory_mb")
     is_ours = system not in _PEERS
-    ratios = [_ratio(measurement.ratios(system, peer)) if is_ours else "" for peer in _PEERS]
+    ratios = [ratio_cell(measurement.ratios(system, peer)) if is_ours else "" for peer in _PEERS]
     return [
         f"`{name}`",
         SYSTEMS[system],
@@ -107,19 +90,3 @@ def _row(name: str, system: str, measurement: Measurement, unit: str) -> list[st
         "-" if warm is None else f"{warm:.1f} s",
         "-" if memory is None else f"{memory:,.0f} MB",
     ]
-
-
-def _ratio(ratios: Sequence[float]) -> str:
-    if not ratios:
-        return "-"
-    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    return f"**{statistics.median(ratios):.2f}** ({each})"
-
-
-def _footer(measurements: Mapping[str, Measurement]) -> str:
-    by_setting: dict[str, list[str]] = {}
-    for name, found in measurements.items():
-        rounds = "one round" if len(found.rounds) == 1 else f"{len(found.rounds)} rounds"
-        setting = f"medians of {rounds} of {found.seconds:g} s on {found.machine}."
-        by_setting.setdefault(setting, []).append(f"`{name}`")
-    return "\n".join(f"{', '.join(names)}: {setting}" for setting, names in by_setting.items())

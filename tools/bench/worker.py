@@ -61,6 +61,36 @@ def measure_import(payload: Mapping[str, Json]) -> dict[str, Json]:
     return {"torch": between - start, "rl_core": end - between}
 
 
+def measure_products(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Measure the machine's matrix products, and count those of a gradient step."""
+    from bench import products
+
+    workload = WORKLOADS[cast("str", payload["workload"])]
+    return {**products.measure(workload, cast("float", payload["seconds"]))}
+
+
+def measure_replay(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Measure one system's replay buffer in one operation."""
+    from bench import replay_run
+
+    return {
+        **replay_run.measure(
+            cast("str", payload["operation"]),
+            cast("str", payload["system"]),
+            cast("int", payload["size"]),
+            cast("float", payload["seconds"]),
+        )
+    }
+
+
+def measure_replay_bytes(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Ask one system's replay buffer for the bytes of its data."""
+    from bench import replay_run
+
+    data, system = cast("str", payload["data"]), cast("str", payload["system"])
+    return {"bytes": replay_run.count_bytes(data, system, cast("int", payload["size"]))}
+
+
 def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Carry out one run of a plan."""
     run = Run.from_dict(payload)
@@ -89,6 +119,9 @@ def _end_with_parent() -> None:
 _TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {
     "speed": measure_speed,
     "import": measure_import,
+    "products": measure_products,
+    "replay": measure_replay,
+    "replay-bytes": measure_replay_bytes,
     "learn": learn,
     "clone": clone,
 }

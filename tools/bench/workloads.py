@@ -12,6 +12,9 @@ SYSTEMS: Mapping[str, str] = {
 }
 """What is measured, in the order of a round; a title for each."""
 
+PRODUCTS = "products"
+"""What a round has beside the systems: the machine's matrix products."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PPOSettings:
@@ -101,6 +104,11 @@ class Workload:
     unit: str = "steps/s"
     threads: int = 1
     warm_up_marks: int = 3
+
+    @property
+    def is_bound_by_products(self) -> bool:
+        """Whether most of its time could go into matrix products, so that they are a limit."""
+        return isinstance(self.settings, ReplaySettings) and self.settings.algorithm != "dqn"
 
 
 WORKLOADS: Mapping[str, Workload] = {

@@ -1,0 +1,141 @@
+"""What was measured of several systems in turn, and the files it is kept in."""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from bench.child import ChildError, Json, run_child
+
+Figures: TypeAlias = Mapping[str, float]
+"""What one process measured, by name."""
+
+Round: TypeAlias = Mapping[str, Figures]
+"""What one round measured, by system; a system that failed is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How a system is measured.
+
+    Attributes:
+        title: for messages.
+        task: of `worker.py`; it answers figures.
+        payload: its arguments.
+    """
+
+    title: str
+    task: str
+    payload: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All rounds of a comparison.
+
+    Attributes:
+        rounds: in the order in which they were made.
+        seconds: length of each measured span.
+        machine: what they were made on.
+    """
+
+    rounds: Sequence[Round]
+    seconds: float
+    machine: str
+
+    def as_dict(self) -> dict[str, Json]:
+        """Return plain data."""
+        rounds = [{name: dict(figures) for name, figures in one.items()} for one in self.rounds]
+        return {
+            "machine": self.machine,
+            "seconds": self.seconds,
+            "rounds": cast("list[Json]", rounds),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Json]) -> "Measurement":
+        """Read what `as_dict` returned."""
+        return cls(
+            rounds=cast("list[Round]", values["rounds"]),
+            seconds=cast("float", values["seconds"]),
+            machine=cast("str", values["machine"]),
+        )
+
+    def median(self, system: str, figure: str) -> float | None:
+        """Return the median over rounds of a figure; None when the system failed in all."""
+        values = [one[system][figure] for one in self.rounds if system in one]
+        return statistics.median(values) if values else None
+
+    def ratios(self, system: str, peer: str) -> list[float]:
+        """Return how many times faster a system was than a peer, round by round."""
+        return [
+            one[system]["rate"] / one[peer]["rate"]
+            for one in self.rounds
+            if system in one and peer in one
+        ]
+
+
+def measure_in_turn(
+    name: str,
+    jobs: Mapping[str, Job],
+    rounds: int,
+    threads: int,
+    describe: Callable[[Figures], str],
+) -> list[Round]:
+    """Measure systems one after the other, round by round, each in a fresh process.
+
+    Args:
+        name: of what is compared, for messages.
+        jobs: by system, in the order of a round.
+        rounds: how many.
+        threads: of every system.
+        describe: put a system's figures in words.
+    """
+    measured: list[Round] = []
+    for number in range(1, rounds + 1):
+        one: dict[str, Figures] = {}
+        for system, job in jobs.items():
+            try:
+                figures = cast("Figures", run_child(job.task, job.payload, threads))
+            except ChildError as error:
+                print(f"{name} round {number}: {job.title} failed: {error}", flush=True)
+                continue
+            one[system] = figures
+            print(f"{name} round {number}: {job.title} {describe(figures)}", flush=True)
+        measured.append(one)
+    return measured
+
+
+def ratio_cell(ratios: Sequence[float]) -> str:
+    """Render the median of ratios, and those of each round."""
+    if not ratios:
+        return "-"
+    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return f"**{statistics.median(ratios):.2f}** ({each})"
+
+
+def settings_lines(measurements: Mapping[str, Measurement]) -> str:
+    """Say how and on what was measured, with one line for all that have this in common."""
+    by_setting: dict[str, list[str]] = {}
+    for name, found in measurements.items():
+        rounds = "one round" if len(found.rounds) == 1 else f"{len(found.rounds)} rounds"
+        setting = f"medians of {rounds} of {found.seconds:g} s on {found.machine}."
+        by_setting.setdefault(setting, []).append(f"`{name}`")
+    return "\n".join(f"{', '.join(names)}: {setting}" for setting, names in by_setting.items())
+
+
+def read_results(path: Path) -> dict[str, Json]:
+    """Read what `write_results` wrote; nothing where there is no file."""
+    if not path.exists():
+        return {}
+    return cast("dict[str, Json]", json.loads(path.read_text(encoding="utf-8")))
+
+
+def write_results(path: Path, results: Mapping[str, Json]) -> None:
+    """Write results to a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)

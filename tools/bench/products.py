@@ -1,0 +1,144 @@
+r"""What the matrix products of a gradient step take at least, and how fast a machine makes them.
+
+A network with layers of $n_0, n_1, \dots, n_L$ units takes, for N samples,
+
+(1) $F = 2 N \sum_i n_{i-1} n_i$ operations forwards,
+
+(2) F for the gradient of its weights,
+
+(3) $F$ for the gradient of its input, or $F - 2 N n_0 n_1$ where it ends at the first layer.
+
+A step of TD3 or SAC with two critics Q and a policy π is the sum of
+
+(4) the target: π and both Q forwards;
+
+(5) the critics: both Q forwards, (2), and (3) up to the first layer;
+
+(6) the policy: π forwards, (2), and (3) up to the first layer; and forwards and (3) of the one Q
+    (TD3) or both (SAC) that judge its actions. In TD3 this comes every second step.
+
+That counts what the equations need, whatever a system computes beside it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from bench.workloads import ReplaySettings, Workload
+
+_SIZE = 256
+_PER_CHUNK = 50
+_POLICY_DELAY = 2
+_NUM_CRITICS = 2
+
+
+def measure(workload: Workload, seconds: float) -> dict[str, float]:
+    """Count the operations of a step, and measure those per second.
+
+    Args:
+        workload: whose steps are counted.
+        seconds: to measure each library for.
+
+    Returns:
+        ``flops`` of a step; ``mkl`` and ``onednn``, operations per second.
+    """
+    settings = workload.settings
+    assert isinstance(settings, ReplaySettings)
+    env = gymnasium.make(workload.env)
+    observation, action = env.observation_space, env.action_space
+    env.close()
+    assert isinstance(observation, spaces.Box)
+    assert isinstance(action, spaces.Box)
+    flops = flops_per_step(settings, observation.shape[0], action.shape[0])
+    return {"flops": float(flops), **products_per_second(seconds)}
+
+
+def flops_per_step(settings: ReplaySettings, observation_size: int, action_size: int) -> float:
+    """Count the floating-point operations of a gradient step's matrix products, on average.
+
+    Args:
+        settings: of TD3 or SAC.
+        observation_size: numbers in an observation.
+        action_size: numbers in an action.
+
+    Returns:
+        The sum of (4) to (6).
+    """
+    assert settings.algorithm != "dqn"
+    is_sac = settings.algorithm == "sac"
+    outputs = 2 * action_size if is_sac else action_size  # SAC's policy has a deviation, too
+    policy_sizes = (observation_size, *settings.hidden_sizes, outputs)
+    critic_sizes = (observation_size + action_size, *settings.hidden_sizes, 1)
+    samples = settings.mini_batch_size
+    policy, critic = _forward(policy_sizes, samples), _forward(critic_sizes, samples)
+    policy_first, critic_first = (_forward(s[:2], samples) for s in (policy_sizes, critic_sizes))
+
+    target = policy + _NUM_CRITICS * critic
+    critics = _NUM_CRITICS * (3 * critic - critic_first)
+    num_judges = _NUM_CRITICS if is_sac else 1
+    improvement = 3 * policy - policy_first + num_judges * 2 * critic
+    return target + critics + improvement / (1 if is_sac else _POLICY_DELAY)
+
+
+def products_per_second(seconds: float) -> dict[str, float]:
+    """Measure products of 256x256 by 256x256 in float32, by both libraries that PyTorch has.
+
+    Args:
+        seconds: for each.
+
+    Returns:
+        Floating-point operations per second by library.
+    """
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(_SIZE, _SIZE, generator=generator) for _ in range(2))
+    result = torch.empty(_SIZE, _SIZE)
+
+    def by_mkl() -> Tensor:
+        return torch.mm(a, b, out=result)
+
+    def by_onednn() -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+        return product
+
+    return {
+        "mkl": 2.0 * _SIZE**3 * calls_per_second(by_mkl, seconds),
+        "onednn": 2.0 * _SIZE**3 * calls_per_second(by_onednn, seconds),
+    }
+
+
+def calls_per_second(
+    call: Callable[[], object],
+    seconds: float,
+    warm_up: int = _PER_CHUNK,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Measure how often something can be done per second: the median over chunks of calls.
+
+    Args:
+        call: what to do.
+        seconds: shortest length of the measured span.
+        warm_up: calls before it.
+        clock: seconds from any origin.
+    """
+    for _ in range(warm_up):
+        call()
+    chunks: list[float] = []
+    start = before = clock()
+    while before - start < seconds or not chunks:
+        for _ in range(_PER_CHUNK):
+            call()
+        now = clock()
+        chunks.append(now - before)
+        before = now
+    return _PER_CHUNK / statistics.median(chunks)
+
+
+def _forward(sizes: tuple[int, ...], samples: int) -> int:
+    """Eq. (1)."""
+    return 2 * samples * sum(before * after for before, after in pairwise(sizes))
