@@ -164,14 +164,18 @@ class SequenceGather:
 
     def _start(self, read: Segments) -> SequenceStart:
         """Begin with the stored state; with none where the episode began during the burn-in."""
-        size = len(read.warm_up)
+        ring, size = self._ring, len(read.warm_up)
         is_whole = read.warm_up == self._burn_in
-        begins = (self._ring.flags.take(read.slots[0]) & EPISODE_START) > 0
+        begins = (ring.flags.take(read.slots[0]) & EPISODE_START) > 0
         starts = np.zeros((self._burn_in + 1, size), dtype=np.bool_)
         starts[self._burn_in - read.warm_up, np.arange(size)] = ~is_whole | begins
-        device = self._ring.columns.device
+        device = ring.columns.device
         index = torch.from_numpy(read.slots[0]).to(device)
-        acted = read.slots[:-1]
+        step = np.arange(-self._burn_in, len(read.reward))[:, None]
+        acted = (
+            read.slots[self._burn_in] + step.clip(-read.warm_up, read.length - 1) * ring.num_envs
+        )
+        acted %= ring.num_slots
         action = self._copied["action"].index_select(0, torch.from_numpy(acted.ravel()).to(device))
         keep = torch.from_numpy(is_whole.astype(np.float32)).to(device).unsqueeze(1)
         return SequenceStart(
