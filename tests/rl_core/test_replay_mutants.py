@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_core.batch import ReplayBatch, RolloutBatch, Transition
+from rl_core.batch import ReplayBatch, RolloutBatch, Trajectory, Transition
 from rl_core.errors import CheckpointError, RLError
 from rl_core.storage import DataSlice
 from rl_core.testing._rows import Row
@@ -216,6 +216,26 @@ class TakesTheOldestOfALongSlice(ReferenceReplayStorage):
         super().insert_data_slice({k: column[: self._share()] for k, column in data.items()})
 
 
+class EndsTrajectoriesForGood(ReferenceReplayStorage):
+    def trajectories(self) -> Iterator[Trajectory]:
+        for trajectory in super().trajectories():
+            yield replace(trajectory, terminated=True)
+
+
+class SkipsLoneSteps(ReferenceReplayStorage):
+    def trajectories(self) -> Iterator[Trajectory]:
+        yield from (trajectory for trajectory in super().trajectories() if len(trajectory) > 1)
+
+
+class ForgetsWhatFollowed(ReferenceReplayStorage):
+    def trajectories(self) -> Iterator[Trajectory]:
+        for trajectory in super().trajectories():
+            whole = trajectory.observation
+            if isinstance(whole, Tensor):
+                whole = torch.cat((whole[:-1], whole[-2:-1]))
+            yield replace(trajectory, observation=whole)
+
+
 class KeepsARowAtAReset(ReferenceReplayStorage):
     def reset(self) -> None:
         last = [rows[-1:] for rows in self._rows]
@@ -311,6 +331,9 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (RunsSlicesTogether, "test_slices_bring_the_same_transitions"),
     (LosesFinalsInSlices, "test_slices_bring_the_same_transitions"),
     (TakesTheOldestOfALongSlice, "test_a_slice_may_fill_the_storage"),
+    (EndsTrajectoriesForGood, "test_trajectories_bring_the_same_transitions"),
+    (SkipsLoneSteps, "test_trajectories_bring_the_same_transitions"),
+    (ForgetsWhatFollowed, "test_trajectories_bring_the_same_transitions"),
     (KeepsARowAtAReset, "test_after_a_reset_nothing_older_is_drawn"),
     (ForgetsAfterAnUpdate, "test_an_update_forgets_nothing"),
     (TellsAllAgain, "test_new_observations_are_told_once"),
