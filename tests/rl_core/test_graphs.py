@@ -19,10 +19,19 @@ def _random(*shape: int) -> Tensor:
 WIDE, SQUARE, BIAS = _random(128, 96), _random(96, 96), _random(96)
 SMALL = _random(4, 3)
 
+
+def _both(*parts: Tensor) -> Tensor:
+    result = torch.addmm(*parts)
+    return result.relu() - 0.5 * result
+
+
 PRODUCTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], int]] = {
     "large": (lambda a, b: a @ b, (WIDE, SQUARE), 1),
     "large, transposed": (lambda a, b: a.t() @ (b @ a.t()).t(), (WIDE, SQUARE), 2),
     "large, with a bias": (torch.addmm, (BIAS, WIDE, SQUARE), 1),
+    "large, with a matrix for a bias": (torch.addmm, (WIDE, WIDE, SQUARE), 1),
+    "large, rectified": (lambda *parts: torch.addmm(*parts).relu(), (BIAS, WIDE, SQUARE), 1),
+    "large, rectified and not": (_both, (BIAS, WIDE, SQUARE), 1),
     "small": (lambda a, b: a @ b, (SMALL, SMALL.t().contiguous()), 0),
     "large ensemble": (torch.bmm, (_random(3, 128, 96), _random(3, 96, 80)), 3),
     "large ensemble, with biases": (

@@ -26,20 +26,29 @@ _LARGE = 1.5e6
 
 
 @torch.library.custom_op("rl_core::product", mutates_args=())
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply ``a (M, K)`` by the transpose of ``b (N, K)``."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+def product(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """Multiply ``a (M, K)`` by the transpose of ``b (N, K)``.
+
+    Args:
+        a: one factor.
+        b: the other.
+        bias: added to each row, shape `(N,)`.
+        activation: ``"none"`` or ``"relu"``, which comes last.
+    """
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, activation, [], "")
     return result
 
 
 @product.register_fake
-def _product_shape(a: Tensor, b: Tensor) -> Tensor:
+def _product_shape(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return a.new_empty(a.shape[0], b.shape[0])
 
 
 @register_lowering(torch.ops.rl_core.product.default, type_promotion_kind=None)
-def _lower_product(a: TensorBox, b: TensorBox) -> TensorBox:
-    call = LinearUnary.create(a, b, None, "none", [], "")  # type: ignore[no-untyped-call]  # torch leaves it untyped
+def _lower_product(
+    a: TensorBox, b: TensorBox, bias: TensorBox | None, activation: str
+) -> TensorBox:
+    call = LinearUnary.create(a, b, bias, activation, [], "")  # type: ignore[no-untyped-call]  # torch leaves it untyped
     result: TensorBox = TensorBox.create(call)
     return result
 
@@ -54,10 +63,7 @@ class ProductPass(CustomGraphPass):
             if rewrite is None or node.kwargs:
                 continue
             with graph.inserting_before(node):
-                result = rewrite(_Builder(graph), *node.args)
-            if result is not None:
-                node.replace_all_uses_with(result)
-                graph.erase_node(node)
+                rewrite(_Builder(graph), node)
 
     def uuid(self) -> Any:
         """Identify what the pass does, for the compiler's cache."""
@@ -93,13 +99,55 @@ def _is_large(a: fx.Node, b: fx.Node) -> bool:
     return 2.0 * rows * inner * _value(b).shape[-1] >= _LARGE
 
 
-def _mm(call: _Builder, a: fx.Node, b: fx.Node) -> fx.Node | None:
+def _product(
+    call: _Builder, a: fx.Node, b: fx.Node, bias: fx.Node | None = None, activation: str = "none"
+) -> fx.Node:
+    transposed = call(_aten.permute.default, b, [1, 0])
+    return call(torch.ops.rl_core.product.default, a, transposed, bias, activation)
+
+
+def _replace(node: fx.Node, result: fx.Node) -> None:
+    node.replace_all_uses_with(result)
+    node.graph.erase_node(node)
+
+
+def _mm(call: _Builder, node: fx.Node) -> None:
+    a, b = _nodes(node)
+    if _is_ours(a) and _is_large(a, b):
+        _replace(node, _product(call, a, b))
+
+
+def _addmm(call: _Builder, node: fx.Node) -> None:
+    bias, a, b = _nodes(node)
     if not (_is_ours(a) and _is_large(a, b)):
-        return None
-    return call(torch.ops.rl_core.product.default, a, call(_aten.permute.default, b, [1, 0]))
+        return
+    if _value(bias).dim() != 1:
+        _replace(node, call(_aten.add.Tensor, _product(call, a, b), bias))
+        return
+    users = list(node.users)
+    is_rectified = len(users) == 1 and users[0].target is _aten.relu.default
+    result = _product(call, a, b, bias, "relu" if is_rectified else "none")
+    if is_rectified:
+        _replace(users[0], result)
+        node.graph.erase_node(node)
+    else:
+        _replace(node, result)
 
 
-def _bmm(call: _Builder, a: fx.Node, b: fx.Node) -> fx.Node | None:
+def _bmm(call: _Builder, node: fx.Node) -> None:
+    result = _batched(call, *_nodes(node))
+    if result is not None:
+        _replace(node, result)
+
+
+def _baddbmm(call: _Builder, node: fx.Node) -> None:
+    bias, a, b = _nodes(node)
+    result = _batched(call, a, b)
+    if result is not None:
+        _replace(node, call(_aten.add.Tensor, result, bias))
+
+
+def _batched(call: _Builder, a: fx.Node, b: fx.Node) -> fx.Node | None:
     if _is_ours(a) and _value(b).shape[-1] == 1:
         row = call(_aten.permute.default, b, [0, 2, 1])
         return call(_aten.sum.dim_IntList, call(_aten.mul.Tensor, a, row), [-1], True)
@@ -107,26 +155,18 @@ def _bmm(call: _Builder, a: fx.Node, b: fx.Node) -> fx.Node | None:
         return None
     members = []
     for member in range(_value(a).shape[0]):
-        parts = (call(_aten.select.int, part, 0, member) for part in (a, b))
-        one = _mm(call, *parts)
-        assert one is not None
-        members.append(call(_aten.unsqueeze.default, one, 0))
+        own_a, own_b = (call(_aten.select.int, part, 0, member) for part in (a, b))
+        members.append(call(_aten.unsqueeze.default, _product(call, own_a, own_b), 0))
     return call(_aten.cat.default, members)
 
 
-def _added(
-    multiply: Callable[[_Builder, fx.Node, fx.Node], fx.Node | None],
-) -> Callable[..., fx.Node | None]:
-    def rewrite(call: _Builder, bias: fx.Node, a: fx.Node, b: fx.Node) -> fx.Node | None:
-        result = multiply(call, a, b)
-        return None if result is None else call(_aten.add.Tensor, result, bias)
-
-    return rewrite
+def _nodes(node: fx.Node) -> list[fx.Node]:
+    return [arg for arg in node.args if isinstance(arg, fx.Node)]
 
 
-_REWRITES: Mapping[Any, Callable[..., fx.Node | None]] = {
+_REWRITES: Mapping[Any, Callable[[_Builder, fx.Node], None]] = {
     _aten.mm.default: _mm,
+    _aten.addmm.default: _addmm,
     _aten.bmm.default: _bmm,
-    _aten.addmm.default: _added(_mm),
-    _aten.baddbmm.default: _added(_bmm),
+    _aten.baddbmm.default: _baddbmm,
 }

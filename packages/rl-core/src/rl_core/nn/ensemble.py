@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
@@ -41,7 +42,7 @@ class EnsembleMLP(nn.Module):
     """Independent multi-layer perceptrons whose layers are one batched product each.
 
     Two critics cost little more than one in this form, because small layers are bound by calls
-    and not by arithmetic.
+    and not by arithmetic. Graphs that are compiled for the CPU compute each member by itself.
 
     Args:
         num_members: how many networks, E.
@@ -100,11 +101,26 @@ class EnsembleMLP(nn.Module):
         else:
             batch = features.shape[:-1]
             x = features.reshape(1, -1, width).expand(self.num_members, -1, -1)
+        if torch.compiler.is_compiling() and x.device.type == "cpu":
+            # A graph has no calls to save, and fuses what belongs to one member.
+            y = torch.stack([self._member(number, own) for number, own in enumerate(x)])
+        else:
+            y = self._all_members(x)
+        return y.view(self.num_members, *batch, self.out_features)
+
+    def _all_members(self, x: Tensor) -> Tensor:
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight.mT)
             if k < self._num_activated:
                 x = self._activate(x)
-        return x.view(self.num_members, *batch, self.out_features)
+        return x
+
+    def _member(self, number: int, x: Tensor) -> Tensor:
+        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = F.linear(x, weight[number], bias[number, 0])
+            if k < self._num_activated:
+                x = self._activate(x)
+        return x
 
 
 def _orthogonal_weights(num_members: int, rows: int, columns: int, gain: float) -> nn.Parameter:
