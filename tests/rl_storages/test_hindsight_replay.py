@@ -3,18 +3,24 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.goals import GoalFunctions
 from rl_core.testing._rows import Row
-from rl_core.testing.replay import LIVES, RandomTransitionScript, ReferenceReplayStorage
+from rl_core.testing.replay import (
+    LIVES,
+    RandomTransitionScript,
+    ReferenceGoals,
+    ReferenceReplayStorage,
+    check_transitions,
+)
+from rl_core.testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy, scripted_reward
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.storages import columns_of, seeded
 from rl_core.types import Array
@@ -24,7 +30,6 @@ from rl_storages._flags import Mask
 from rl_storages._hindsight import NewGoals, Relabeller, Rewards
 from rl_storages._ring import Positions
 
-Strategy = Literal["final", "future", "episode", "random"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 ROWS = 30
@@ -37,20 +42,6 @@ ALL_LIVES = {
 }
 LIFE = ALL_LIVES["at_their_own_pace"]
 
-
-def _reward(achieved: Any, desired: Any, info: Mapping[str, object]) -> object:
-    """Tell from which goals it was computed."""
-    assert achieved.shape == desired.shape
-    return achieved[..., 0] * np.float32(0.25) - 1000.0 * desired[..., 0]
-
-
-def _ends(achieved: Any, desired: Any, info: Mapping[str, object]) -> object:
-    """Where the goal is reached, and now and then elsewhere."""
-    return (achieved == desired)[..., 0] | ((achieved + desired)[..., 0] % 11 == 0)
-
-
-WITH_ENDS = GoalFunctions(_reward, _ends)
-WITHOUT_ENDS = GoalFunctions(_reward)
 
 SAMPLERS: tuple[Mapping[str, Any], ...] = (
     {},
@@ -86,80 +77,28 @@ def _draw(storage: ReplayBuffer, size: int) -> ReplayBatch:
     return batch
 
 
-def _achieved(row: Row) -> float:
-    return float(row.successor["observation/achieved_goal"])
-
-
 def _allowed(strategy: Strategy, episode: list[Row], index: int) -> list[float]:
     """Return the goals that an episode's transition may get, the oldest first."""
     rows = {"final": episode[-1:], "future": episode[index:], "episode": episode}[strategy]
     return [_achieved(row) for row in rows]
 
 
+def _achieved(row: Row) -> float:
+    return float(row.successor["observation/achieved_goal"])
+
+
 def _check(
     batch: ReplayBatch, oracle: ReferenceReplayStorage, strategy: Strategy, functions: GoalFunctions
-) -> list[tuple[float, float | None]]:
+) -> list[float | None]:
     """Assert that every sample is what it must be with the goal that it has.
 
     Returns:
-        The action and the new goal of each sample, None where it has its own.
+        The new goal of each sample, None where it has its own.
     """
-    places = {
-        float(row.columns["action"].flatten()[0]): (episode, index)
-        for env in range(oracle.num_envs)
-        for episode in oracle.episodes(env)
-        for index, row in enumerate(episode)
-    }
-    everywhere = {_achieved(episode[index]) for episode, index in places.values()}
-    columns = columns_of(batch)
-    found: list[tuple[float, float | None]] = []
-    for sample in range(len(batch.action)):
-        drawn = {name: column[sample] for name, column in columns.items()}
-        action = float(drawn["action"].flatten()[0])
-        episode, index = places[action]
-        window = episode[index : index + oracle.n_step]
-        goal = float(drawn["observation/desired_goal"])
-        is_new = goal >= 0.0
-        found.append((action, goal if is_new else None))
-        if is_new:
-            among = everywhere if strategy == "random" else _allowed(strategy, episode, index)
-            assert goal in among, f"goal {goal} is not one of {among}"
-        expected = _expected(window, goal if is_new else None, functions, oracle.n_step)
-        for name, value in expected.items():
-            assert torch.equal(drawn[name], value), f"{name}: {drawn[name]}; expected {value}"
-    return found
-
-
-def _expected(
-    window: list[Row], goal: float | None, functions: GoalFunctions, n_step: int
-) -> dict[str, Tensor]:
-    """Go through a window step by step."""
-    rewards: list[float] = []
-    is_end = False
-    for row in window:
-        last = row
-        is_end = bool(row.columns["terminated"])
-        rewards.append(float(row.columns["reward"]))
-        if goal is None:
-            continue
-        pair = np.array([_achieved(row)], np.float32), np.array([goal], np.float32)
-        rewards[-1] = float(np.asarray(_reward(*pair, {}), np.float32))
-        if functions.compute_terminated is not None:
-            is_end = bool(_ends(*pair, {}))
-            if is_end:
-                break
-    own = {} if goal is None else {"desired_goal": torch.tensor([goal])}
-    padding = [0.0] * (n_step - len(rewards))
-    first, after = window[0].columns, last.successor
-    return {
-        "reward": torch.tensor(rewards + padding),
-        "num_steps": torch.tensor(len(rewards)),
-        "terminated": torch.tensor(is_end),
-        **{name: value for name, value in first.items() if name.startswith("observation/")},
-        **{f"next_{name}": value for name, value in after.items()},
-        **{f"observation/{name}": value for name, value in own.items()},
-        **{f"next_observation/{name}": value for name, value in own.items()},
-    }
+    goals = ReferenceGoals(strategy, functions)
+    check_transitions(batch, oracle, goals=goals)
+    assert isinstance(batch.observation, Mapping)
+    return [goals.new_goal(desired) for desired in batch.observation["desired_goal"]]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -214,7 +153,7 @@ def test_so_many_are_relabelled(k: float) -> None:
         storage.insert_transition(transition)
         oracle.insert_transition(transition)
     found = _check(_draw(storage, 2000), oracle, "future", WITH_ENDS)
-    share = sum(goal is not None for _, goal in found) / 2000
+    share = sum(goal is not None for goal in found) / 2000
     expected = k / (k + 1.0)
     assert abs(share - expected) <= 4.0 * (expected * (1.0 - expected) / 2000) ** 0.5
 
@@ -256,7 +195,7 @@ def test_a_running_episode_gives_what_it_has_achieved_so_far() -> None:
         oracle.insert_transition(transition)
         running = oracle.episodes(0)[-1]
         newest = [_achieved(running[-1])]
-        goals = {goal for _, goal in _check(_draw(storage, 40), oracle, "final", WITH_ENDS)}
+        goals = set(_check(_draw(storage, 40), oracle, "final", WITH_ENDS))
         grown += newest[0] in goals
     assert grown > 30
 
@@ -404,7 +343,7 @@ def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="both"):
         HindsightConfig(achieved_goal="desired_goal")
     with pytest.raises(ConfigError, match="hindsight"):
-        ReplayBuffer(her_function=_reward)
+        ReplayBuffer(her_function=scripted_reward)
 
 
 def test_the_users_function_wins() -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import torch
 
 from rl_core.errors import ConfigError, DeviceError
+from rl_core.goals import GoalFunction, GoalFunctions
+from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.sequences import SequenceConfig
 
@@ -31,34 +33,35 @@ def check_counts(size: object, n_step: object, frame_stack: object) -> None:
         )
 
 
-def checked_count(name: str, value: int | None) -> int:
-    """Return how many batches are drawn, or how many transitions are in each.
+def not_allocated() -> ConfigError:
+    """Say that there is no room yet."""
+    return ConfigError("the replay buffer is not allocated yet; a Trainer does it")
 
-    Raises:
-        ConfigError: when it is missing, or below 1.
-    """
-    if value is None or value < 1:
-        raise ConfigError(
-            f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it draws "
-            "num_mini_batch batches of mini_batch_size transitions"
-        )
-    return value
+
+def no_batches(num_mini_batch: int | None, mini_batch_size: int | None) -> ConfigError:
+    """Say that one of the numbers is missing, or below 1."""
+    name, value = "mini_batch_size", mini_batch_size
+    if not num_mini_batch or num_mini_batch < 1:
+        name, value = "num_mini_batch", num_mini_batch
+    return ConfigError(
+        f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it draws "
+        "num_mini_batch batches of mini_batch_size transitions"
+    )
 
 
 def check_combination(
     prioritized: PrioritizedConfig | None,
     sequences: SequenceConfig | None,
-    *,
-    relabels: bool,
-    has_function: bool,
+    hindsight: HindsightConfig | None,
+    her_function: GoalFunction | GoalFunctions | None,
 ) -> None:
     """Refuse options that would mean nothing without others.
 
     Args:
         prioritized: how to draw by priority.
         sequences: which sequences to draw.
-        relabels: goals are relabelled in hindsight.
-        has_function: it is given how these are rewarded.
+        hindsight: how to relabel goals.
+        her_function: how these are rewarded.
 
     Raises:
         ConfigError: when one of them lacks the other.
@@ -68,7 +71,7 @@ def check_combination(
             f"storage.prioritized.eta={prioritized.eta} is about sequences, and there are none; "
             "set storage.sequences too, or leave eta out"
         )
-    if has_function and not relabels:
+    if her_function is not None and hindsight is None:
         raise ConfigError(
             "her_function rewards relabelled goals, but none are; give storage.hindsight too"
         )

@@ -384,9 +384,8 @@ class ReplayRing:
 
     def _retire(self, positions: Positions) -> None:
         """Let rows `(B, ...)` not be drawn any more, because what they need is overwritten."""
-        if self._guard:
-            slots = (positions % self.num_rows) * self.num_envs + self._env[:, None]
-            self.flags[slots] &= self._kept
+        slots = (positions % self.num_rows) * self.num_envs + self._env[:, None]
+        self.flags[slots] &= self._kept
 
     def _differs_from_heads(self, observation: Rows) -> Mask:
         heads = self.slots(self.heads)
@@ -425,7 +424,8 @@ class ReplayRing:
         heads[envs] += 1
         self.flags[self.slots(heads)[envs]] = 0
         self._set_heads(heads)
-        self._retire((heads + self._guard)[:, None])
+        if self._guard:
+            self._retire((heads + self._guard)[:, None])
 
     def _write_heads(self, observation: Rows, envs: Positions | None = None) -> None:
         """Write some environments' rows of an observation to their heads; None writes all."""

@@ -28,9 +28,10 @@ from rl_storages._newest import NewestSampler
 from rl_storages._options import (
     check_combination,
     check_counts,
-    checked_count,
     checked_device,
     checked_directory,
+    no_batches,
+    not_allocated,
     rows_per_env,
 )
 from rl_storages._priorities import PrioritizedSampler
@@ -97,12 +98,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         mmap_dir: str | None = None,
     ) -> None:
         check_counts(size, n_step, frame_stack)
-        check_combination(
-            prioritized,
-            sequences,
-            relabels=hindsight is not None,
-            has_function=her_function is not None,
-        )
+        check_combination(prioritized, sequences, hindsight, her_function)
         self.size = size
         self.n_step = n_step
         self.prioritized = prioritized
@@ -207,7 +203,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
             DataError: when a column is missing, or has another shape or dtype than was allocated.
         """
         if self._spec is None:
-            raise self._not_allocated()
+            raise not_allocated()
         self._ring.insert(transition)
 
     def sample_indices(
@@ -227,9 +223,10 @@ class ReplayBuffer(Storage[ReplayBatch]):
             ConfigError: when one of the numbers is missing, or there is no transition yet.
         """
         self._allocated()
-        num_batches = checked_count("num_mini_batch", num_mini_batch)
-        size = checked_count("mini_batch_size", mini_batch_size)
-        yield from self._sampler.blocks(num_batches, -(-size // self._ring.learned))
+        if not num_mini_batch or not mini_batch_size or num_mini_batch < 1 or mini_batch_size < 1:
+            raise no_batches(num_mini_batch, mini_batch_size)
+        size = -(-mini_batch_size // self._ring.learned)
+        yield from self._sampler.blocks(num_mini_batch, size)
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
         """Make one batch per row of the block."""
@@ -360,8 +357,5 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
     def _allocated(self) -> StorageSpec:
         if self._spec is None:
-            raise self._not_allocated()
+            raise not_allocated()
         return self._spec
-
-    def _not_allocated(self) -> ConfigError:
-        return ConfigError("the replay buffer is not allocated yet; a Trainer does it")

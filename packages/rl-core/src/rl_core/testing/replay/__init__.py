@@ -2,6 +2,7 @@
 
 from rl_core.testing.replay.checks import check_transitions as check_transitions
 from rl_core.testing.replay.checks import must_hold as must_hold
+from rl_core.testing.replay.goals import ReferenceGoals as ReferenceGoals
 from rl_core.testing.replay.reference import ReferenceReplayStorage as ReferenceReplayStorage
 from rl_core.testing.replay.script import LIVES as LIVES
 from rl_core.testing.replay.script import RandomTransitionScript as RandomTransitionScript

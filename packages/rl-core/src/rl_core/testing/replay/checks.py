@@ -5,6 +5,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.testing._rows import stack
+from rl_core.testing.replay.goals import DESIRED_GOAL, ReferenceGoals
 from rl_core.testing.replay.reference import ReferenceReplayStorage
 from rl_core.testing.storages import columns_of
 
@@ -12,22 +13,34 @@ _ABOUT_THE_DRAW = ("weight", "mask", "key")
 """Columns of a batch that tell how a sample was drawn, not what happened."""
 
 
-def check_transitions(batch: ReplayBatch, oracle: ReferenceReplayStorage) -> list[int]:
+def check_transitions(
+    batch: ReplayBatch,
+    oracle: ReferenceReplayStorage,
+    *,
+    goals: ReferenceGoals | None = None,
+    oldest: int = 0,
+) -> list[int]:
     """Assert that samples are exactly the oracle's transitions with the same actions.
 
     All columns are compared, bit for bit, but ``weight``, ``mask`` and ``key``. Samples of mask 0
-    are left out. Works with any storage that changes nothing about a transition, however it draws.
+    are left out. Works with any storage that changes nothing about a transition but its goal,
+    however it draws.
 
     Args:
         batch: of transitions, of which no two that are stored have the same action.
         oracle: got the same data, and looks as many steps ahead.
+        goals: how samples were relabelled; None where none was.
+        oldest: what is drawn, and achieved, must not have been inserted earlier.
 
     Returns:
         Which of ``oracle.transitions()`` the samples are.
     """
     assert batch.start is None, "a batch of transitions has no sequence start"
-    transitions = oracle.transitions()
-    place_of = {_known_by(transition["action"]): i for i, transition in enumerate(transitions)}
+    known = oracle.places()
+    place_of = {
+        _known_by(episode[start].columns["action"]): i
+        for i, (_, episode, start) in enumerate(known)
+    }
     rows = batch.mask.nonzero().flatten()
     actions = [_known_by(action) for action in batch.action[rows]]
     for action in actions:
@@ -36,7 +49,20 @@ def check_transitions(batch: ReplayBatch, oracle: ReferenceReplayStorage) -> lis
     if not places:
         return []
     drawn = {name: column[rows] for name, column in columns_of(batch).items()}
-    expected = stack([transitions[place] for place in places], 0)
+    expected_of: dict[tuple[int, float | None], dict[str, Tensor]] = {}
+    samples: list[tuple[int, float | None]] = []
+    for sample, place in enumerate(places):
+        goal = None if goals is None else goals.new_goal(drawn[DESIRED_GOAL][sample])
+        samples.append((place, goal))
+        if (place, goal) in expected_of:
+            continue
+        env, episode, start = known[place]
+        assert episode[start].step >= oldest, f"action {actions[sample]} is too old"
+        if goals is not None and goal is not None:
+            goals.check_allowed(goal, known, place, oldest)
+            episode = goals.in_hindsight(episode, goal)
+        expected_of[place, goal] = oracle.transition(env, episode, start)
+    expected = stack([expected_of[sample] for sample in samples], 0)
     for name in _ABOUT_THE_DRAW:
         drawn.pop(name)
         expected.pop(name, None)

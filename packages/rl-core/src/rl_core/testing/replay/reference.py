@@ -105,8 +105,12 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
 
         In the order of environments, and each one's oldest first.
         """
+        return [self.transition(*place) for place in self.places()]
+
+    def places(self) -> list[tuple[int, list[Row], int]]:
+        """Return environment, episode, and place there, of every transition that can be drawn."""
         return [
-            self._transition(env, episode[start : start + self.n_step])
+            (env, episode, start)
             for env in range(self.num_envs)
             for episode in self.episodes(env)
             for start in range(len(episode))
@@ -125,6 +129,19 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
                     reward=columns["reward"],
                     terminated=bool(columns["terminated"][-1]),
                 )
+
+    def transition(self, env: int, episode: list[Row], start: int) -> dict[str, Tensor]:
+        """Return the columns that a batch has of a transition.
+
+        Its window ends with the first row that terminates, which need not be the episode's last
+        where goals were relabelled.
+        """
+        window = []
+        for row in episode[start : start + self.n_step]:
+            window.append(row)
+            if row.columns["terminated"]:
+                break
+        return self._transition(env, window)
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None

@@ -36,7 +36,8 @@ class RandomTransitionScript:
             their wrapper, and answer a final observation in every step.
         num_envs: how many environments.
         observation: one vector; one image; a dict of a vector, an image and a category; or a dict
-            with goals, of which those achieved are numbers of at least 0, and those desired below.
+            of a vector, an image and goals, of which those achieved are numbers of at least 0, and
+            those desired below.
         action: a category, or a vector.
         recurrent: there is a state ``memory``.
         extras: the acting step answers ``surprise``, a ``pair``, and a count of ``visits``.
@@ -65,7 +66,12 @@ class RandomTransitionScript:
             "vector": vector,
             "image": image,
             "dict": {"vector": vector, "camera/left": image, "category": category},
-            "goals": {"observation": vector, "achieved_goal": goal, "desired_goal": goal},
+            "goals": {
+                "observation": vector,
+                "camera": image,
+                "achieved_goal": goal,
+                "desired_goal": goal,
+            },
         }
         is_box = self.action == "box"
         extras = {
@@ -147,6 +153,7 @@ class RandomTransitionScript:
             goals = numbers[:, None].astype(np.float32)
             return {
                 "observation": vectors,
+                "camera": images,
                 "achieved_goal": self._array(goals),
                 "desired_goal": self._array(-1.0 - goals % np.float32(7.0)),
             }

@@ -10,6 +10,7 @@ from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.errors import ConfigError
 from rl_core.storage import join_observation
 from rl_core.testing._rows import Row, below, stack
+from rl_core.testing.replay.goals import DESIRED_GOAL, ReferenceGoals
 from rl_core.testing.replay.reference import ReferenceReplayStorage
 
 Columns = dict[str, Tensor]
@@ -70,7 +71,7 @@ class ReferenceSequenceStorage(ReferenceReplayStorage):
     def sequences(self) -> list[ReferenceSequence]:
         """Return every sequence that can be drawn, each environment's oldest first."""
         return [
-            self._sequence(env, episode, start)
+            self.sequence(env, episode, start)
             for env in range(self.num_envs)
             for episode in self.episodes(env)
             for start in range(0, len(episode), self.learned)
@@ -113,16 +114,14 @@ class ReferenceSequenceStorage(ReferenceReplayStorage):
                 extras=below("extras/", batch),
             )
 
-    def _sequence(self, env: int, episode: list[Row], start: int) -> ReferenceSequence:
+    def sequence(self, env: int, episode: list[Row], start: int) -> ReferenceSequence:
+        """Return the sequence that begins in a place of an episode."""
         end = min(start + self.learned, len(episode))
         return ReferenceSequence(
             env,
             episode[max(start - self.burn_in, 0) : start],
             episode[start:end],
-            [
-                self._transition(env, episode[step : step + self.n_step])
-                for step in range(start, end)
-            ],
+            [self.transition(env, episode, step) for step in range(start, end)],
             episode[end : end + self.n_step - 1],
         )
 
@@ -159,7 +158,11 @@ class ReferenceSequenceStorage(ReferenceReplayStorage):
 
 
 def check_sequences(
-    batch: ReplayBatch, oracle: ReferenceSequenceStorage, *, oldest: int = 0
+    batch: ReplayBatch,
+    oracle: ReferenceSequenceStorage,
+    *,
+    goals: ReferenceGoals | None = None,
+    oldest: int = 0,
 ) -> list[ReferenceSequence]:
     """Assert that samples are exactly the oracle's sequences with the same first actions.
 
@@ -169,68 +172,88 @@ def check_sequences(
     Args:
         batch: of sequences, of which no two that are stored have the same first action.
         oracle: got the same data, and has not forgotten any since; it cuts sequences alike.
-        oldest: no sequence may begin earlier, in rows inserted before it.
+        goals: how samples were relabelled, each with one goal for all its rows; None where none
+            was.
+        oldest: no sequence may begin earlier, in rows inserted before it, and no goal may have
+            been achieved earlier.
 
     Returns:
         Which of ``oracle.sequences()`` the samples are.
     """
     start = batch.start
     assert start is not None, "a batch of sequences needs its start"
-    known = {_known_by(each.rows[0].columns["action"]): each for each in oracle.sequences()}
-    learned, burn_in = oracle.learned, oracle.burn_in
-    assert batch.mask.shape == batch.action.shape[:2] == (learned, len(batch.key))
-    assert start.episode_start.shape == (burn_in + 1, len(batch.key))
-    assert len(start.action) == burn_in + learned + oracle.n_step - 1
-    observation, after, before = map(
-        _by_column, (batch.observation, batch.next_observation, start.burn_in)
-    )
+    places = oracle.places()
+    known = {
+        _known_by(episode[first].columns["action"]): i
+        for i, (_, episode, first) in enumerate(places)
+        if first % oracle.learned == 0
+    }
+    assert batch.mask.shape == batch.action.shape[:2] == (oracle.learned, len(batch.key))
+    assert start.episode_start.shape == (oracle.burn_in + 1, len(batch.key))
+    assert len(start.action) == oracle.burn_in + oracle.learned + oracle.n_step - 1
+    observation = _by_column(batch.observation)
+    sequence_of: dict[tuple[int, float | None], ReferenceSequence] = {}
     found: list[ReferenceSequence] = []
-    checked: set[tuple[float, ...]] = set()
     for n in range(len(batch.key)):
         name = _known_by(batch.action[0, n])
         assert name in known, f"no sequence begins with action {name}"
-        sequence = known[name]
-        found.append(sequence)
-        if name in checked:  # once is enough, of whichever comes first
-            continue
-        checked.add(name)
-        length = len(sequence.rows)
-        assert sequence.rows[0].step >= oldest, f"the sequence of action {name} is too old"
-        counts = [1.0] * length + [0.0] * (learned - length)
-        assert batch.mask[:, n].tolist() == counts, f"mask of the sequence of action {name}"
-        for step, window in enumerate(sequence.windows):
-            drawn = {
-                "action": batch.action,
-                "reward": batch.reward,
-                "num_steps": batch.num_steps,
-                "terminated": batch.terminated,
-                **{f"extras/{key}": column for key, column in batch.extras.items()},
-                **observation,
-            }
-            follows = step + int(window["num_steps"])
-            for key, column in drawn.items():
-                _check(f"{key} {step} of action {name}", column[step, n], window[key])
-            for key in observation:
-                later = after[key][follows - learned, n] if follows >= learned else None
-                seen = observation[key][follows, n] if later is None else later
-                _check(f"{key} after {step} of action {name}", seen, window[f"next_{key}"])
-        missing = burn_in - len(sequence.burn_in)
-        for step, row in enumerate(sequence.burn_in, start=missing):
-            for key, column in before.items():
-                _check(f"burn-in {step} of action {name}", column[step, n], row.columns[key])
-        rows = [*sequence.burn_in, *sequence.rows, *sequence.following]
-        for step, row in enumerate(rows, start=missing):
-            action = row.columns["action"]
-            _check(f"what was done {step} rows into {name}", start.action[step, n], action)
-        first = rows[0].columns
-        begins = [bool(missing or first["episode_start"])] + [False] * (burn_in - missing)
-        assert start.episode_start[missing:, n].tolist() == begins, f"start of action {name}"
-        states = below("state/", first)
-        assert sorted(states) == sorted(start.state)
-        for key, state in states.items():
-            if not begins[0]:
-                _check(f"state of action {name}", start.state[key][n], state)
+        place = known[name]
+        goal = None if goals is None else goals.new_goal(observation[DESIRED_GOAL][0, n])
+        if (place, goal) not in sequence_of:  # once is enough, of whichever comes first
+            env, episode, first = places[place]
+            assert episode[first].step >= oldest, f"the sequence of action {name} is too old"
+            if goals is not None and goal is not None:
+                goals.check_allowed(goal, places, place, oldest)
+                episode = goals.in_hindsight(episode, goal)
+            sequence_of[place, goal] = oracle.sequence(env, episode, first)
+            _check_sequence(batch, n, sequence_of[place, goal], f"action {name}, goal {goal}")
+        found.append(sequence_of[place, goal])
     return found
+
+
+def _check_sequence(batch: ReplayBatch, n: int, sequence: ReferenceSequence, name: str) -> None:
+    """Compare sample n with the sequence that it should be."""
+    start = batch.start
+    assert start is not None
+    observation, after, before = map(
+        _by_column, (batch.observation, batch.next_observation, start.burn_in)
+    )
+    drawn = {
+        "action": batch.action,
+        "reward": batch.reward,
+        "num_steps": batch.num_steps,
+        "terminated": batch.terminated,
+        **{f"extras/{key}": column for key, column in batch.extras.items()},
+        **observation,
+    }
+    learned, burn_in = len(batch.mask), len(start.episode_start) - 1
+    length = len(sequence.rows)
+    counts = [1.0] * length + [0.0] * (learned - length)
+    assert batch.mask[:, n].tolist() == counts, f"mask of {name}"
+    for step, window in enumerate(sequence.windows):
+        follows = step + int(window["num_steps"])
+        for key, column in drawn.items():
+            _check(f"{key} {step} of {name}", column[step, n], window[key])
+        for key in observation:
+            later = after[key][follows - learned, n] if follows >= learned else None
+            seen = observation[key][follows, n] if later is None else later
+            _check(f"{key} after {step} of {name}", seen, window[f"next_{key}"])
+    missing = burn_in - len(sequence.burn_in)
+    for step, row in enumerate(sequence.burn_in, start=missing):
+        for key, column in before.items():
+            _check(f"burn-in {step} of {name}", column[step, n], row.columns[key])
+    rows = [*sequence.burn_in, *sequence.rows, *sequence.following]
+    for step, row in enumerate(rows, start=missing):
+        done = row.columns["action"]
+        _check(f"what was done {step} rows into {name}", start.action[step, n], done)
+    first = rows[0].columns
+    begins = [bool(missing or first["episode_start"])] + [False] * (burn_in - missing)
+    assert start.episode_start[missing:, n].tolist() == begins, f"start of {name}"
+    states = below("state/", first)
+    assert sorted(states) == sorted(start.state)
+    for key, state in states.items():
+        if not begins[0]:
+            _check(f"state of {name}", start.state[key][n], state)
 
 
 def _observation(columns: Mapping[str, Tensor]) -> Columns:
