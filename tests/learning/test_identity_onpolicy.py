@@ -1,4 +1,4 @@
-"""PPO and A2C must solve tasks so small that anything else than a mistake solves them."""
+"""On-policy algorithms must solve tasks so small that anything else than a mistake solves them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,18 @@ import gymnasium
 import pytest
 import torch
 
-from rl_algos_onpolicy import A2C, PPO, A2CConfig, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_algos_onpolicy import (
+    A2C,
+    PPO,
+    TRPO,
+    VPG,
+    A2CConfig,
+    OnPolicyActor,
+    OnPolicyActorConfig,
+    PPOConfig,
+    TRPOConfig,
+    VPGConfig,
+)
 from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.nn.trunk import MemoryKind
@@ -60,13 +71,60 @@ def _a2c(gamma: float, num_steps: int, actor: OnPolicyActor) -> A2C:
     return A2C(actor, A2CConfig(policy_learning_rate=rate, value_learning_rate=rate, gamma=gamma))
 
 
+def _vpg(gamma: float, num_steps: int, actor: OnPolicyActor) -> VPG:
+    rate = 2e-2
+    return VPG(actor, VPGConfig(policy_learning_rate=rate, value_learning_rate=rate, gamma=gamma))
+
+
+def _reinforce(gamma: float, num_steps: int, actor: OnPolicyActor) -> VPG:
+    config = VPGConfig(policy_learning_rate=2e-2, value_learning_rate=None, gamma=gamma)
+    return VPG(actor, config)
+
+
+def _trpo(gamma: float, num_steps: int, actor: OnPolicyActor) -> TRPO:
+    size = 4 * num_steps
+    return TRPO(actor, TRPOConfig(max_kl=0.05, gamma=gamma, num_epochs=4, mini_batch_size=size))
+
+
+def _penalised_ppo(gamma: float, num_steps: int, actor: OnPolicyActor) -> PPO:
+    config = PPOConfig(
+        learning_rate=1e-2,
+        gamma=gamma,
+        num_epochs=4,
+        mini_batch_size=4 * num_steps,
+        surrogate="kl-penalty",
+        kl_target=0.05,
+    )
+    return PPO(actor, config)
+
+
 @pytest.mark.parametrize("kind", IDENTITY_SPACES)
 @pytest.mark.parametrize(
     ("make_algorithm", "num_steps", "total_steps"),
-    [(_ppo, 64, 5_120), (_a2c, 8, 8_000)],
-    ids=["ppo", "a2c"],
+    [(_ppo, 64, 5_120), (_a2c, 8, 8_000), (_trpo, 64, 12_288)],
+    ids=["ppo", "a2c", "trpo"],
 )
 def test_it_learns_to_answer_what_it_sees(
+    make_algorithm: MakeAlgorithm,
+    num_steps: int,
+    total_steps: int,
+    kind: str,
+) -> None:
+    make_env = partial(IdentityEnv, IDENTITY_SPACES[kind])
+    score = _train(
+        make_env, make_algorithm, gamma=0.0, num_steps=num_steps, total_steps=total_steps
+    )
+    task = make_env()
+    assert score > 0.95 * task.optimal_return > task.constant_return
+
+
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+@pytest.mark.parametrize(
+    ("make_algorithm", "num_steps", "total_steps"),
+    [(_vpg, 16, 12_800), (_reinforce, 16, 12_800), (_penalised_ppo, 64, 8_192)],
+    ids=["vpg", "reinforce", "ppo-penalty"],
+)
+def test_the_other_forms_learn_it_too(
     make_algorithm: MakeAlgorithm,
     num_steps: int,
     total_steps: int,

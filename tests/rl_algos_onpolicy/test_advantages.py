@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,8 +7,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
-from rl_algos_onpolicy.advantages import gae_columns
+from rl_algos_onpolicy.advantages import advantage_columns
 from rl_core.batch import Rollout
+from rl_core.nn.distributions import from_columns
 from rl_core.rollouts import evaluate_rollout
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -71,7 +74,7 @@ def test_termination_truncation_and_the_end_of_the_rollout_by_hand() -> None:
         finals={(0, 1): 8.0},
     )
     gamma, lambda_ = torch.tensor(0.5), torch.tensor(0.5)
-    columns, _ = gae_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
+    columns, _ = advantage_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
     last = 20.0 + 0.5 * 3.0 - 2.0  # 19.5
     expected = [
         [10.0 - 1.0, 10.0 + 0.5 * 8.0 - 1.0, 10.0 + 0.5 * 2.0 - 1.0 + 0.25 * last],
@@ -95,7 +98,7 @@ def test_a_row_that_only_resets_hands_nothing_on() -> None:
         start=[(2, 0)],
     )
     one = torch.tensor(1.0)
-    columns, metrics = gae_columns(_actor(), rollout, one, one, normalize_advantage=False)
+    columns, metrics = advantage_columns(_actor(), rollout, one, one, normalize_advantage=False)
     assert columns["advantage"][0].item() == pytest.approx(10.0 + 8.0 - 1.0)
     assert columns["advantage"][2].item() == pytest.approx(20.0 + 6.0 - 5.0)
     # targets 18 and 26, errors 17 and 21: 1 - 4 / 16
@@ -105,8 +108,8 @@ def test_a_row_that_only_resets_hands_nothing_on() -> None:
 def test_targets_belong_to_advantages_that_are_not_standardised() -> None:
     rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
     half = torch.tensor(0.5)
-    plain, _ = gae_columns(_actor(), rollout, half, half, normalize_advantage=False)
-    scaled, _ = gae_columns(_actor(), rollout, half, half, normalize_advantage=True)
+    plain, _ = advantage_columns(_actor(), rollout, half, half, normalize_advantage=False)
+    scaled, _ = advantage_columns(_actor(), rollout, half, half, normalize_advantage=True)
     assert torch.equal(scaled["value_target"], plain["value_target"])
     torch.testing.assert_close(scaled["advantage"], torch.tensor([[-1.0], [1.0]]))
 
@@ -114,7 +117,7 @@ def test_targets_belong_to_advantages_that_are_not_standardised() -> None:
 def test_a_lambda_of_one_is_the_complete_return() -> None:
     rollout = _rollout([[1.0], [2.0], [0.0]], [4.0], [[1.0], [1.0], [1.0]])
     gamma, lambda_ = torch.tensor(0.5), torch.tensor(1.0)
-    columns, _ = gae_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
+    columns, _ = advantage_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
     returns = [1 + 0.5 * (1 + 0.5 * (1 + 0.5 * 4)), 1 + 0.5 * (1 + 0.5 * 4), 1 + 0.5 * 4]
     torch.testing.assert_close(columns["value_target"].squeeze(-1), torch.tensor(returns))
 
@@ -145,3 +148,72 @@ def test_memory_is_carried_to_every_successor(memory: str) -> None:
     torch.testing.assert_close(values.value, torch.cat([first[:2], second[:1]]))
     torch.testing.assert_close(values.next_value, torch.cat([first[1:], second[1:]]))
     assert not values.value.requires_grad
+
+
+def test_without_a_value_function_nothing_is_bootstrapped() -> None:
+    rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
+    half, one = torch.tensor(0.5), torch.tensor(1.0)
+    columns, metrics = advantage_columns(
+        _actor(), rollout, half, one, normalize_advantage=False, has_value=False
+    )
+    assert columns["advantage"].squeeze(-1).tolist() == [20.0, 20.0]
+    assert not columns["value"].any()
+    assert metrics == {}
+
+
+def test_a_bonus_is_rewarded_before_advantages_are_estimated() -> None:
+    rollout = _rollout(
+        [[1.0], [2.0], [0.0]], [3.0], [[10.0], [20.0], [0.0]], terminated=[(1, 0)], invalid=[(2, 0)]
+    )
+    half, one = torch.tensor(0.5), torch.tensor(1.0)
+    columns, _ = advantage_columns(
+        _actor(),
+        rollout,
+        half,
+        one,
+        normalize_advantage=False,
+        estimator="return",
+        reward_bonus=lambda policy: 4.0 * torch.ones_like(policy.entropy()),
+    )
+    # a row that only resets earns nothing: it is worth what follows it
+    returns = [14.0 + 0.5 * 24.0, 24.0, 1.5]
+    assert columns["advantage"].squeeze(-1).tolist() == pytest.approx(returns)
+
+
+def test_advantages_are_standardised_before_they_are_shifted() -> None:
+    rollout = _rollout([[0.0], [0.0]], [0.0], [[10.0], [20.0]], terminated=[(0, 0), (1, 0)])
+    one = torch.tensor(1.0)
+    columns, _ = advantage_columns(
+        _actor(), rollout, one, one, normalize_advantage=True, positive_advantage=True
+    )
+    torch.testing.assert_close(columns["advantage"], torch.tensor([[0.0], [2.0]]))
+
+
+def test_the_behaviours_policy_is_kept_on_request() -> None:
+    rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
+    one = torch.tensor(1.0)
+    actor = _actor()
+    columns, _ = advantage_columns(
+        actor, rollout, one, one, normalize_advantage=False, keeps_policy=True
+    )
+    policy, _ = actor.distribution(rollout.observation, {})
+    again = from_columns(policy, columns)
+    assert torch.equal(again.kl_divergence(policy), torch.zeros(2, 1))
+    assert not any(column.requires_grad for column in columns.values())
+
+
+def test_the_kept_policy_does_not_follow_the_one_that_learns() -> None:
+    torch.manual_seed(0)
+    space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    actor = OnPolicyActor(NUMBER, space, OnPolicyActorConfig(hidden_sizes=()))
+    rollout = replace(
+        _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]]), action=torch.zeros(2, 1, 2)
+    )
+    one = torch.tensor(1.0)
+    columns, _ = advantage_columns(
+        actor, rollout, one, one, normalize_advantage=False, keeps_policy=True
+    )
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.add_(1.0)
+    assert columns["old_policy.log_std"].tolist() == [[[0.0, 0.0]], [[0.0, 0.0]]]

@@ -1,3 +1,4 @@
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,8 +13,11 @@ from torch import Tensor, nn
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_algos_onpolicy.ppo import (
     AdvantageNormalization,
+    adapted_penalty,
     clipped_surrogate_loss,
     clipped_value_loss,
+    kl_penalty_term,
+    surrogate_loss,
     value_loss,
 )
 from rl_core.addon import PolicyLossAddOn
@@ -348,3 +352,135 @@ def test_minibatches_are_given_by_number_or_by_size() -> None:
 def test_normalisation_is_a_known_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'minibatch'"):
         PPOConfig(normalize_advantage="mini_batch")  # type: ignore[arg-type]  # the mistake
+
+
+# Eq. (5) to (7): the other surrogates
+
+PENALTY = PPOConfig(learning_rate=1e-3, surrogate="kl-penalty")
+
+
+class TestPPOWithAPenalty(AlgorithmSuite):
+    def make_algorithm(self, seed: int) -> PPO:
+        torch.manual_seed(seed)
+        actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
+        return PPO(actor, PENALTY)
+
+
+class TestPlainPPO(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> PPO:
+        torch.manual_seed(seed)
+        actor = OnPolicyActor(VECTOR, spaces.Discrete(3), OnPolicyActorConfig(hidden_sizes=(8,)))
+        config = PPOConfig(
+            surrogate="plain",
+            advantage_estimator="vtrace",
+            value_target="return",
+            positive_advantage=True,
+            entropy_coef=0.01,
+            use_softplus_entropy=True,
+        )
+        return PPO(actor, config)
+
+
+def test_the_surrogate_without_a_bound_by_hand() -> None:
+    log_ratio = torch.tensor([1.5, 1.5, 0.5, 0.5]).log()
+    advantage = torch.tensor([2.0, -2.0, 2.0, -1.0])
+    assert surrogate_loss(log_ratio, advantage, ALL).item() == pytest.approx(-0.5 / 4.0)
+    mask = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    assert surrogate_loss(log_ratio, advantage, mask).item() == pytest.approx(-(3.0 + 1.0) / 2.0)
+
+
+def test_the_penalty_by_hand() -> None:
+    penalty, target = torch.tensor(3.0), torch.tensor(0.01)
+    near, far = torch.tensor(0.02), torch.tensor(0.12)
+    assert kl_penalty_term(near, penalty, target).item() == pytest.approx(0.06)
+    assert kl_penalty_term(far, penalty, target).item() == pytest.approx(0.36 + 50 * 0.1**2)
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"),
+    [(0.0066, 1.5), (0.0067, 3.0), (0.0149, 3.0), (0.0151, 6.0), (10.0, 6.0), (0.0, 1.5)],
+)
+def test_the_penalty_adapts_by_the_rule(kl: float, expected: float) -> None:
+    adapted = adapted_penalty(torch.tensor(3.0), torch.tensor(kl), torch.tensor(0.01))
+    assert adapted.item() == expected
+
+
+def test_the_penalty_never_vanishes() -> None:
+    penalty, far, target = torch.tensor(1e-6), torch.tensor(1.0), torch.tensor(0.01)
+    assert adapted_penalty(penalty, torch.tensor(0.0), target).item() == pytest.approx(1e-6)
+    assert adapted_penalty(penalty, far, target).item() == pytest.approx(2e-6)
+
+
+def _moved(algorithm: PPO, by: float) -> None:
+    with torch.no_grad():
+        for parameter in algorithm.actor.get_submodule("action_head").parameters():
+            parameter.add_(by * torch.linspace(-1.0, 1.0, parameter.numel()).view_as(parameter))
+
+
+def test_the_penalised_loss_takes_the_divergence_from_the_old_policy() -> None:
+    plain = _ppo(PPOConfig(surrogate="plain"))
+    penal = _ppo(replace(PENALTY, kl_penalty=3.0, kl_target=0.001))
+    batch = _batch(penal)
+    old, _ = copy.deepcopy(penal.actor).distribution(batch.observation, {})
+    for algorithm in (plain, penal):
+        _moved(algorithm, 0.3)
+    now, _ = penal.actor.distribution(batch.observation, {})
+    kl = old.kl_divergence(now)[batch.mask.bool()].mean()
+    assert kl > 0.002
+    expected = plain.compute_loss(batch).loss + 3.0 * kl + 50.0 * (kl - 0.002) ** 2
+    torch.testing.assert_close(penal.compute_loss(batch).loss, expected)
+
+
+def test_a_step_beyond_four_targets_ends_the_update() -> None:
+    algorithm = _ppo(PENALTY)
+    batch = _batch(algorithm)
+    algorithm.gradient_step(batch)
+    assert not algorithm.gradients.stopped
+    _moved(algorithm, 2.0)
+    algorithm.gradient_step(batch)
+    assert algorithm.gradients.stopped
+
+
+def test_the_penalty_is_state_and_can_be_set() -> None:
+    algorithm = _ppo(PENALTY)
+    assert algorithm.hyper["kl_penalty"].item() == 1.0
+    assert algorithm.hyper["kl_target"].item() == pytest.approx(0.01)
+    algorithm.hyper["kl_penalty"].fill_(4.0)  # as adapted
+    algorithm.set_progress(0.5)
+    restored = _ppo(PENALTY)
+    restored.load_state_dict(algorithm.state_dict())
+    assert restored.hyper["kl_penalty"].item() == 4.0
+    restored.update_algorithm_parameter("kl_penalty", 0.25)
+    assert restored.hyper["kl_penalty"].item() == 0.25
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kl_target": 0.02}, "kl_target=0.02 has no effect with surrogate='clip'"),
+        ({"surrogate": "plain", "kl_penalty": 2.0}, "kl_penalty=2.0 has no effect"),
+        ({"surrogate": "kl-penalty", "kl_penalty": Linear(1.0, 0.0)}, "adapts by itself"),
+        ({"surrogate": "kl-penalty", "kl_target": 0.0}, "kl_target must be above 0"),
+        ({"surrogate": "cilp"}, "did you mean 'clip'"),
+        ({"entropy_method": "max", "stop_entropy_gradient": True}, "normalize_advantage off"),
+        ({"entropy_method": "no_entropy", "entropy_coef": 0.1}, "has no effect"),
+        ({"advantage_estimator": "gea"}, "did you mean 'gae'"),
+        ({"value_target": "mc"}, "value_target: unknown name"),
+    ],
+)
+def test_contradictory_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PPOConfig(**options)  # type: ignore[arg-type]  # by name
+
+
+def test_advantages_are_shifted_over_the_samples_they_are_standardised_over() -> None:
+    for where in get_args(AdvantageNormalization):
+        algorithm = _ppo(PPOConfig(normalize_advantage=where, positive_advantage=True))
+        batch = _batch(algorithm)
+        kept = batch.mask.bool()
+        used = algorithm._advantage(batch)[kept]
+        assert used.min() == 0.0
+        spread = used.std(correction=0).item()
+        assert (spread == pytest.approx(1.0, rel=1e-4)) is (where != "none")

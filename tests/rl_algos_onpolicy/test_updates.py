@@ -1,6 +1,7 @@
 """Whole updates: collected in scripted environments, cut into minibatches, learned from."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import SupportsFloat
 
 import gymnasium
@@ -11,7 +12,16 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_algos_onpolicy import A2C, PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_algos_onpolicy import (
+    A2C,
+    PPO,
+    TRPO,
+    VPG,
+    OnPolicyActor,
+    OnPolicyActorConfig,
+    PPOConfig,
+    TRPOConfig,
+)
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.collector import Collector
@@ -131,8 +141,18 @@ def test_a_recurrent_rollout_needs_an_environment_per_minibatch() -> None:
             algorithm.update(storage)
 
 
-@pytest.mark.parametrize("make", [lambda actor: PPO(actor, WHOLE), A2C], ids=["ppo", "a2c"])
-def test_at_a_rate_of_zero_a_run_evaluates(make: Callable[[OnPolicyActor], PPO | A2C]) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda actor: PPO(actor, WHOLE),
+        lambda actor: PPO(actor, replace(WHOLE, surrogate="kl-penalty")),
+        A2C,
+        VPG,
+        lambda actor: TRPO(actor, TRPOConfig(num_mini_batch=2, mini_batch_size=None)),
+    ],
+    ids=["ppo", "ppo-penalty", "a2c", "vpg", "trpo"],
+)
+def test_at_a_rate_of_zero_a_run_evaluates(make: Callable[[OnPolicyActor], AnyAlgorithm]) -> None:
     with _envs() as envs:
         algorithm = make(_actor(envs))
         storage = _collected(envs, algorithm, num_rollouts=2)
@@ -186,3 +206,27 @@ def test_the_clipped_action_is_sent_and_the_sampled_one_is_kept() -> None:
     kept = rollout.action.numpy()
     assert np.abs(kept).max() > 0.1
     np.testing.assert_allclose(sent, kept.clip(-0.1, 0.1))
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_trpo_steps_once_per_rollout_and_fits_values_in_epochs(memory: MemoryKind) -> None:
+    config = TRPOConfig(max_kl=0.02, num_epochs=3, num_mini_batch=2, mini_batch_size=None)
+    with _envs() as envs:
+        algorithm = TRPO(_actor(envs, memory), config)
+        storage = _collected(envs, algorithm)
+        metrics = algorithm.update(storage)
+    assert algorithm.gradients.count == 3 * 2
+    assert 0.0 < metrics["policy/kl"] <= 0.02
+    assert metrics["loss/policy_improvement"] > 0.0
+    assert algorithm.read_metrics()["loss/value"] > 0.0
+
+
+@pytest.mark.parametrize(("kl_target", "expected"), [(1e-7, 2.0), (1e3, 0.5)])
+def test_the_penalty_adapts_after_each_update(kl_target: float, expected: float) -> None:
+    config = replace(WHOLE, surrogate="kl-penalty", kl_target=kl_target, num_epochs=2)
+    with _envs() as envs:
+        algorithm = PPO(_actor(envs), config)
+        storage = _collected(envs, algorithm)
+        metrics = algorithm.update(storage)
+    assert metrics["policy/kl_penalty"] == algorithm.hyper["kl_penalty"].item() == expected
+    assert metrics["policy/kl"] > 0.0

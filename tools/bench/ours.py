@@ -5,7 +5,7 @@ from typing import Any
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
-from bench.workloads import PPOSettings, ReplaySettings, Workload
+from bench.workloads import PPOSettings, ReplaySettings, TRPOSettings, Workload
 from rl_algos_offpolicy import (
     DQN,
     SAC,
@@ -17,7 +17,14 @@ from rl_algos_offpolicy import (
     TD3Config,
 )
 from rl_algos_offpolicy.actor import PolicyKind
-from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_algos_onpolicy import (
+    PPO,
+    TRPO,
+    OnPolicyActor,
+    OnPolicyActorConfig,
+    PPOConfig,
+    TRPOConfig,
+)
 from rl_core import Callback, ComponentSpec, Recipe, Trainer, TrainerConfig, evaluate_policy
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.build import build, build_test_envs, build_trainer, compose
@@ -40,11 +47,10 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
         threads: of PyTorch.
     """
     settings = workload.settings
-    envs = make_vec(
-        workload.env, num_envs=settings.num_envs if isinstance(settings, PPOSettings) else 1, seed=0
-    )
-    if isinstance(settings, PPOSettings):
-        algorithm, storage = _ppo(settings, envs)
+    num_envs = 1 if isinstance(settings, ReplaySettings) else settings.num_envs
+    envs = make_vec(workload.env, num_envs=num_envs, seed=0)
+    if not isinstance(settings, ReplaySettings):
+        algorithm, storage = _from_rollouts(settings, envs)
         log_every = settings.num_steps * settings.num_envs  # after every update, as the peers do
     else:
         algorithm, storage = _from_replay(settings, envs)
@@ -64,12 +70,37 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
         envs.close()
 
 
-def _ppo(settings: PPOSettings, envs: VecEnv) -> tuple[AnyAlgorithm, AnyStorage]:
+def _from_rollouts(
+    settings: PPOSettings | TRPOSettings, envs: VecEnv
+) -> tuple[AnyAlgorithm, AnyStorage]:
     actor = OnPolicyActor(
         envs.single_observation_space,
         envs.single_action_space,
         OnPolicyActorConfig(hidden_sizes=settings.hidden_sizes, activation="tanh"),
     )
+    algorithm: AnyAlgorithm = (
+        _ppo(actor, settings) if isinstance(settings, PPOSettings) else _trpo(actor, settings)
+    )
+    return algorithm, RolloutStorage(num_steps=settings.num_steps)
+
+
+def _trpo(actor: OnPolicyActor, settings: TRPOSettings) -> TRPO:
+    config = TRPOConfig(
+        max_kl=settings.max_kl,
+        cg_steps=settings.cg_steps,
+        cg_damping=settings.cg_damping,
+        num_backtracks=settings.num_backtracks,
+        backtrack_ratio=settings.backtrack_ratio,
+        value_learning_rate=settings.learning_rate,
+        num_epochs=settings.num_epochs,
+        mini_batch_size=settings.mini_batch_size,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+    )
+    return TRPO(actor, config)
+
+
+def _ppo(actor: OnPolicyActor, settings: PPOSettings) -> PPO:
     config = PPOConfig(
         learning_rate=settings.learning_rate,
         gamma=settings.gamma,
@@ -81,7 +112,7 @@ def _ppo(settings: PPOSettings, envs: VecEnv) -> tuple[AnyAlgorithm, AnyStorage]
         entropy_coef=settings.entropy_coef,
         max_grad_norm=settings.max_grad_norm,
     )
-    return PPO(actor, config), RolloutStorage(num_steps=settings.num_steps)
+    return PPO(actor, config)
 
 
 def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, AnyStorage]:

@@ -1,6 +1,7 @@
-"""The peers' side of the benchmarks: Stable-Baselines3, and SBX, which shares its interface.
+"""The peers' side of the benchmarks: Stable-Baselines3, sb3-contrib, and SBX.
 
-They are imported by name when they are used, because only the benchmark environment has them.
+They share one interface. They are imported by name when they are used, because only the benchmark
+environment has them.
 """
 
 import importlib
@@ -8,16 +9,17 @@ import importlib.util
 import re
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
-from bench.workloads import PPOSettings, ReplaySettings, Workload
+from bench.workloads import PPOSettings, ReplaySettings, TRPOSettings, Workload
 
 _ENDLESS = 10**9
-_MODULES = {"sb3": "stable_baselines3", "sbx": "sbx"}
+_MODULES = {"sb3": ("stable_baselines3", "sb3_contrib"), "sbx": ("sbx",)}
 _SCHEDULE = re.compile(r"linear\(([^,]+),([^,]+)\)")
 
 
@@ -30,13 +32,14 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
         system: ``sb3`` or ``sbx``.
     """
     settings = workload.settings
-    library = importlib.import_module(_MODULES[system])
     if isinstance(settings, PPOSettings):
         name, num_envs, options = "PPO", settings.num_envs, _ppo_options(settings)
+    elif isinstance(settings, TRPOSettings):
+        name, num_envs, options = "TRPO", settings.num_envs, _trpo_options(settings)
     else:
         name, num_envs, options = settings.algorithm.upper(), 1, _replay_options(settings)
     vec_env = importlib.import_module("stable_baselines3.common.env_util")
-    model = getattr(library, name)(
+    model = _algorithm(system, name)(
         "MlpPolicy",
         vec_env.make_vec_env(workload.env, n_envs=num_envs, seed=0),
         learning_rate=settings.learning_rate,
@@ -74,6 +77,29 @@ def _ppo_options(settings: PPOSettings) -> dict[str, object]:
     }
 
 
+def _trpo_options(settings: TRPOSettings) -> dict[str, object]:
+    return {
+        "n_steps": settings.num_steps,
+        "n_critic_updates": settings.num_epochs,
+        "gae_lambda": settings.gae_lambda,
+        "target_kl": settings.max_kl,
+        "cg_max_steps": settings.cg_steps,
+        "cg_damping": settings.cg_damping,
+        "line_search_max_iter": settings.num_backtracks,
+        "line_search_shrinking_factor": settings.backtrack_ratio,
+    }
+
+
+def _algorithm(system: str, name: str) -> Callable[..., Any]:
+    """Find an algorithm by name in the first of a system's libraries that has it."""
+    for module in _MODULES[system]:
+        if importlib.util.find_spec(module) is not None:
+            found = getattr(importlib.import_module(module), name, None)
+            if found is not None:
+                return cast("Callable[..., Any]", found)
+    raise RuntimeError(f"{name} is in none of {', '.join(_MODULES[system])}")
+
+
 def _replay_options(settings: ReplaySettings) -> dict[str, object]:
     options: dict[str, object] = {
         "buffer_size": settings.buffer_size,
@@ -87,7 +113,7 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
 
 
 def learn(run: Run) -> Outcome:
-    """Train with Stable-Baselines3's own interface, and evaluate what was learned.
+    """Train with the interface of Stable-Baselines3 or sb3-contrib, and evaluate what was learned.
 
     Beside the algorithm's own arguments the options may hold ``n_envs``, ``policy``,
     ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for Gaussian noise on
@@ -124,8 +150,9 @@ def learn(run: Run) -> Outcome:
         noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
         size = envs.action_space.shape[0]
         options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
-    algorithm = getattr(library, run.algorithm.upper())
-    model = algorithm(policy, envs, seed=run.seed, device="cpu", **options)
+    model = _algorithm("sb3", run.algorithm.upper())(
+        policy, envs, seed=run.seed, device="cpu", **options
+    )
     progress = Progress(run.steps)
 
     def after_step(_locals: object, _globals: object) -> bool:

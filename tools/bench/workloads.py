@@ -50,6 +50,41 @@ class PPOSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TRPOSettings:
+    """Hyper-parameters of TRPO, the same for every system: the defaults of sb3-contrib.
+
+    Attributes:
+        num_envs: environments stepping together.
+        num_steps: rows per rollout.
+        mini_batch_size: samples per minibatch of the value function.
+        num_epochs: its passes over each rollout.
+        hidden_sizes: widths of the tanh layers of policy and value function, one network each.
+        learning_rate: of the value function's Adam.
+        gamma: discount.
+        gae_lambda: of the advantages.
+        max_kl: bound of the divergence.
+        cg_steps: iterations of the conjugate gradients.
+        cg_damping: of the Hessian.
+        num_backtracks: steps that the line search tries.
+        backtrack_ratio: by which each is shorter.
+    """
+
+    num_envs: int = 1
+    num_steps: int = 2048
+    mini_batch_size: int = 128
+    num_epochs: int = 10
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    max_kl: float = 0.01
+    cg_steps: int = 15
+    cg_damping: float = 0.1
+    num_backtracks: int = 10
+    backtrack_ratio: float = 0.8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplaySettings:
     """Hyper-parameters of an algorithm that learns from replay, the same for every system.
 
@@ -78,7 +113,7 @@ class ReplaySettings:
     target_update_every: int = 500
 
 
-Settings: TypeAlias = PPOSettings | ReplaySettings
+Settings: TypeAlias = PPOSettings | TRPOSettings | ReplaySettings
 """Any algorithm's hyper-parameters."""
 
 
@@ -122,6 +157,13 @@ WORKLOADS: Mapping[str, Workload] = {
         env="HalfCheetah-v5",
         settings=PPOSettings(num_envs=1, num_steps=2048, mini_batch_size=64, num_epochs=10),
         title="PPO `HalfCheetah-v5`, 1 env, 2048 steps, batch 64, 10 epochs, 64x64 tanh",
+    ),
+    "trpo-halfcheetah": Workload(
+        env="HalfCheetah-v5",
+        settings=TRPOSettings(),
+        title="TRPO `HalfCheetah-v5`, 1 env, 2048 steps, 15 products, batch 128, 10 epochs, 64x64 "
+        "tanh, beside sb3-contrib",
+        systems=("ours", "ours-eager", "sb3"),
     ),
     "dqn-cartpole": Workload(
         env="CartPole-v1",

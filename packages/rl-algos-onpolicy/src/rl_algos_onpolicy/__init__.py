@@ -6,5 +6,9 @@ from rl_algos_onpolicy.actor import OnPolicyActor as OnPolicyActor
 from rl_algos_onpolicy.actor import OnPolicyActorConfig as OnPolicyActorConfig
 from rl_algos_onpolicy.ppo import PPO as PPO
 from rl_algos_onpolicy.ppo import PPOConfig as PPOConfig
+from rl_algos_onpolicy.trpo import TRPO as TRPO
+from rl_algos_onpolicy.trpo import TRPOConfig as TRPOConfig
+from rl_algos_onpolicy.vpg import VPG as VPG
+from rl_algos_onpolicy.vpg import VPGConfig as VPGConfig
 
 __version__ = "0.1.0"

@@ -13,18 +13,19 @@ value function have optimisers of their own, so that their rates can differ.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from torch import Tensor
 
-from rl_algos_onpolicy.advantages import gae_columns
+from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_core.actor import Actor
+from rl_algos_onpolicy.sharing import check_one_rate
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.errors import ConfigError
+from rl_core.estimators import AdvantageEstimator, ValueTarget
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_ranges
+from rl_core.ranges import check_choice, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +41,8 @@ class A2CConfig:
         entropy_coef: c of Eq. (1).
         max_grad_norm: bound of the joint gradient's norm; None does not bound it.
         normalize_advantage: standardise advantages over the batch.
+        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
+        value_target: what the value function learns.
         optimizer: the update rule of both.
         test_every: updates between evaluations; None evaluates only at the end.
         num_test_episodes: episodes per evaluation.
@@ -55,6 +58,8 @@ class A2CConfig:
     entropy_coef: Scheduled = 0.0
     max_grad_norm: Scheduled | None = 0.5
     normalize_advantage: bool = False
+    advantage_estimator: AdvantageEstimator = "gae"
+    value_target: ValueTarget = "advantage"
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(name="rmsprop", eps=1e-5)
     )
@@ -69,6 +74,8 @@ class A2CConfig:
             not_negative=("policy_learning_rate", "value_learning_rate", "entropy_coef"),
             counts=("test_every", "num_test_episodes"),
         )
+        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
+        check_choice(self, "value_target", get_args(ValueTarget))
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -112,13 +119,7 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
         """Give policy and value function an optimiser each; the policy's moves what they share."""
         config = self.config
         bound = None if config.max_grad_norm is None else "max_grad_norm"
-        shared = _shared_modules(self.actor)
-        if shared and config.policy_learning_rate != config.value_learning_rate:
-            raise ConfigError(
-                f"policy and value function share {', '.join(shared)}, so policy_learning_rate and "
-                f"value_learning_rate must be equal, got {config.policy_learning_rate} and "
-                f"{config.value_learning_rate}"
-            )
+        check_one_rate(self.actor, config.policy_learning_rate, config.value_learning_rate)
         return (
             ParameterGroup(
                 name="value",
@@ -137,13 +138,15 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
         )
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Estimate advantages; the value target is advantage + value."""
-        return gae_columns(
+        """Estimate advantages and value targets."""
+        return advantage_columns(
             self.actor,
             rollout,
             self.hyper["gamma"],
             self.hyper["gae_lambda"],
             normalize_advantage=self.config.normalize_advantage,
+            estimator=self.config.advantage_estimator,
+            value_target=self.config.value_target,
         )
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
@@ -164,17 +167,3 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
         added, more = self.add_on_terms(batch, now.distribution, metrics)
         total = policy_term + added + value_term - self.hyper["entropy_coef"] * entropy
         return LossOutput(total, {**metrics, **more})
-
-
-def _shared_modules(actor: Actor) -> list[str]:
-    """Name the modules whose parameters are neither the policy's nor the value function's alone."""
-    policy, value = (
-        {parameter for name in names for parameter in actor.get_submodule(name).parameters()}
-        for names in (actor.policy_modules, actor.value_modules)
-    )
-    shared = {
-        name.rpartition(".")[0]
-        for name, parameter in actor.named_parameters()
-        if parameter.requires_grad and parameter not in policy ^ value
-    }
-    return sorted(shared)

@@ -13,8 +13,19 @@ With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old
 
 (4) $L = L^{CLIP} + c_1 L^{V} - c_2 \mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
 
+The policy's term may be another one: without a bound, or with a penalty $\beta$ that adapts,
+where $d$ is the target of $KL = \mathbb{E}_t[KL(\pi_{\theta_{old}} \| \pi_\theta)]$:
+
+(5) $L^{CPI} = -\mathbb{E}_t[r_t A_t]$
+
+(6) $L^{KLPEN} = L^{CPI} + \beta\, KL + 50 \max(0, KL - 2 d)^2$
+
+(7) after each update $\beta \leftarrow \beta / 2$ if $KL < d / 1.5$, $2 \beta$ if
+    $KL > 1.5 d$; an update ends once $KL > 4 d$
+
 Deviations from the paper: advantages are standardised, the gradient's norm is bounded, and
-the clipped value loss (3), which the paper does not have, is an option.
+the clipped value loss (3), which the paper does not have, is an option. The last term of (6) and
+the end of (7) are those of the paper's first implementations.
 """
 
 from collections.abc import Mapping
@@ -24,18 +35,33 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rl_algos_onpolicy.advantages import gae_columns
+from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_algos_onpolicy.entropy import EntropyMethod, check_entropy, entropy_bonus, entropy_loss
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    Scheduled,
+    UpdateSchedule,
+    whole_batch,
+)
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
+from rl_core.estimators import AdvantageEstimator, ValueTarget, shift_to_positive
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.nn.distributions import Distribution, from_columns
 from rl_core.optimizers import OptimizerConfig
 from rl_core.ranges import check_choice, check_ranges
 from rl_core.returns import normalize
+from rl_core.schedules import as_schedule
+from rl_core.storage import Storage
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]
 """Over which samples advantages are standardised."""
+
+Surrogate = Literal["clip", "plain", "kl-penalty"]
+"""The policy's term: Eq. (1), (5) or (6)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +75,23 @@ class PPOConfig:
         num_epochs: passes over each rollout.
         num_mini_batch: minibatches per epoch; None when ``mini_batch_size`` is given.
         mini_batch_size: samples per minibatch; None when ``num_mini_batch`` is given.
-        clip_range: ε of Eq. (1), above 0.
+        surrogate: ``clip`` for Eq. (1), ``plain`` for Eq. (5), ``kl-penalty`` for Eq. (6).
+        clip_range: ε of Eq. (1), above 0; of the logged fraction, with another surrogate.
+        kl_target: d of Eq. (6); None takes 0.01 with ``kl-penalty``, which alone has it.
+        kl_penalty: where β of Eq. (6) starts; None takes 1 with ``kl-penalty``, which alone has
+            it. Its present value is saved, and may be set while running.
         use_clipped_value_loss: Eq. (3) with the same ε, instead of Eq. (2).
         value_loss_coef: c₁ of Eq. (4).
+        entropy_method: ``regularized`` is Eq. (4), ``max`` adds each step's entropy to its reward
+            instead, ``no_entropy`` does neither.
         entropy_coef: c₂ of Eq. (4).
+        use_softplus_entropy: softplus keeps entropies positive.
+        stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
         max_grad_norm: bound of the gradient's norm; None does not bound it.
+        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
+        value_target: what the value function learns.
         normalize_advantage: standardise advantages over each minibatch, the batch, or not.
+        positive_advantage: then subtract the smallest, over the same samples.
         target_kl: end the update once the policy has moved further than 1.5 times this; None
             never does.
         optimizer: the update rule.
@@ -71,22 +108,32 @@ class PPOConfig:
     num_epochs: int = 10
     num_mini_batch: int | None = None
     mini_batch_size: int | None = 64
+    surrogate: Surrogate = "clip"
     clip_range: Scheduled = 0.2
+    kl_target: Scheduled | None = None
+    kl_penalty: Scheduled | None = None
     use_clipped_value_loss: bool = False
     value_loss_coef: Scheduled = 0.5
+    entropy_method: EntropyMethod = "regularized"
     entropy_coef: Scheduled = 0.0
+    use_softplus_entropy: bool = False
+    stop_entropy_gradient: bool = False
     max_grad_norm: Scheduled | None = 0.5
+    advantage_estimator: AdvantageEstimator = "gae"
+    value_target: ValueTarget = "advantage"
     normalize_advantage: AdvantageNormalization = "minibatch"
+    positive_advantage: bool = False
     target_kl: Scheduled | None = None
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-5))
     test_every: int | None = None
     num_test_episodes: int = 5
 
     def __post_init__(self) -> None:
+        self._settle_penalty()
         check_ranges(
             self,
             unit=("gamma", "gae_lambda"),
-            positive=("clip_range", "max_grad_norm", "target_kl"),
+            positive=("clip_range", "max_grad_norm", "target_kl", "kl_target", "kl_penalty"),
             not_negative=("learning_rate", "value_loss_coef", "entropy_coef"),
             counts=(
                 "num_epochs",
@@ -97,10 +144,29 @@ class PPOConfig:
             ),
         )
         check_choice(self, "normalize_advantage", get_args(AdvantageNormalization))
+        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
+        check_choice(self, "value_target", get_args(ValueTarget))
+        check_entropy(self, normalizes=self.normalize_advantage != "none")
         if (self.num_mini_batch is None) == (self.mini_batch_size is None):
             raise ConfigError(
                 "algorithm: give just one of num_mini_batch and mini_batch_size, got "
                 f"{self.num_mini_batch} and {self.mini_batch_size}"
+            )
+
+    def _settle_penalty(self) -> None:
+        check_choice(self, "surrogate", get_args(Surrogate))
+        for name, default in (("kl_target", 0.01), ("kl_penalty", 1.0)):
+            value = getattr(self, name)
+            if self.surrogate == "kl-penalty" and value is None:
+                object.__setattr__(self, name, default)
+            elif self.surrogate != "kl-penalty" and value is not None:
+                raise ConfigError(
+                    f"{name}={value} has no effect with surrogate='{self.surrogate}'; leave it "
+                    "out, or use 'kl-penalty'"
+                )
+        if self.kl_penalty is not None and not as_schedule(self.kl_penalty).is_constant:
+            raise ConfigError(
+                f"kl_penalty adapts by itself; got {self.kl_penalty}, expected a number to start at"
             )
 
 
@@ -118,6 +184,41 @@ def clipped_surrogate_loss(
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
     return -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), mask)
+
+
+def surrogate_loss(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+    """Eq. (5): the surrogate without a bound.
+
+    Args:
+        log_ratio: shape `(N,)`, log π_θ - log π_old of the actions.
+        advantage: shape `(N,)`.
+        mask: shape `(N,)`, which samples count.
+    """
+    return -masked_mean(log_ratio.exp() * advantage, mask)
+
+
+def kl_penalty_term(kl: Tensor, penalty: Tensor, target: Tensor) -> Tensor:
+    """Return the second and third term of Eq. (6).
+
+    Args:
+        kl: 0-dim, the mean divergence.
+        penalty: β, 0-dim.
+        target: d, 0-dim.
+    """
+    return penalty * kl + 50.0 * (kl - 2.0 * target).clamp(min=0.0).square()
+
+
+def adapted_penalty(penalty: Tensor, kl: Tensor, target: Tensor) -> Tensor:
+    """Eq. (7): the penalty of the next update, kept within 1e-6 and 1e6, all 0-dim.
+
+    Args:
+        penalty: β of this update.
+        kl: the mean divergence after it.
+        target: d.
+    """
+    penalty = torch.where(kl < target / 1.5, penalty / 2.0, penalty)
+    penalty = torch.where(kl > 1.5 * target, penalty * 2.0, penalty)
+    return penalty.clamp(1e-6, 1e6)
 
 
 def value_loss(value: Tensor, value_target: Tensor, mask: Tensor) -> Tensor:
@@ -153,7 +254,7 @@ def clipped_value_loss(
 
 
 class PPO(Algorithm[PPOConfig, RolloutBatch]):
-    """Proximal policy optimisation with a clipped surrogate.
+    """Proximal policy optimisation, by default with a clipped surrogate.
 
     Args:
         actor: a policy and a state-value function, such as `OnPolicyActor`.
@@ -190,14 +291,32 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         )
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Estimate advantages by GAE; the value target is advantage + value."""
-        return gae_columns(
+        """Estimate advantages and value targets."""
+        config = self.config
+        whole = config.normalize_advantage != "minibatch"
+        return advantage_columns(
             self.actor,
             rollout,
             self.hyper["gamma"],
             self.hyper["gae_lambda"],
-            normalize_advantage=self.config.normalize_advantage == "batch",
+            normalize_advantage=config.normalize_advantage == "batch",
+            positive_advantage=config.positive_advantage and whole,
+            estimator=config.advantage_estimator,
+            value_target=config.value_target,
+            reward_bonus=entropy_bonus(config, self.hyper["entropy_coef"]),
+            keeps_policy=config.surrogate == "kl-penalty",
         )
+
+    def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        """Adapt the penalty, Eq. (7), by the divergence over the whole rollout."""
+        if self.config.surrogate != "kl-penalty" or not self.gradients.learns:
+            return {}
+        batch, penalty = whole_batch(storage), self.hyper["kl_penalty"]
+        with torch.no_grad():
+            now, _ = self.actor.distribution(batch.observation, batch.state, batch.episode_start)
+            kl = _mean_kl(batch, now)
+            penalty.copy_(adapted_penalty(penalty, kl, self.hyper["kl_target"]))
+        return {"policy/kl": kl, "policy/kl_penalty": penalty}
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (4)."""
@@ -207,18 +326,23 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             batch.observation, batch.action, batch.state, batch.episode_start
         )
         assert now.value is not None
-        advantage = batch.advantage
-        if config.normalize_advantage == "minibatch":
-            advantage = normalize(advantage, mask)
         log_ratio = now.log_prob - batch.log_prob
-
-        policy_term = clipped_surrogate_loss(log_ratio, advantage, clip_range, mask)
+        advantage = self._advantage(batch)
+        if config.surrogate == "clip":
+            policy_term = clipped_surrogate_loss(log_ratio, advantage, clip_range, mask)
+        else:
+            policy_term = surrogate_loss(log_ratio, advantage, mask)
+        stops = []
+        if config.surrogate == "kl-penalty":
+            kl, target = _mean_kl(batch, now.distribution), hyper["kl_target"]
+            policy_term = policy_term + kl_penalty_term(kl, hyper["kl_penalty"], target)
+            stops.append(kl > 4.0 * target)
         value_term = (
             clipped_value_loss(now.value, batch.value, batch.value_target, clip_range, mask)
             if config.use_clipped_value_loss
             else value_loss(now.value, batch.value_target, mask)
         )
-        entropy = masked_mean(now.entropy, mask)
+        entropy_term, entropy = entropy_loss(config, hyper["entropy_coef"], now.distribution, mask)
         approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, mask)
         outside = ((log_ratio.exp() - 1.0).abs() > clip_range).to(mask.dtype)
         metrics = {
@@ -229,11 +353,20 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             "policy/clip_fraction": masked_mean(outside, mask),
         }
         added, more = self.add_on_terms(batch, now.distribution, metrics)
-        total = (
-            policy_term
-            + added
-            + hyper["value_loss_coef"] * value_term
-            - hyper["entropy_coef"] * entropy
-        )
-        stop = None if config.target_kl is None else approx_kl > 1.5 * hyper["target_kl"]
+        total = policy_term + added + hyper["value_loss_coef"] * value_term + entropy_term
+        if config.target_kl is not None:
+            stops.append(approx_kl > 1.5 * hyper["target_kl"])
+        stop = torch.stack(stops).any() if stops else None
         return LossOutput(total, {**metrics, **more}, stop=stop)
+
+    def _advantage(self, batch: RolloutBatch) -> Tensor:
+        config = self.config
+        if config.normalize_advantage != "minibatch":
+            return batch.advantage
+        advantage = normalize(batch.advantage, batch.mask)
+        return shift_to_positive(advantage, batch.mask) if config.positive_advantage else advantage
+
+
+def _mean_kl(batch: RolloutBatch, now: Distribution) -> Tensor:
+    """Average KL(old || new) over the samples that count."""
+    return masked_mean(from_columns(now, batch.extras).kl_divergence(now), batch.mask)

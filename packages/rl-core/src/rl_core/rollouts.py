@@ -8,6 +8,7 @@ from torch import Tensor
 from rl_core.actor import Actor
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,13 @@ class RolloutValues:
         value: shape `(T, B)`, of each row's observation.
         next_value: shape `(T, B)`, of each row's true successor: where an episode was cut inside
             a step, of its final observation. Where it was terminated the entry means nothing.
+        distribution: the policy at each row's observation, batch axes `(T, B)`.
     """
 
     log_prob: Tensor
     value: Tensor
     next_value: Tensor
+    distribution: Distribution
 
 
 @torch.no_grad()
@@ -56,4 +59,4 @@ def evaluate_rollout(actor: Actor, rollout: Rollout) -> RolloutValues:
         unstarted = torch.zeros(len(row), dtype=torch.bool, device=row.device)
         final_value, _ = actor.value(rollout.final_observation, final_state, unstarted)
         next_value[row, env] = final_value
-    return RolloutValues(evaluation.log_prob, value, next_value)
+    return RolloutValues(evaluation.log_prob, value, next_value, evaluation.distribution)

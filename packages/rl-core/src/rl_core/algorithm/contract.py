@@ -340,6 +340,28 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """
         return run_update(self, storage)
 
+    def before_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
+        """Do what an update does once, before its gradient steps; nothing by default.
+
+        Args:
+            storage: prepared already; `whole_batch` takes all of it.
+
+        Returns:
+            0-dim metrics by path.
+        """
+        return {}
+
+    def after_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
+        """Do what an update does once, after its gradient steps; nothing by default.
+
+        Args:
+            storage: which still holds what the steps learned from.
+
+        Returns:
+            0-dim metrics by path.
+        """
+        return {}
+
     def read_metrics(self) -> dict[str, float]:
         """Return the gradient steps' metrics, averaged since the last reading."""
         return self.gradients.read_metrics()

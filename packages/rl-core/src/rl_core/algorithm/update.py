@@ -1,15 +1,23 @@
 """The order of steps in an update that almost all algorithms share."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
 from rl_core.batch import RolloutBatch
-from rl_core.storage import AnyStorage
+from rl_core.storage import AnyStorage, Storage
 
 if TYPE_CHECKING:
     from rl_core.algorithm.contract import AnyAlgorithm
+
+BatchT = TypeVar("BatchT")
+
+
+def whole_batch(storage: Storage[BatchT]) -> BatchT:
+    """Take everything that a rollout storage holds as one batch, in a random order."""
+    (batch,) = storage.generate_batches(1, None)
+    return batch
 
 
 def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, float]:
@@ -20,7 +28,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
         storage: what it learns from.
 
     Returns:
-        The metrics of preparing a rollout; empty off-policy.
+        The metrics of preparing a rollout, and of what an algorithm does once per update.
     """
     schedule = algorithm.schedule
     step = algorithm.gradients
@@ -30,13 +38,15 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
         storage.attach(columns)
     storage.before_gradients()
     step.begin_phase()
+    before = algorithm.before_epochs(storage)
     for epoch in range(schedule.num_epochs):
         if epoch > 0 and step.stopped:
             break
         for batch in storage.generate_batches(schedule.num_mini_batch, schedule.mini_batch_size):
             storage.after_gradients(batch, algorithm.gradient_step(batch))
+    after = algorithm.after_epochs(storage)
     if algorithm.actor.normalizes_observations and step.learns:
         algorithm.actor.update_normalization(*storage.new_observations())
     step.end_phase()
     storage.after_update()
-    return {name: float(value) for name, value in prepared.items()}
+    return {name: float(value) for name, value in {**prepared, **before, **after}.items()}

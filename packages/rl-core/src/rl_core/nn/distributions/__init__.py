@@ -11,6 +11,8 @@ from rl_core.nn.distributions.base import Distribution as Distribution
 from rl_core.nn.distributions.bernoulli import Bernoulli as Bernoulli
 from rl_core.nn.distributions.categorical import Categorical as Categorical
 from rl_core.nn.distributions.categorical import MultiCategorical as MultiCategorical
+from rl_core.nn.distributions.columns import from_columns as from_columns
+from rl_core.nn.distributions.columns import to_columns as to_columns
 from rl_core.nn.distributions.deterministic import Deterministic as Deterministic
 from rl_core.nn.distributions.gaussian import DiagonalGaussian as DiagonalGaussian
 from rl_core.nn.distributions.gaussian import SquashedGaussian as SquashedGaussian

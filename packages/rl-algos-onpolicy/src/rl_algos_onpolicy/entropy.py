@@ -1,0 +1,112 @@
+"""What an entropy coefficient does: reward entropy, add it to the objective, or nothing.
+
+Source: Levine 2018, https://arxiv.org/abs/1805.00909, for entropy as a reward.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol, get_args
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_core.algorithm import Scheduled
+from rl_core.batch import masked_mean
+from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Distribution
+from rl_core.ranges import check_choice
+
+EntropyMethod = Literal["regularized", "max", "no_entropy"]
+"""Add the mean entropy to the objective, each step's entropy to its reward, or neither."""
+
+
+class EntropyOptions(Protocol):
+    """The options of a config that say what becomes of the policy's entropy."""
+
+    @property
+    def entropy_method(self) -> EntropyMethod:
+        """Where the entropy goes."""
+
+    @property
+    def entropy_coef(self) -> Scheduled:
+        """Its coefficient."""
+
+    @property
+    def use_softplus_entropy(self) -> bool:
+        """Whether softplus keeps it positive."""
+
+    @property
+    def stop_entropy_gradient(self) -> bool:
+        """Whether it is a constant."""
+
+
+def check_entropy(options: EntropyOptions, *, normalizes: bool) -> None:
+    """Refuse options of the entropy that contradict each other.
+
+    Args:
+        options: of an algorithm.
+        normalizes: whether it normalises advantages.
+
+    Raises:
+        ConfigError: saying which two.
+    """
+    check_choice(options, "entropy_method", get_args(EntropyMethod))
+    method = options.entropy_method
+    if method == "max" and normalizes:
+        raise ConfigError(
+            "entropy_method='max' rewards entropy, which normalised advantages would take out "
+            "again; switch normalize_advantage off, or use 'regularized'"
+        )
+    if method == "max" and not options.stop_entropy_gradient:
+        raise ConfigError(
+            "entropy_method='max' rewards entropy, and a reward has no gradient; set "
+            "stop_entropy_gradient=True, or use 'regularized'"
+        )
+    if method == "no_entropy" and options.entropy_coef != 0.0:
+        raise ConfigError(
+            f"entropy_coef={options.entropy_coef} has no effect with entropy_method='no_entropy'; "
+            "leave it out, or use 'regularized' or 'max'"
+        )
+
+
+def policy_entropy(options: EntropyOptions, distribution: Distribution) -> Tensor:
+    """Return each step's entropy, as the options want it.
+
+    Args:
+        options: of an algorithm.
+        distribution: of the policy.
+    """
+    entropy = distribution.entropy()
+    if options.stop_entropy_gradient:
+        entropy = entropy.detach()
+    return F.softplus(entropy) if options.use_softplus_entropy else entropy
+
+
+def entropy_bonus(
+    options: EntropyOptions, coefficient: Tensor
+) -> Callable[[Distribution], Tensor] | None:
+    """Return what turns the policy into a bonus for rewards; None where there is none.
+
+    Args:
+        options: of an algorithm.
+        coefficient: the present one, 0-dim.
+    """
+    if options.entropy_method != "max":
+        return None
+    return lambda distribution: coefficient * policy_entropy(options, distribution)
+
+
+def entropy_loss(
+    options: EntropyOptions, coefficient: Tensor, distribution: Distribution, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the loss's entropy term, and the mean entropy for the log, both 0-dim.
+
+    Args:
+        options: of an algorithm.
+        coefficient: the present one, 0-dim.
+        distribution: of the policy.
+        mask: which samples count.
+    """
+    entropy = masked_mean(policy_entropy(options, distribution), mask)
+    if options.entropy_method != "regularized":
+        return entropy.new_zeros(()), entropy
+    return -coefficient * entropy, entropy

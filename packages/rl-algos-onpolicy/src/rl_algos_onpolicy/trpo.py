@@ -1,0 +1,326 @@
+r"""Trust region policy optimisation.
+
+Source: Schulman et al. 2015, https://arxiv.org/abs/1502.05477.
+
+With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old}}(a_t|s_t)$:
+
+(1) $L(\theta) = -\mathbb{E}_t[r_t A_t] - c\,\mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
+
+(2) $\min_\theta L(\theta)$ where
+    $\mathbb{E}_t[KL(\pi_{\theta_{old}}(\cdot|s_t) \| \pi_\theta(\cdot|s_t))] \le \delta$
+
+(3) $L^{V} = \tfrac12 \mathbb{E}_t[(V_\phi(s_t) - V^{target}_t)^2]$
+
+Once per rollout the policy takes the step of `rl_core.trust_region` for (2); then gradient steps on
+minibatches lower (3).
+
+Deviations from the paper: advantages are estimated by GAE and standardised, and the entropy in
+(1), which the paper does not have, is an option.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, get_args
+
+import torch
+from torch import Tensor
+
+from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_algos_onpolicy.entropy import EntropyMethod, check_entropy, entropy_bonus, entropy_loss
+from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
+from rl_algos_onpolicy.sharing import shared_modules
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    Scheduled,
+    UpdateSchedule,
+    whole_batch,
+)
+from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.estimators import AdvantageEstimator, ValueTarget
+from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
+from rl_core.nn.distributions import from_columns
+from rl_core.optimizers import OptimizerConfig
+from rl_core.ranges import check_choice, check_ranges
+from rl_core.storage import Storage
+from rl_core.trust_region import ConstrainedStep, Parameters, constrained_step
+from rl_core.types import map_observation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TRPOConfig:
+    """Options of `TRPO`.
+
+    Attributes:
+        max_kl: δ of Eq. (2), above 0.
+        cg_steps: iterations of the conjugate gradients.
+        cg_damping: multiple of the identity that is added to the divergence's Hessian.
+        num_backtracks: steps that the line search tries, each shorter by ``backtrack_ratio``.
+        backtrack_ratio: in [0, 1].
+        curvature_every: the products with the Hessian use one sample of so many.
+        value_learning_rate: of the value function's optimiser; 0 collects and evaluates without
+            learning anything.
+        num_epochs: passes of the value function over each rollout.
+        num_mini_batch: its minibatches per epoch; None when ``mini_batch_size`` is given.
+        mini_batch_size: samples in each; None when ``num_mini_batch`` is given.
+        gamma: discount per step, in [0, 1].
+        gae_lambda: bias against variance of the advantages, in [0, 1].
+        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
+        value_target: what the value function learns.
+        normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
+        positive_advantage: then subtract the smallest.
+        entropy_method: ``regularized`` is Eq. (1), ``max`` adds each step's entropy to its reward
+            instead, ``no_entropy`` does neither.
+        entropy_coef: c of Eq. (1).
+        use_softplus_entropy: softplus keeps entropies positive.
+        stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
+        max_grad_norm: bound of the value function's gradient; None does not bound it.
+        optimizer: the value function's update rule.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation.
+
+    Raises:
+        ConfigError: when a value is out of range or two contradict each other.
+    """
+
+    max_kl: Scheduled = 0.01
+    cg_steps: int = 10
+    cg_damping: float = 0.1
+    num_backtracks: int = 15
+    backtrack_ratio: float = 0.8
+    curvature_every: int = 1
+    value_learning_rate: Scheduled = 1e-3
+    num_epochs: int = 10
+    num_mini_batch: int | None = None
+    mini_batch_size: int | None = 128
+    gamma: Scheduled = 0.99
+    gae_lambda: Scheduled = 0.98
+    advantage_estimator: AdvantageEstimator = "gae"
+    value_target: ValueTarget = "advantage"
+    normalize_advantage: bool = True
+    positive_advantage: bool = False
+    entropy_method: EntropyMethod = "regularized"
+    entropy_coef: Scheduled = 0.0
+    use_softplus_entropy: bool = False
+    stop_entropy_gradient: bool = False
+    max_grad_norm: Scheduled | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    test_every: int | None = None
+    num_test_episodes: int = 5
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            unit=("gamma", "gae_lambda", "backtrack_ratio"),
+            positive=("max_kl", "backtrack_ratio", "max_grad_norm"),
+            not_negative=("cg_damping", "value_learning_rate", "entropy_coef"),
+            counts=(
+                "cg_steps",
+                "num_backtracks",
+                "curvature_every",
+                "num_epochs",
+                "num_mini_batch",
+                "mini_batch_size",
+                "test_every",
+                "num_test_episodes",
+            ),
+        )
+        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
+        check_choice(self, "value_target", get_args(ValueTarget))
+        check_entropy(self, normalizes=self.normalize_advantage)
+        if (self.num_mini_batch is None) == (self.mini_batch_size is None):
+            raise ConfigError(
+                "algorithm: give just one of num_mini_batch and mini_batch_size, got "
+                f"{self.num_mini_batch} and {self.mini_batch_size}"
+            )
+
+
+class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
+    """Trust region policy optimisation.
+
+    A gradient step is one of the value function's; the policy's step is no gradient step and
+    cannot be taken from exchanged gradients.
+
+    Args:
+        actor: a policy and a state-value function that share nothing that is learned.
+        config: options.
+        add_ons: extra terms for the policy loss; what they learn themselves is learned with the
+            value function, at a constant policy.
+
+    Raises:
+        ConfigError: when policy and value function share parameters.
+    """
+
+    exchanges_gradients: ClassVar[bool] = False
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        """Update once per rollout; epochs and minibatches are the value function's."""
+        config = self.config
+        return UpdateSchedule(
+            num_epochs=config.num_epochs,
+            num_mini_batch=config.num_mini_batch,
+            mini_batch_size=config.mini_batch_size,
+            test_every=config.test_every,
+            num_test_episodes=config.num_test_episodes,
+        )
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take rollouts of eight environments; normalise where actions are continuous."""
+        return on_policy_recipe(env, num_envs=8, num_steps=256)
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Learn the value function by gradient steps."""
+        shared = shared_modules(self.actor)
+        if shared:
+            raise ConfigError(
+                f"policy and value function share {', '.join(shared)}; TRPO moves only the policy "
+                "under its constraint, so give each its own "
+                "(actor.shared_policy_value_network=False, no shared feature extractor that learns)"
+            )
+        return (
+            ParameterGroup(
+                name="value",
+                modules=(*(f"actor.{name}" for name in self.actor.value_modules), "add_ons"),
+                learning_rate="value_learning_rate",
+                max_grad_norm=None if self.config.max_grad_norm is None else "max_grad_norm",
+                optimizer=self.config.optimizer,
+            ),
+        )
+
+    def constant_modules(self) -> tuple[str, ...]:
+        """Leave the policy to the constrained step."""
+        return tuple(f"actor.{name}" for name in self.actor.policy_modules)
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Estimate advantages and value targets, and keep the old policy."""
+        config = self.config
+        return advantage_columns(
+            self.actor,
+            rollout,
+            self.hyper["gamma"],
+            self.hyper["gae_lambda"],
+            normalize_advantage=config.normalize_advantage,
+            positive_advantage=config.positive_advantage,
+            estimator=config.advantage_estimator,
+            value_target=config.value_target,
+            reward_bonus=entropy_bonus(config, self.hyper["entropy_coef"]),
+            keeps_policy=True,
+        )
+
+    def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        """Take the policy's constrained step, unless the run only evaluates.
+
+        Raises:
+            NonFiniteError: when the surrogate or its gradient is not finite; nothing moved.
+        """
+        if not self.gradients.learns:
+            return {}
+        step = self.policy_step(whole_batch(storage))
+        return {
+            "loss/policy": step.loss,
+            "loss/policy_improvement": step.loss_before - step.loss,
+            "policy/kl": step.kl,
+            "policy/step_fraction": torch.tensor(step.fraction),
+            "gradients/policy_norm": step.gradient_norm,
+        }
+
+    def policy_step(self, batch: RolloutBatch) -> ConstrainedStep:
+        """Move the policy as far as Eq. (2) allows, or not at all.
+
+        Args:
+            batch: the whole rollout.
+
+        Raises:
+            NonFiniteError: when the surrogate or its gradient is not finite; nothing moved.
+        """
+        config = self.config
+        surrogate = LossModule(
+            self._surrogate, {"actor": self.actor, "add_ons": self.add_ons}, self.hyper
+        )
+        start = {
+            name: parameter
+            for name, parameter in surrogate.named_parameters()
+            if parameter.requires_grad and name.startswith(_prefixes(self.constant_modules()))
+        }
+        sparse = _every(batch, config.curvature_every, self.actor.is_recurrent)
+
+        def objective(parameters: Parameters, batch: RolloutBatch = batch) -> tuple[Tensor, Tensor]:
+            output = surrogate.at(parameters, batch, {})
+            return output.loss, output.metrics["policy/kl"]
+
+        step = constrained_step(
+            objective,
+            start,
+            float(self.hyper["max_kl"]),
+            divergence=None if sparse is batch else lambda at: objective(at, sparse)[1],
+            damping=config.cg_damping,
+            num_cg_steps=config.cg_steps,
+            num_backtracks=config.num_backtracks,
+            backtrack_ratio=config.backtrack_ratio,
+        )
+        if not bool(step.loss_before.isfinite() & step.gradient_norm.isfinite()):
+            raise NonFiniteError(
+                "TRPO's surrogate or its gradient is not finite; the policy was left as it was. "
+                "Look for extreme rewards, observations and add-on terms"
+            )
+        with torch.no_grad():
+            for name, parameter in start.items():
+                parameter.copy_(step.parameters[name])
+        return step
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (3), and what add-ons learn of their own."""
+        value, _ = self.actor.value(batch.observation, batch.state, batch.episode_start)
+        loss = value_loss(value, batch.value_target, batch.mask)
+        metrics = {"loss/value": loss}
+        if any(True for _ in self.add_ons.parameters()):
+            with torch.no_grad():
+                policy, _ = self.actor.distribution(
+                    batch.observation, batch.state, batch.episode_start
+                )
+            added, more = self.add_on_terms(batch, policy, metrics)
+            return LossOutput(loss + added, {**metrics, **more})
+        return LossOutput(loss, metrics)
+
+    def _surrogate(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (1), with the divergence of Eq. (2) among the metrics."""
+        mask = batch.mask
+        now, _ = self.actor.distribution(batch.observation, batch.state, batch.episode_start)
+        log_ratio = now.log_prob(batch.action) - batch.log_prob
+        term = surrogate_loss(log_ratio, batch.advantage, mask)
+        kl = masked_mean(from_columns(now, batch.extras).kl_divergence(now), mask)
+        entropy_term, entropy = entropy_loss(self.config, self.hyper["entropy_coef"], now, mask)
+        metrics = {"policy/kl": kl, "policy/entropy": entropy}
+        added, more = self.add_on_terms(batch, now, metrics)
+        return LossOutput(term + added + entropy_term, {**metrics, **more})
+
+
+def _every(batch: RolloutBatch, stride: int, recurrent: bool) -> RolloutBatch:
+    """Keep one sample, or one environment where recurrent, of so many."""
+    if stride == 1:
+        return batch
+
+    def keep(column: Tensor) -> Tensor:
+        return column[:, ::stride] if recurrent else column[::stride]
+
+    return RolloutBatch(
+        observation=map_observation(keep, batch.observation),
+        action=keep(batch.action),
+        log_prob=keep(batch.log_prob),
+        value=keep(batch.value),
+        advantage=keep(batch.advantage),
+        value_target=keep(batch.value_target),
+        mask=keep(batch.mask),
+        episode_start=keep(batch.episode_start),
+        state={name: state[::stride] for name, state in batch.state.items()},
+        extras={name: keep(column) for name, column in batch.extras.items()},
+    )
+
+
+def _prefixes(modules: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}." for name in modules)

@@ -1,0 +1,202 @@
+r"""Vanilla policy gradient: REINFORCE, with or without a value function.
+
+Source: Williams 1992, https://doi.org/10.1007/BF00992696; advantages by Schulman et al. 2016,
+https://arxiv.org/abs/1506.02438.
+
+(1) $L^{\pi} = -\mathbb{E}_t[\log \pi_\theta(a_t|s_t) A_t] - c\,\mathbb{E}_t[H_t]$
+
+(2) $A_t = \sum_{k \ge 0} \gamma^k r_{t+k} - V_\phi(s_t)$
+
+(3) $L^{V} = \mathbb{E}_t[(V_\phi(s_t) - V^{target}_t)^2]$
+
+$H_t$ is the policy's entropy, or its softplus. With entropy as a reward, $r_t + c H_t$ takes the
+place of $r_t$ and (1) has no second term. Without a value function $V_\phi$ is 0 throughout.
+
+Deviations from the paper: advantages are standardised, and an episode that a time limit or the
+end of the rollout cuts is continued by the value function, where there is one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+from torch import Tensor
+
+from rl_algos_onpolicy.a2c import policy_gradient_loss
+from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_algos_onpolicy.entropy import EntropyMethod, check_entropy, entropy_bonus, entropy_loss
+from rl_algos_onpolicy.sharing import check_one_rate
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.errors import ConfigError
+from rl_core.estimators import AdvantageEstimator, ValueTarget
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.optimizers import OptimizerConfig
+from rl_core.ranges import check_choice, check_ranges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VPGConfig:
+    """Options of `VPG`.
+
+    Attributes:
+        policy_learning_rate: of the policy's optimiser.
+        value_learning_rate: of the value function's optimiser; None learns no value function:
+            advantages are the returns, and an episode counts no further than the rollout goes.
+        gamma: discount per step, in [0, 1].
+        gae_lambda: bias against variance of the advantages; 1 gives Eq. (2). Without a value
+            function it is one more discount.
+        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
+        value_target: what the value function learns.
+        normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
+        positive_advantage: then subtract the smallest.
+        entropy_method: ``regularized`` adds the mean entropy to the objective, ``max`` each
+            step's to its reward, ``no_entropy`` neither.
+        entropy_coef: c of Eq. (1).
+        use_softplus_entropy: softplus keeps entropies positive.
+        stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
+        num_epochs: passes over each rollout.
+        num_mini_batch: minibatches per epoch.
+        max_grad_norm: bound of the joint gradient's norm; None does not bound it.
+        optimizer: the update rule of both.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation.
+
+    Raises:
+        ConfigError: when a value is out of range or two contradict each other.
+    """
+
+    policy_learning_rate: Scheduled = 1e-3
+    value_learning_rate: Scheduled | None = 1e-3
+    gamma: Scheduled = 0.99
+    gae_lambda: Scheduled = 1.0
+    advantage_estimator: AdvantageEstimator = "gae"
+    value_target: ValueTarget = "advantage"
+    normalize_advantage: bool = True
+    positive_advantage: bool = False
+    entropy_method: EntropyMethod = "regularized"
+    entropy_coef: Scheduled = 0.0
+    use_softplus_entropy: bool = False
+    stop_entropy_gradient: bool = False
+    num_epochs: int = 1
+    num_mini_batch: int = 1
+    max_grad_norm: Scheduled | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    test_every: int | None = None
+    num_test_episodes: int = 5
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            unit=("gamma", "gae_lambda"),
+            positive=("max_grad_norm",),
+            not_negative=("policy_learning_rate", "value_learning_rate", "entropy_coef"),
+            counts=("num_epochs", "num_mini_batch", "test_every", "num_test_episodes"),
+        )
+        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
+        check_choice(self, "value_target", get_args(ValueTarget))
+        check_entropy(self, normalizes=self.normalize_advantage)
+        if self.value_learning_rate is None:
+            self._check_without_value()
+
+    def _check_without_value(self) -> None:
+        if self.advantage_estimator not in ("gae", "return") or self.value_target != "advantage":
+            raise ConfigError(
+                f"advantage_estimator='{self.advantage_estimator}' and "
+                f"value_target='{self.value_target}' need a value function; give "
+                "value_learning_rate, or leave them out"
+            )
+
+
+class VPG(Algorithm[VPGConfig, RolloutBatch]):
+    """Vanilla policy gradient: one gradient step per rollout.
+
+    Args:
+        actor: a policy and a state-value function, such as `OnPolicyActor`; the value function is
+            left alone where none is learned.
+        config: options.
+        add_ons: extra terms for the policy loss.
+
+    Raises:
+        ConfigError: when a shared trunk is to be moved at two learning rates.
+    """
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        """Update once per rollout, by default with all of it."""
+        return UpdateSchedule(
+            num_epochs=self.config.num_epochs,
+            num_mini_batch=self.config.num_mini_batch,
+            test_every=self.config.test_every,
+            num_test_episodes=self.config.num_test_episodes,
+        )
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take rollouts of eight environments that are about as long as short episodes."""
+        return on_policy_recipe(env, num_envs=8, num_steps=128)
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give policy and value function an optimiser each; the policy's moves what they share."""
+        config = self.config
+        bound = None if config.max_grad_norm is None else "max_grad_norm"
+        policy = ParameterGroup(
+            name="policy",
+            modules=("actor", "add_ons"),
+            learning_rate="policy_learning_rate",
+            max_grad_norm=bound,
+            optimizer=config.optimizer,
+        )
+        if config.value_learning_rate is None:
+            return (policy,)
+        check_one_rate(self.actor, config.policy_learning_rate, config.value_learning_rate)
+        value = ParameterGroup(
+            name="value",
+            modules=tuple(f"actor.{name}" for name in self.actor.value_modules),
+            learning_rate="value_learning_rate",
+            max_grad_norm=bound,
+            optimizer=config.optimizer,
+        )
+        return (value, policy)
+
+    def constant_modules(self) -> tuple[str, ...]:
+        """Leave the value function alone where none is learned."""
+        if self.config.value_learning_rate is not None:
+            return ()
+        return tuple(f"actor.{name}" for name in self.actor.value_modules)
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Estimate advantages, Eq. (2), and value targets."""
+        config = self.config
+        return advantage_columns(
+            self.actor,
+            rollout,
+            self.hyper["gamma"],
+            self.hyper["gae_lambda"],
+            normalize_advantage=config.normalize_advantage,
+            positive_advantage=config.positive_advantage,
+            estimator=config.advantage_estimator,
+            value_target=config.value_target,
+            has_value=config.value_learning_rate is not None,
+            reward_bonus=entropy_bonus(config, self.hyper["entropy_coef"]),
+        )
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (1) for the policy's parameters plus Eq. (3) for the value function's."""
+        mask = batch.mask
+        now = self.actor.evaluate_actions(
+            batch.observation, batch.action, batch.state, batch.episode_start
+        )
+        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)
+        entropy_term, entropy = entropy_loss(
+            self.config, self.hyper["entropy_coef"], now.distribution, mask
+        )
+        metrics = {"loss/policy": policy_term, "policy/entropy": entropy}
+        added, more = self.add_on_terms(batch, now.distribution, metrics)
+        total = policy_term + added + entropy_term
+        if self.config.value_learning_rate is not None:
+            assert now.value is not None
+            value_term = masked_mean((now.value - batch.value_target).square(), mask)
+            total, metrics["loss/value"] = total + value_term, value_term
+        return LossOutput(total, {**metrics, **more})

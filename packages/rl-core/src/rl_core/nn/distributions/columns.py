@@ -1,0 +1,54 @@
+"""Distributions as columns of a rollout, from which minibatches make them again."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from rl_core.nn.distributions.base import Distribution
+
+DistributionT = TypeVar("DistributionT", bound=Distribution)
+
+_PREFIX = "old_policy."
+
+
+def to_columns(distribution: Distribution, batch_shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Return the parameters of a distribution by name, each `(*batch_shape, n)`, as copies.
+
+    Parameters may be a network's own, which goes on learning. Masks are left out:
+    they belong to the observations.
+
+    Args:
+        distribution: of the behaviour's policy.
+        batch_shape: of its observations; parameters that do not depend on them are repeated.
+    """
+    return {
+        f"{_PREFIX}{name}": value.detach()
+        .expand(*batch_shape, value.shape[-1])
+        .clone(memory_format=torch.contiguous_format)
+        for name, value in _parameters(distribution).items()
+    }
+
+
+def from_columns(like: DistributionT, columns: Mapping[str, Tensor]) -> DistributionT:
+    """Make the distribution of which `to_columns` returned the parameters.
+
+    Args:
+        like: another of the same observations, which gives class and masks.
+        columns: each `(N, n)`, the minibatch's rows; others among them are not looked at.
+    """
+    assert is_dataclass(like)
+    values = {name: columns[f"{_PREFIX}{name}"] for name in _parameters(like)}
+    return replace(like, **values)
+
+
+def _parameters(distribution: Distribution) -> dict[str, Tensor]:
+    assert is_dataclass(distribution)
+    values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }

@@ -1,0 +1,176 @@
+r"""The constrained step of TRPO, over an explicit mapping of parameters.
+
+Source: Schulman et al. 2015, https://arxiv.org/abs/1502.05477, appendix C.
+
+With $g$ the gradient of the loss and $H$ the Hessian of the KL divergence, both at the start:
+
+(1) $s = H^{-1} g$, by conjugate gradients, which need products $H v$ only
+
+(2) $\theta_k = \theta - \alpha^k \sqrt{2 \delta / s^\top H s}\; s$
+
+(3) the first $k$ with $L(\theta_k) < L(\theta)$ and $KL(\theta, \theta_k) \le \delta$ is taken; if
+    there is none, the parameters stay
+
+$\delta$ bounds the divergence, $\alpha$ is the ratio of the line search, and $H$ is damped by a
+multiple of the identity.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Parameters: TypeAlias = Mapping[str, Tensor]
+"""Parameters by name."""
+
+Objective: TypeAlias = Callable[[Parameters], tuple[Tensor, Tensor]]
+"""From parameters to the loss and the divergence from the start, both 0-dim."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstrainedStep:
+    """What became of a step.
+
+    Attributes:
+        parameters: the new ones; those of the start where no step was accepted.
+        fraction: of the full step that was taken; 0 where none was accepted.
+        loss_before: 0-dim, at the start.
+        loss: 0-dim, at ``parameters``.
+        kl: 0-dim, divergence of ``parameters`` from the start.
+        gradient_norm: 0-dim, of the loss at the start.
+    """
+
+    parameters: dict[str, Tensor]
+    fraction: float
+    loss_before: Tensor
+    loss: Tensor
+    kl: Tensor
+    gradient_norm: Tensor
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the parameters moved."""
+        return self.fraction > 0.0
+
+
+def constrained_step(
+    objective: Objective,
+    parameters: Parameters,
+    max_kl: float,
+    *,
+    divergence: Callable[[Parameters], Tensor] | None = None,
+    damping: float = 0.1,
+    num_cg_steps: int = 10,
+    cg_tolerance: float = 1e-10,
+    num_backtracks: int = 15,
+    backtrack_ratio: float = 0.8,
+) -> ConstrainedStep:
+    """Lower a loss as far as a bound of the divergence allows, Eq. (1) to (3).
+
+    Nothing is changed in place. Where the direction is not a number it counts as 0, and where the
+    length of the step is none it counts as 1, so that the line search decides.
+
+    Args:
+        objective: loss and divergence, twice differentiable in the parameters; the divergence is
+            0 at the start, and so is its gradient.
+        parameters: the start.
+        max_kl: δ, above 0.
+        divergence: for the products with H, of fewer samples; None takes that of ``objective``.
+        damping: multiple of the identity that is added to H, at least 0.
+        num_cg_steps: iterations of the conjugate gradients.
+        cg_tolerance: squared norm of the residual at which they end.
+        num_backtracks: how many k are tried.
+        backtrack_ratio: α, in (0, 1).
+    """
+    start = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+    leaves = list(start.values())
+    loss_before, kl = objective(start)
+    gradient = _flat_gradient(loss_before, leaves, retain_graph=divergence is None)
+    curvature = kl if divergence is None else divergence(start)
+    slope = _flat_gradient(curvature, leaves, create_graph=True)
+
+    def damped_product(vector: Tensor) -> Tensor:
+        product = _flat_gradient(slope, leaves, grad_outputs=vector, retain_graph=True)
+        return product + damping * vector
+
+    direction = conjugate_gradient(damped_product, gradient, num_cg_steps, cg_tolerance)
+    direction = torch.where(direction.isfinite(), direction, 0.0)
+    length = (2.0 * max_kl / (direction @ damped_product(direction) + 1e-8)).sqrt()
+    step = torch.where(length.isfinite(), length, 1.0) * direction
+
+    start = {name: tensor.detach() for name, tensor in start.items()}
+    loss_before = loss_before.detach()
+    norm = torch.linalg.vector_norm(gradient)
+    for k in range(num_backtracks):
+        fraction = backtrack_ratio**k
+        moved = {
+            name: start[name] - fraction * part
+            for name, part in zip(start, _split(step, leaves), strict=True)
+        }
+        with torch.no_grad():
+            loss, kl = objective(moved)
+        if bool((loss < loss_before) & (kl <= max_kl)):
+            return ConstrainedStep(moved, fraction, loss_before, loss, kl, norm)
+    return ConstrainedStep(start, 0.0, loss_before, loss_before, torch.zeros_like(norm), norm)
+
+
+def conjugate_gradient(
+    product: Callable[[Tensor], Tensor],
+    target: Tensor,
+    num_steps: int = 10,
+    tolerance: float = 1e-10,
+) -> Tensor:
+    """Solve H x = target for a symmetric, positive definite H that is known by its products.
+
+    Args:
+        product: from `(P,)` to H times it.
+        target: shape `(P,)`.
+        num_steps: at most so many products; P of them suffice but for rounding.
+        tolerance: squared norm of the residual at which to end.
+
+    Returns:
+        Shape `(P,)`.
+
+    Source:
+        Hestenes and Stiefel 1952, "Methods of Conjugate Gradients for Solving Linear Systems".
+    """
+    solution = torch.zeros_like(target)
+    residual = direction = target
+    squared = residual @ residual
+    for _ in range(num_steps):
+        if not bool(squared > tolerance):  # a NaN ends it too
+            break
+        image = product(direction)
+        rate = squared / (direction @ image)
+        solution = solution + rate * direction
+        residual = residual - rate * image
+        before, squared = squared, residual @ residual
+        direction = residual + (squared / before) * direction
+    return solution
+
+
+def _flat_gradient(
+    output: Tensor,
+    leaves: list[Tensor],
+    *,
+    grad_outputs: Tensor | None = None,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> Tensor:
+    gradients = torch.autograd.grad(
+        output,
+        leaves,
+        grad_outputs,
+        create_graph=create_graph,
+        retain_graph=create_graph if retain_graph is None else retain_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+def _split(vector: Tensor, like: list[Tensor]) -> list[Tensor]:
+    pieces = torch.split(vector, [tensor.numel() for tensor in like])
+    return [piece.view_as(tensor) for piece, tensor in zip(pieces, like, strict=True)]

@@ -1,0 +1,231 @@
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_algos_onpolicy import TRPO, OnPolicyActor, OnPolicyActorConfig, TRPOConfig
+from rl_core.actor import Actor
+from rl_core.addon import PolicyLossAddOn
+from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
+from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.nn.distributions import Distribution
+from rl_core.nn.trunk import MemoryKind
+from rl_core.spaces import Space
+from rl_core.testing.algorithms import AlgorithmSuite
+from rl_core.testing.rollouts import make_batch, make_rollout
+from rl_core.testing.stateful import check_same_state, copy_state
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Temperature(PolicyLossAddOn):
+    """Pulls the entropy towards a learned level."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = nn.Parameter(torch.tensor(0.5))
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        term = (distribution.entropy().mean() - self.level).square()
+        return term, {"loss/temperature": term}
+
+
+class TestTRPO(AlgorithmSuite):
+    def make_algorithm(self, seed: int) -> TRPO:
+        torch.manual_seed(seed)
+        config = OnPolicyActorConfig(hidden_sizes=(8,), normalize_observations=True)
+        return TRPO(OnPolicyActor(VECTOR, BOX, config), TRPOConfig())
+
+
+class TestRecurrentTRPO(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> TRPO:
+        return _trpo(TRPOConfig(max_grad_norm=0.5), "lstm", seed=seed)
+
+
+class TestTRPOWithAnAddOn(AlgorithmSuite):
+    is_smooth: ClassVar[bool] = False  # the policy is a constant of the loss
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> TRPO:
+        torch.manual_seed(seed)
+        actor = OnPolicyActor(VECTOR, spaces.Discrete(3), OnPolicyActorConfig(hidden_sizes=(8,)))
+        return TRPO(actor, TRPOConfig(), add_ons=Temperature())
+
+
+def _trpo(
+    config: TRPOConfig | None = None,
+    memory: MemoryKind = "none",
+    space: Space = BOX,
+    seed: int = 0,
+) -> TRPO:
+    torch.manual_seed(seed)
+    options = OnPolicyActorConfig(hidden_sizes=(8,), recurrent_net=memory, recurrent_hidden_size=4)
+    return TRPO(OnPolicyActor(VECTOR, space, options), config)
+
+
+def _rollout(algorithm: TRPO, seed: int = 1) -> Rollout:
+    return make_rollout(algorithm, seed, num_steps=16)
+
+
+def _mean_kl(old: Actor, new: Actor, rollout: Rollout) -> float:
+    with torch.no_grad():
+        before, after = (
+            actor.distribution(rollout.observation, rollout.state, rollout.episode_start)[0]
+            for actor in (old, new)
+        )
+        return float(before.kl_divergence(after)[rollout.valid].mean())
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize(
+    "space",
+    [BOX, spaces.Discrete(3), spaces.MultiDiscrete([3, 2]), spaces.MultiBinary(2)],
+    ids=["box", "discrete", "multi_discrete", "multi_binary"],
+)
+@pytest.mark.parametrize("max_kl", [1e-3, 0.05])
+def test_no_step_leaves_the_trust_region(max_kl: float, space: Space, memory: MemoryKind) -> None:
+    for seed in range(3):
+        algorithm = _trpo(TRPOConfig(max_kl=max_kl), memory, space, seed)
+        rollout = _rollout(algorithm, seed)
+        frozen = copy.deepcopy(algorithm.actor)
+        step = algorithm.policy_step(make_batch(algorithm, rollout))
+        assert step.is_accepted
+        kl = _mean_kl(frozen, algorithm.actor, rollout)
+        assert 0.1 * max_kl < kl <= max_kl * (1.0 + 1e-4)  # rounding of another order of sums
+        assert kl == pytest.approx(float(step.kl), rel=1e-3)
+        assert float(step.kl) <= max_kl
+        assert float(step.loss) < float(step.loss_before)
+
+
+def test_the_surrogate_by_hand() -> None:
+    algorithm = _trpo(TRPOConfig(entropy_coef=0.3), space=spaces.Discrete(3))
+    rollout = _rollout(algorithm)
+    batch = make_batch(algorithm, rollout)
+    step = algorithm.policy_step(batch)
+    now = algorithm.actor.evaluate_actions(batch.observation, batch.action, {})
+    kept = batch.mask.bool()
+    ratio = (now.log_prob - batch.log_prob).exp()
+    expected = -(ratio * batch.advantage)[kept].mean() - 0.3 * now.entropy[kept].mean()
+    torch.testing.assert_close(step.loss, expected.detach())
+
+
+def test_the_policys_step_leaves_the_value_function_alone_and_the_other_way_round() -> None:
+    algorithm = _trpo()
+    batch = make_batch(algorithm, _rollout(algorithm))
+    actor = algorithm.actor
+
+    def part(names: tuple[str, ...]) -> object:
+        return copy_state({name: dict(actor.get_submodule(name).state_dict()) for name in names})
+
+    policy, value = part(actor.policy_modules), part(actor.value_modules)
+    algorithm.policy_step(batch)
+    check_same_state(part(actor.value_modules), value)  # type: ignore[arg-type]  # a state
+    with pytest.raises(AssertionError):
+        check_same_state(part(actor.policy_modules), policy)  # type: ignore[arg-type]
+    policy = part(actor.policy_modules)
+    algorithm.gradient_step(batch)
+    check_same_state(part(actor.policy_modules), policy)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError):
+        check_same_state(part(actor.value_modules), value)  # type: ignore[arg-type]
+    algorithm.read_metrics()  # the parameters are still tied to their vectors
+
+
+def test_a_policy_that_cannot_improve_stays() -> None:
+    algorithm = _trpo()
+    batch = make_batch(algorithm, _rollout(algorithm))
+    before = copy_state(dict(algorithm.get_weights().tensors))
+    step = algorithm.policy_step(replace(batch, advantage=torch.zeros_like(batch.advantage)))
+    assert not step.is_accepted
+    check_same_state(dict(algorithm.get_weights().tensors), before)
+
+
+def test_a_surrogate_that_is_not_finite_moves_nothing_and_is_reported() -> None:
+    algorithm = _trpo()
+    batch = make_batch(algorithm, _rollout(algorithm))
+    before = copy_state(dict(algorithm.get_weights().tensors))
+    with pytest.raises(NonFiniteError, match="left as it was"):
+        algorithm.policy_step(replace(batch, advantage=batch.advantage * torch.nan))
+    check_same_state(dict(algorithm.get_weights().tensors), before)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_the_curvature_of_fewer_samples_gives_another_step_within_the_region(
+    memory: MemoryKind,
+) -> None:
+    steps = {}
+    for stride in (1, 3):
+        algorithm = _trpo(TRPOConfig(curvature_every=stride), memory)
+        batch = make_batch(algorithm, _rollout(algorithm))
+        steps[stride] = algorithm.policy_step(batch)
+    assert steps[3].is_accepted
+    assert float(steps[3].kl) <= 0.01
+    assert float(steps[3].kl) != float(steps[1].kl)
+
+
+def test_an_add_ons_term_joins_the_surrogate_and_its_own_parameters_are_learned() -> None:
+    torch.manual_seed(0)
+    actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
+    add_on = Temperature()
+    algorithm = TRPO(actor, TRPOConfig(), add_ons=add_on)
+    batch = make_batch(algorithm, _rollout(algorithm))
+    still = replace(batch, advantage=torch.zeros_like(batch.advantage))
+
+    def distance() -> float:
+        policy, _ = actor.distribution(batch.observation, {})
+        return abs(policy.entropy().mean().item() - 0.5)
+
+    before = distance()
+    assert algorithm.policy_step(still).is_accepted
+    assert add_on.level.item() == 0.5
+    assert distance() < before
+    algorithm.gradient_step(batch)
+    assert add_on.level.item() > 0.5
+
+
+def test_the_behaviours_policy_travels_with_the_batch() -> None:
+    algorithm = _trpo()
+    batch = make_batch(algorithm, _rollout(algorithm))
+    columns, _ = algorithm.prepare(_rollout(algorithm))
+    kept = {name for name in columns if name not in PREPARED_COLUMNS}
+    assert kept == set(batch.extras) == {"old_policy.mean", "old_policy.log_std"}
+
+
+def test_shared_parameters_are_refused() -> None:
+    config = OnPolicyActorConfig(shared_policy_value_network=True)
+    with pytest.raises(ConfigError, match=r"share policy_trunk.*give each its own"):
+        TRPO(OnPolicyActor(VECTOR, BOX, config))
+    extractor = nn.Linear(3, 4)
+    with pytest.raises(ConfigError, match=r"share policy_trunk\.encoder"):
+        TRPO(OnPolicyActor(VECTOR, BOX, feature_extractor=extractor))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_kl": 0.0}, "max_kl must be above 0"),
+        ({"cg_steps": 0}, "cg_steps must be"),
+        ({"cg_damping": -0.1}, "cg_damping must be"),
+        ({"backtrack_ratio": 1.5}, "backtrack_ratio must be"),
+        ({"backtrack_ratio": 0.0}, "backtrack_ratio must be"),
+        ({"curvature_every": 0}, "curvature_every must be"),
+        ({"num_mini_batch": 4}, "just one of num_mini_batch and mini_batch_size"),
+        ({"entropy_method": "max"}, "normalize_advantage off"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TRPOConfig(**options)  # type: ignore[arg-type]  # by name
