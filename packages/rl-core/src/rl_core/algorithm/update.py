@@ -26,8 +26,10 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
     if algorithm.batch_type is RolloutBatch:
-        columns, prepared = algorithm.prepare(storage.rollout())
-        storage.attach(columns)
+        added = algorithm.prepare_add_ons(storage.rollout())
+        columns, metrics = algorithm.prepare(added.rollout)
+        storage.attach({**added.columns, **columns})
+        prepared = {**added.metrics, **metrics}
     storage.before_gradients()
     step.begin_phase()
     for epoch in range(schedule.num_epochs):

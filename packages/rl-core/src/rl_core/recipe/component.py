@@ -11,6 +11,8 @@ from rl_core.types import Json
 CUSTOM = "custom"
 """The name of a component that was given as a Python object and has no registered name."""
 
+_KINDS = (*COMPONENTS, "add_on")
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*", re.ASCII)
 
@@ -20,7 +22,7 @@ class ComponentSpec:
     """A component by its registered name and its options.
 
     Args:
-        kind: ``env``, ``actor``, ``algorithm`` or ``storage``.
+        kind: ``env``, ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         name: the registered name, or `CUSTOM`.
         kwargs: options; kept as plain data, so a tuple becomes a list and None the text "none".
 
@@ -34,9 +36,9 @@ class ComponentSpec:
     kwargs: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in COMPONENTS:
+        if self.kind not in _KINDS:
             raise ConfigError(
-                f"got the component kind {self.kind!r}{nearest(str(self.kind), COMPONENTS)}"
+                f"got the component kind {self.kind!r}{nearest(str(self.kind), _KINDS)}"
             )
         _check_name(self.kind, self.name)
         if "name" in self.kwargs:
