@@ -16,6 +16,7 @@ from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.hyper import check_value, schedules_of
 from rl_core.algorithm.schedule import UpdateSchedule
 from rl_core.algorithm.update import run_update
+from rl_core.algorithm.watch import UpdateWatch
 from rl_core.algorithm.weights import Weights
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import CheckpointError, ConfigError, nearest
@@ -98,6 +99,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         )
         self.generator = torch.Generator(self.device)
         self.compile_mode: CompileMode = "off"
+        self.watch = UpdateWatch()
         self._is_recurrent = actor.is_recurrent
         self._acting = ActingGraphs(self.explore)
         self._modules = LossModule(
@@ -477,8 +479,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.schedules = loaded
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
+        add_ons = saved.reader("add_ons")
         for index, add_on in enumerate(self._listed_add_ons()):
-            add_on.load_more_state(saved.reader("add_ons").tree(str(index)))
+            add_on.load_more_state(add_ons.tree(str(index)))
         self.load_more_state(saved.tree("more"))
 
     def _saved_schedule(self, saved: StateReader, name: str) -> Schedule:

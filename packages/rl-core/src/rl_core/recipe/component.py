@@ -54,6 +54,14 @@ class ComponentSpec:
             )
         return self.kwargs[option]
 
+    def __getattr__(self, option: str) -> Json:
+        if option.startswith("__"):  # of Python's own protocols, such as that of copying
+            raise AttributeError(option)
+        try:
+            return self[option]
+        except ConfigError as error:
+            raise AttributeError(str(error)) from error
+
     def __contains__(self, option: object) -> bool:
         return option in self.kwargs
 
