@@ -58,7 +58,7 @@ def test_json_is_an_object_by_kind_and_name(rl: Run, planted: str) -> None:
     status, out, err = rl("list", "--json")
     assert (status, err) == (0, "")
     tables = json.loads(out)
-    assert set(tables) == {"algorithms", "storages", "envs", "actors", "executors", "loggers"}
+    assert set(tables) == set(plugins.KINDS)
     assert tables["algorithms"]["weed"] == {
         "distribution": "planted",
         "version": "2.5",

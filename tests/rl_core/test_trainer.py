@@ -414,8 +414,10 @@ def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
         test_envs=_identity_envs,
     )
     result = trainer.train(total_updates=3)
-    assert _plain_names(run_dir) == ["checkpoints", "metrics.jsonl", "recipe.toml", "summary.json"]
+    plain = ["best", "checkpoints", "metrics.jsonl", "recipe.toml", "summary.json"]
+    assert _plain_names(run_dir) == plain
     assert _plain_names(run_dir / "checkpoints") == ["step-24"]
+    assert _plain_names(run_dir / "best") == ["step-16"]
     lines = read_metrics(run_dir / "metrics.jsonl")
     assert [line["step"] for line in lines] == [8, 16, 24]
     for line in lines:

@@ -7,13 +7,16 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from rl_algos_onpolicy._networks import check_networks, layers_maker, memory_of
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
 from rl_core.nn.heads import make_head
+from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.trunk import MemoryKind, Trunk
+from rl_core.spaces import random_env_actions
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -26,6 +29,13 @@ class OnPolicyActorConfig:
         hidden_sizes: widths of the policy's layers.
         value_hidden_sizes: widths of the value function's layers; None takes ``hidden_sizes``.
         activation: after each hidden layer.
+        body: layers as data in the place of the encoder, see `rl_core.nn.layers`.
+        head: layers as data in the place of ``hidden_sizes``; the last may be ``GRU`` or ``LSTM``
+            with ``hidden_size`` and ``num_layers``, then ``ActionLinear``, the output that is
+            there in any case.
+        value_body: the value function's; None takes layers like the policy's.
+        value_head: the value function's; None takes layers like the policy's.
+        share_body: one body for both, instead of one each.
         shared_policy_value_network: one trunk for both, instead of one each.
         recurrent_net: memory after the layers.
         recurrent_hidden_size: its size.
@@ -43,6 +53,11 @@ class OnPolicyActorConfig:
     hidden_sizes: tuple[int, ...] = (64, 64)
     value_hidden_sizes: tuple[int, ...] | None = None
     activation: Activation = "tanh"
+    body: tuple[LayerConfig, ...] | None = None
+    head: tuple[LayerConfig, ...] | None = None
+    value_body: tuple[LayerConfig, ...] | None = None
+    value_head: tuple[LayerConfig, ...] | None = None
+    share_body: bool = False
     shared_policy_value_network: bool = False
     recurrent_net: MemoryKind = "none"
     recurrent_hidden_size: int = 64
@@ -59,6 +74,13 @@ class OnPolicyActorConfig:
                 "actor.value_hidden_sizes has no effect with shared_policy_value_network; "
                 "leave one of them out"
             )
+        check_networks(self)
+
+    @property
+    def memory(self) -> tuple[MemoryKind, int, int]:
+        """Kind, size and number of layers of what remembers."""
+        own = memory_of(self.head, "actor.head")
+        return own or (self.recurrent_net, self.recurrent_hidden_size, self.recurrent_layers)
 
 
 class OnPolicyActor(Actor):
@@ -92,9 +114,13 @@ class OnPolicyActor(Actor):
         self.value_trunk: Trunk | None = None
         if not config.shared_policy_value_network:
             learned = any(True for _ in encoder.parameters())
-            own = self._new_encoder() if learned and feature_extractor is None else encoder
+            own = learned and feature_extractor is None and not config.share_body
             sizes = config.value_hidden_sizes
-            self.value_trunk = self._new_trunk(own, config.hidden_sizes if sizes is None else sizes)
+            self.value_trunk = self._new_trunk(
+                self._new_encoder(config.value_body) if own or config.value_body else encoder,
+                config.hidden_sizes if sizes is None else sizes,
+                config.value_head,
+            )
         self.action_head = make_head(
             action_space,
             self.policy_trunk.out_features,
@@ -212,6 +238,12 @@ class OnPolicyActor(Actor):
             dtype=torch.float32,
         )
 
+    def random_actions(self, num_envs: int, generator: torch.Generator) -> Tensor:
+        """Draw uniformly from the action space; from a standard normal where it has no bounds."""
+        return self.from_env_action(
+            random_env_actions(self.action_space, num_envs, generator, self.device)
+        )
+
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Refresh the running statistics; trunks that share an encoder refresh it once."""
         self.policy_trunk.update_normalization(observation, mask)
@@ -225,19 +257,32 @@ class OnPolicyActor(Actor):
         assert not isinstance(observation, Tensor)
         return observation[ACTION_MASK_KEY].bool()
 
-    def _new_encoder(self) -> nn.Module:
+    def _new_encoder(self, body: tuple[LayerConfig, ...] | None = None) -> nn.Module:
+        body = body or self.config.body
+        if body is not None:
+            normalize = self.config.normalize_observations
+            return LayeredEncoder(
+                self.observation_space, body, normalize=normalize, path="actor.body"
+            )
         return ObservationEncoder(
             self.observation_space,
             normalize=self.config.normalize_observations,
             image_features=self.config.image_features,
         )
 
-    def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...]) -> Trunk:
+    def _new_trunk(
+        self,
+        encoder: nn.Module,
+        hidden_sizes: tuple[int, ...],
+        head: tuple[LayerConfig, ...] | None = None,
+    ) -> Trunk:
+        kind, size, num_layers = self.config.memory
         return Trunk(
             encoder,
             hidden_sizes,
             self.config.activation,
-            memory=self.config.recurrent_net,
-            memory_size=self.config.recurrent_hidden_size,
-            memory_layers=self.config.recurrent_layers,
+            memory=kind,
+            memory_size=size,
+            memory_layers=num_layers,
+            make_layers=layers_maker(head or self.config.head, "actor.head"),
         )

@@ -32,6 +32,7 @@ class EvalArguments:
         episodes: how many, divided evenly among the environments.
         seed: of the environments.
         json: print one JSON object and nothing else.
+        best: take the weights of the best evaluation while training instead of the newest.
         device: another one than the run was started on.
     """
 
@@ -39,6 +40,7 @@ class EvalArguments:
     episodes: int = 100
     seed: int = 0
     json: bool = False
+    best: bool = False
     device: str | None = None
 
 
@@ -79,8 +81,7 @@ def evaluate(words: Sequence[str]) -> int:
 
 def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, EvaluationResult]:
     with held_warnings():
-        checkpoint = latest_checkpoint(run.checkpoints)
-        assert checkpoint is not None
+        checkpoint = _chosen(run, arguments)
         device = resolve_device(arguments.device or run.recipe.device)
         envs = build_envs(
             _with_fewer_envs(run.recipe.env, arguments.episodes), spawn_seed(arguments.seed, "test")
@@ -94,6 +95,20 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
     finally:
         envs.close()
     return checkpoint, result
+
+
+def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
+    if not arguments.best:
+        newest = latest_checkpoint(run.checkpoints)
+        assert newest is not None
+        return newest
+    best = latest_checkpoint(run.path / "best")
+    if best is None:
+        raise UsageError(
+            f"{run.path} holds no best weights: it was never evaluated while training; train with "
+            "--algorithm.test-every, or leave --best out"
+        )
+    return best
 
 
 def _load(algorithm: AnyAlgorithm, checkpoint: Checkpoint) -> None:

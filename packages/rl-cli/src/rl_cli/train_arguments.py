@@ -1,7 +1,7 @@
 """The arguments of ``rl train``: names first, then the options of whatever they name."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from rl_cli.values import write_value
 from rl_core import plugins
 from rl_core.build import component_of, compose, resolve_device
 from rl_core.codec import decode
+from rl_core.components import ADD_ONS
 from rl_core.errors import ConfigError, DeviceError
 from rl_core.recipe import ComponentSpec, Recipe, Tables
 from rl_core.types import Json
@@ -210,6 +211,7 @@ def _full_command(recipe: Recipe, file: ConfigFile) -> Command:
         defaults = recipe.trainer if section == "trainer" else spec.kwargs
         options += [names[section]] if section in names else []
         options += _choosable(component_options(section, component, defaults))
+        options += [_add_ons_option(defaults)] if section == "algorithm" else []
         titles[section] = f"{spec.name}: {first_sentence(component)}"
     name = f"rl train {recipe.algorithm.name} {recipe.env.name}"
     return Command(name, _SUMMARY, tuple(options), titles)
@@ -247,6 +249,17 @@ def _name_options(recipe: Recipe | None) -> tuple[Option, ...]:
             placeholder="NAME",
         )
         for section in ("actor", "storage")
+    )
+
+
+def _add_ons_option(defaults: Mapping[str, Json]) -> Option:
+    return Option(
+        path=("algorithm", ADD_ONS),
+        type_=list[dict[str, Json]],
+        help="further terms of the policy loss: tables with a name, as in rl list add_ons, and "
+        "options.",
+        default=write_value(defaults.get(ADD_ONS, [])),
+        placeholder="TABLES",
     )
 
 

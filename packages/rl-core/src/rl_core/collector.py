@@ -144,6 +144,24 @@ class Collector:
             self.total_steps += valid
         return Collection(steps, episodes)
 
+    @torch.no_grad()
+    def warm_up(self, n: int) -> None:
+        """Act at random, let the algorithm look at what comes, and start new episodes.
+
+        Nothing is stored or counted.
+
+        Args:
+            n: environment transitions; rounded up to whole steps of all environments.
+        """
+        envs, actor = self.envs, self.algorithm.actor
+        if self._observation is None:
+            self.reset()
+        for _ in range(-(-n // envs.num_envs)):
+            action = actor.random_actions(envs.num_envs, self.generator)
+            outcome = envs.step(self._to_env(actor.to_env_action(action)))
+            self.algorithm.observe(to_tensors(outcome.observation, self._device))
+        self.reset()
+
     def skip(self, n: int) -> Collection:
         """Let steps pass in which nobody acts, for algorithms that collect nothing.
 

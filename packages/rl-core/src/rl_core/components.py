@@ -1,8 +1,9 @@
 """Components by registered name: from a part to its name and options, and back."""
 
 import dataclasses
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rl_core import plugins
 from rl_core.codec import construct, decode, encode, options_of
@@ -10,12 +11,15 @@ from rl_core.errors import ConfigError
 from rl_core.recipe import CUSTOM, ComponentSpec
 from rl_core.types import Json
 
+ADD_ONS = "add_ons"
+"""The option of algorithms that holds add-ons by name; no field of their configs."""
+
 
 def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
     """Build a part from its registered name and options.
 
     Args:
-        kind: ``actor``, ``algorithm`` or ``storage``.
+        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         spec: name and options.
         context: what the program knows, by parameter name, such as ``device``.
 
@@ -24,14 +28,21 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
         PluginError: for an unknown name.
     """
     cls = plugins.load(kind, spec.name)
-    return construct(cls, context, decode(options_of(cls), spec.kwargs, kind))
+    kwargs = spec.kwargs
+    if kind == "algorithm":
+        kwargs, add_ons = split_add_ons(kwargs)
+        if add_ons and ADD_ONS not in inspect.signature(cls).parameters:
+            raise ConfigError(f"algorithm.{ADD_ONS}: {spec.name} takes none; leave it out")
+        if add_ons:
+            context = {**context, ADD_ONS: [construct_component("add_on", a, {}) for a in add_ons]}
+    return construct(cls, context, decode(options_of(cls), kwargs, kind))
 
 
 def describe_component(kind: str, part: object) -> ComponentSpec:
     """Name a part and its options; the user's own objects are ``custom``.
 
     Args:
-        kind: ``actor``, ``algorithm`` or ``storage``.
+        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         part: an instance.
     """
     name = _registered_name(kind, type(part))
@@ -39,7 +50,48 @@ def describe_component(kind: str, part: object) -> ComponentSpec:
     options = _options(part) if named else None
     if name is None or options is None:
         return ComponentSpec(kind, CUSTOM, {})
-    return ComponentSpec(kind, name, options)
+    add_ons = [describe_component("add_on", add_on) for add_on in getattr(part, ADD_ONS, ())]
+    if any(add_on.is_custom for add_on in add_ons):
+        return ComponentSpec(kind, CUSTOM, {})
+    return ComponentSpec(
+        kind, name, {**options, ADD_ONS: as_tables(add_ons)} if add_ons else options
+    )
+
+
+def split_add_ons(
+    kwargs: Mapping[str, Json],
+) -> tuple[Mapping[str, Json], list[ComponentSpec]]:
+    """Take the add-ons out of an algorithm's options.
+
+    Args:
+        kwargs: options, among them ``add_ons``: tables, each with a ``name`` and options.
+
+    Raises:
+        ConfigError: when they are no tables with names.
+    """
+    tables = kwargs.get(ADD_ONS)
+    rest = {name: value for name, value in kwargs.items() if name != ADD_ONS}
+    if tables is None or tables == "none":
+        return rest, []
+    if not isinstance(tables, list | tuple):
+        raise ConfigError(
+            f"algorithm.{ADD_ONS}: got {tables!r}; expected a list of tables with names"
+        )
+    add_ons = []
+    for index, table in enumerate(tables):
+        name = table.get("name") if isinstance(table, Mapping) else None
+        if not isinstance(table, Mapping) or not isinstance(name, str):
+            raise ConfigError(
+                f"algorithm.{ADD_ONS}[{index}]: got {table!r}; expected a table with a name"
+            )
+        options = {key: value for key, value in table.items() if key != "name"}
+        add_ons.append(ComponentSpec("add_on", name, options))
+    return rest, add_ons
+
+
+def as_tables(add_ons: Sequence[ComponentSpec]) -> list[Json]:
+    """Return add-ons as `split_add_ons` reads them."""
+    return [{"name": add_on.name, **add_on.kwargs} for add_on in add_ons]
 
 
 def _registered_name(kind: str, cls: type) -> str | None:

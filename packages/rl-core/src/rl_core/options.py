@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from rl_core import plugins
 from rl_core.codec import admits_none, decode, encode, field_types, options_of
+from rl_core.components import ADD_ONS, as_tables, split_add_ons
 from rl_core.errors import ConfigError, nearest
 from rl_core.optimizers import OptimizerConfig, options_used_by
 from rl_core.recipe import ComponentSpec
@@ -57,7 +58,7 @@ def filled(
     """Check a component's options and add its defaults.
 
     Args:
-        kind: ``actor``, ``algorithm`` or ``storage``.
+        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         name: the registered name.
         kwargs: options; a table of them may be given in part.
         wanted: what somebody wants instead of the component's own defaults.
@@ -66,12 +67,18 @@ def filled(
         ConfigError: for an unknown option, or a value that does not fit.
         PluginError: for an unknown component.
     """
+    if kind == "algorithm":
+        kwargs, add_ons = split_add_ons(kwargs)
+        checked = [filled("add_on", part.name, part.kwargs) for part in add_ons]
+        more: dict[str, Json] = {ADD_ONS: as_tables(checked)} if checked else {}
+    else:
+        more = {}
     cls = options_of(plugins.load(kind, name))
     given = _with_nested_defaults(cls, kwargs, wanted or {})
     for other in _replaced(cls, given):
         given.setdefault(other, None)
     options = decode(cls, given, kind)
-    return ComponentSpec(kind, name, as_table(options))
+    return ComponentSpec(kind, name, {**as_table(options), **more})
 
 
 def _replaced(cls: type[object], given: Mapping[str, Json]) -> set[str]:

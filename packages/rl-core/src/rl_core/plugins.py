@@ -15,7 +15,7 @@ from importlib import metadata
 
 from rl_core.errors import PluginError, in_brief, nearest
 
-KINDS = ("algorithms", "storages", "envs", "actors", "executors", "loggers")
+KINDS = ("algorithms", "storages", "envs", "actors", "add_ons", "executors", "loggers")
 """What can be registered, each in the entry-point group ``rl_core.<kind>``."""
 
 ALLOW_VARIABLE = "RL_PLUGINS"
@@ -25,6 +25,7 @@ _REQUIRED = {
     "algorithms": ("rl_core.algorithm:Algorithm",),
     "storages": ("rl_core.storage:Storage",),
     "actors": ("rl_core.actor:Actor",),
+    "add_ons": ("rl_core.addon:PolicyLossAddOn",),
     "loggers": ("rl_core.logger:Logger",),
     "envs": ("gymnasium:Env", "rl_core.env:VecEnv"),
     "executors": ("builtins:object",),
@@ -39,6 +40,7 @@ _FIRST_PARTY = {
         **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), _META),
     },
     "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
+    "add_ons": {"rnd": _ONPOLICY},
     "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
     "executors": {"ray": "rl-distributed"},
 }

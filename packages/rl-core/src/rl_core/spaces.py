@@ -139,6 +139,37 @@ def made_up_observation(space: Space, device: torch.device) -> Observation:
     return made_up(leaves)
 
 
+def random_env_actions(
+    space: Space, num_envs: int, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """Draw the environment's actions uniformly, and from a standard normal where it has no bounds.
+
+    Args:
+        space: Discrete, MultiDiscrete, MultiBinary or Box.
+        num_envs: how many.
+        generator: on ``device``.
+        device: of the result.
+
+    Returns:
+        Shape `(num_envs, *space.shape)`.
+    """
+    uniform = torch.rand((num_envs, *event_shape(space)), generator=generator, device=device)
+    if isinstance(space, spaces.Discrete):
+        return (uniform * int(space.n)).long() + int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = (torch.as_tensor(part, device=device) for part in (space.nvec, space.start))
+        return (uniform * nvec).long() + start
+    if isinstance(space, spaces.MultiBinary):
+        return (uniform < 0.5).to(tensor_dtype(space))
+    assert isinstance(space, spaces.Box)
+    low, high = (torch.as_tensor(part, device=device) for part in (space.low, space.high))
+    normal = torch.randn(uniform.shape, generator=generator, device=device)
+    is_bounded = torch.isfinite(low) & torch.isfinite(high)
+    width = torch.where(is_bounded, high - low, 0.0)
+    drawn = torch.where(is_bounded, low + uniform * width, normal)
+    return drawn.clamp(low, high).to(tensor_dtype(space))
+
+
 def is_image(space: Space) -> bool:
     """Decide whether a leaf space holds images, which are fed to a convolutional network.
 

@@ -21,6 +21,10 @@ class TrainerConfig:
         num_threads: of PyTorch while training; None chooses by the size of the networks.
         demonstrations: what the replay storage is filled with before the first step: a run
             directory, what ``Storage.save`` wrote, or the id or directory of a Minari data set.
+        keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory,
+            where ``test_every`` asks for evaluations.
+        tensorboard: write event files into ``tensorboard`` of the run directory.
+        log_histograms: hand the distribution of every parameter to loggers that show it.
 
     Raises:
         ConfigError: for a value of another type, or a count below 1.
@@ -33,6 +37,9 @@ class TrainerConfig:
     compile: CompileMode = "auto"
     num_threads: int | None = None
     demonstrations: str | None = None
+    keep_best: bool = True
+    tensorboard: bool = False
+    log_histograms: bool = False
 
     def __post_init__(self) -> None:
         counts = ("log_every", "checkpoint_every", "keep_checkpoints", "num_threads")

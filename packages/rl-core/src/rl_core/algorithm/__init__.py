@@ -8,4 +8,5 @@ from rl_core.algorithm.hyper import Scheduled as Scheduled
 from rl_core.algorithm.schedule import UpdateSchedule as UpdateSchedule
 from rl_core.algorithm.update import run_update as run_update
 from rl_core.algorithm.update import whole_batch as whole_batch
+from rl_core.algorithm.watch import UpdateWatch as UpdateWatch
 from rl_core.algorithm.weights import Weights as Weights

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import ActionOutput, Actor
-from rl_core.addon import PolicyLossAddOn
+from rl_core.addon import PolicyLossAddOn, PreparedRollout
 from rl_core.algorithm.acting import ActingGraphs
 from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.hyper import check_value, schedules_of
 from rl_core.algorithm.schedule import UpdateSchedule
 from rl_core.algorithm.update import run_update
+from rl_core.algorithm.watch import UpdateWatch
 from rl_core.algorithm.weights import Weights
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import CheckpointError, ConfigError, nearest
@@ -89,7 +90,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.config: ConfigT = self.config_type() if config is None else config
         _check_type("config", self.config, self.config_type)
         self.device = actor.device
-        self.add_ons = nn.ModuleList(_check_add_ons(add_ons))
+        self.add_ons = nn.ModuleList(_check_add_ons(add_ons, self.batch_type))
         for add_on in self.add_ons:
             typing.cast(PolicyLossAddOn, add_on).setup(actor, self.device)
         self.schedules = schedules_of(self.config)
@@ -98,6 +99,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         )
         self.generator = torch.Generator(self.device)
         self.compile_mode: CompileMode = "off"
+        self.watch = UpdateWatch()
         self._is_recurrent = actor.is_recurrent
         self._acting = ActingGraphs(self.explore)
         self._modules = LossModule(
@@ -191,7 +193,20 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     @property
     def uses_objects(self) -> bool:
         """Whether it was given objects that no recipe can name, such as add-ons."""
-        return len(self.add_ons) > 0
+        return any(add_on.uses_objects for add_on in self._listed_add_ons())
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Environment transitions with random actions that `observe` sees before training.
+
+        They are no part of the run: nothing is stored, and environments start anew after them.
+        """
+        return max((add_on.warm_up_steps for add_on in self._listed_add_ons()), default=0)
+
+    def observe(self, observation: Observation) -> None:
+        """Look at observations `(N, ...)` of the warm-up."""
+        for add_on in self._listed_add_ons():
+            add_on.observe(observation)
 
     def is_due(self, group: str) -> bool:
         """Return whether the gradient step at hand moves a parameter group.
@@ -375,13 +390,26 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Sum the add-ons' terms of the policy loss, with their metrics."""
         total = torch.zeros((), device=self.device)
         metrics: dict[str, Tensor] = {}
-        for add_on in self.add_ons:
-            term, more = typing.cast(PolicyLossAddOn, add_on).compute_loss_term(
-                batch, distribution, info
-            )
+        for add_on in self._listed_add_ons():
+            term, more = add_on.compute_loss_term(batch, distribution, info)
             total = total + term
             metrics.update(more)
         return total, metrics
+
+    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
+        """Let the add-ons look at a fresh rollout, each at what the one before it made of it."""
+        prepared = PreparedRollout(rollout)
+        for add_on in self._listed_add_ons():
+            own = add_on.prepare(prepared.rollout, self.generator)
+            prepared = PreparedRollout(
+                own.rollout,
+                {**prepared.columns, **own.columns},
+                {**prepared.metrics, **own.metrics},
+            )
+        return prepared
+
+    def _listed_add_ons(self) -> list[PolicyLossAddOn]:
+        return typing.cast("list[PolicyLossAddOn]", list(self.add_ons))
 
     # Hyper-parameters
 
@@ -448,6 +476,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             "gradients": self.gradients.state_dict(),
             "schedules": {name: str(schedule) for name, schedule in self.schedules.items()},
             "generator": generator_state(self.generator),
+            "add_ons": {
+                str(index): add_on.more_state()
+                for index, add_on in enumerate(self._listed_add_ons())
+            },
             "more": self.more_state(),
         }
 
@@ -469,6 +501,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.schedules = loaded
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
+        add_ons = saved.reader("add_ons")
+        for index, add_on in enumerate(self._listed_add_ons()):
+            add_on.load_more_state(add_ons.tree(str(index)))
         self.load_more_state(saved.tree("more"))
 
     def _saved_schedule(self, saved: StateReader, name: str) -> Schedule:
@@ -492,13 +527,19 @@ AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
 
 
 def _check_add_ons(
-    add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn],
+    add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn], batch_type: type
 ) -> list[PolicyLossAddOn]:
     listed = [add_ons] if isinstance(add_ons, PolicyLossAddOn) else list(add_ons)
     for add_on in listed:
         if not isinstance(add_on, PolicyLossAddOn):
             raise ConfigError(
                 f"add_ons: expected PolicyLossAddOn objects, got {type(add_on).__name__}"
+            )
+        if batch_type not in add_on.batch_types:
+            known = " or ".join(known.__name__ for known in add_on.batch_types)
+            raise ConfigError(
+                f"add_ons: {type(add_on).__name__} reads {known}, but the algorithm learns from "
+                f"{batch_type.__name__}; leave it out"
             )
     return listed
 

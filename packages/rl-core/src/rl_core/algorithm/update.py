@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
+from rl_core.algorithm.watch import ends
 from rl_core.batch import RolloutBatch
 from rl_core.storage import AnyStorage, Storage
 
@@ -34,16 +35,29 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
     if algorithm.batch_type is RolloutBatch:
-        columns, prepared = algorithm.prepare(storage.rollout())
-        storage.attach(columns)
+        added = algorithm.prepare_add_ons(storage.rollout())
+        columns, metrics = algorithm.prepare(added.rollout)
+        storage.attach({**added.columns, **columns})
+        prepared = {**added.metrics, **metrics}
     storage.before_gradients()
     step.begin_phase()
     before = algorithm.before_epochs(storage)
+    watch = algorithm.watch
+    starts, finishes = watch.minibatch_start, watch.minibatch_end
     for epoch in range(schedule.num_epochs):
         if epoch > 0 and step.stopped:
             break
-        for batch in storage.generate_batches(schedule.num_mini_batch, schedule.mini_batch_size):
+        if watch.epoch_start and ends(watch.epoch_start, epoch):
+            break
+        batches = storage.generate_batches(schedule.num_mini_batch, schedule.mini_batch_size)
+        for index, batch in enumerate(batches):
+            if starts and ends(starts, index):
+                break
             storage.after_gradients(batch, algorithm.gradient_step(batch))
+            if finishes and ends(finishes, index):
+                break
+        if watch.epoch_end and ends(watch.epoch_end, epoch):
+            break
     after = algorithm.after_epochs(storage)
     if algorithm.actor.normalizes_observations and step.learns:
         algorithm.actor.update_normalization(*storage.new_observations())

@@ -6,6 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from rl_core.nn.encoder import ObservationEncoder, feature_size
+from rl_core.nn.layers import LayeredEncoder
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.types import Observation
@@ -86,5 +87,5 @@ class Trunk(nn.Module):
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoder's running statistics, where it has any."""
-        if isinstance(self.encoder, ObservationEncoder):
+        if isinstance(self.encoder, ObservationEncoder | LayeredEncoder):
             self.encoder.update_normalization(observation, mask)

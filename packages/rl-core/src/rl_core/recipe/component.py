@@ -11,6 +11,8 @@ from rl_core.types import Json
 CUSTOM = "custom"
 """The name of a component that was given as a Python object and has no registered name."""
 
+_KINDS = (*COMPONENTS, "add_on")
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*", re.ASCII)
 
@@ -20,7 +22,7 @@ class ComponentSpec:
     """A component by its registered name and its options.
 
     Args:
-        kind: ``env``, ``actor``, ``algorithm`` or ``storage``.
+        kind: ``env``, ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         name: the registered name, or `CUSTOM`.
         kwargs: options; kept as plain data, so a tuple becomes a list and None the text "none".
 
@@ -34,9 +36,9 @@ class ComponentSpec:
     kwargs: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in COMPONENTS:
+        if self.kind not in _KINDS:
             raise ConfigError(
-                f"got the component kind {self.kind!r}{nearest(str(self.kind), COMPONENTS)}"
+                f"got the component kind {self.kind!r}{nearest(str(self.kind), _KINDS)}"
             )
         _check_name(self.kind, self.name)
         if "name" in self.kwargs:
@@ -51,6 +53,14 @@ class ComponentSpec:
                 f"[{self.kind}] gives no option {option!r}{nearest(option, self.kwargs)}"
             )
         return self.kwargs[option]
+
+    def __getattr__(self, option: str) -> Json:
+        if option.startswith("__"):  # of Python's own protocols, such as that of copying
+            raise AttributeError(option)
+        try:
+            return self[option]
+        except ConfigError as error:
+            raise AttributeError(str(error)) from error
 
     def __contains__(self, option: object) -> bool:
         return option in self.kwargs

@@ -62,6 +62,22 @@ class Recipe:
         object.__setattr__(self, "trainer", plain_table(self.trainer, "trainer"))
         object.__setattr__(self, "resolved", plain_table(self.resolved, "resolved"))
 
+    @classmethod
+    def default(cls, algorithm: str, env: str = "CartPole-v1") -> "Recipe":
+        """Return the whole recipe that an algorithm has when nothing is said.
+
+        Args:
+            algorithm: registered name.
+            env: registered name or Gymnasium id; some defaults depend on it.
+
+        Raises:
+            PluginError: for an unknown algorithm.
+            ConfigError: for an unknown environment.
+        """
+        from rl_core.build import compose  # which knows all components, and so this class
+
+        return compose(algorithm, env)
+
     def to_tables(self) -> Tables:
         """Return a new tree in the layout of the file."""
         tables: Tables = {"format": self.format, "seed": self.seed, "device": self.device}

@@ -13,6 +13,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch
 from rl_core.nn.encoder import ACTION_MASK_KEY
 from rl_core.spaces import Space, event_shape, leaf_spaces, tensor_dtype
+from rl_core.testing.stateful import copy_state
 from rl_core.types import Array, Observation, State, map_observation
 
 _NUM_ENVS = 4
@@ -113,8 +114,12 @@ def make_batch(algorithm: AnyAlgorithm, rollout: Rollout) -> RolloutBatch:
     Returns:
         A batch `(T * B, ...)`, or `(T, B, ...)` for a recurrent actor.
     """
-    columns, _ = algorithm.prepare(rollout)
-    extras = dict(rollout.extras)
+    state = copy_state(algorithm.state_dict())
+    assert isinstance(state, dict)
+    added = algorithm.prepare_add_ons(rollout)
+    columns, _ = algorithm.prepare(added.rollout)
+    algorithm.load_state_dict(state)  # statistics of the rollout are no part of the batch
+    extras = {**rollout.extras, **added.columns}
     extras |= {name: value for name, value in columns.items() if name not in PREPARED_COLUMNS}
 
     def take(column: Tensor) -> Tensor:

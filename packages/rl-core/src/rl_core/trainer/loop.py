@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
-from rl_core.algorithm import Algorithm, AnyAlgorithm
+from rl_core.algorithm import Algorithm, AnyAlgorithm, UpdateWatch
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint
 from rl_core.collector import Collection, Collector
@@ -18,7 +18,7 @@ from rl_core.errors import ConfigError
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_metrics
 from rl_core.gradients import CompileMode
 from rl_core.graphs import check_compiler
-from rl_core.logger import Logger
+from rl_core.logger import Logger, TensorBoardLogger
 from rl_core.recipe import Recipe
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import spawn_generators, spawn_seed
@@ -27,6 +27,7 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.storage_files import check_spec, state_of
 from rl_core.threads import num_threads_for, thread_count
 from rl_core.trainer.goal import Goal
+from rl_core.trainer.listening import overriders, watch_of
 from rl_core.trainer.parts import check_parts, rows_per_update, worthwhile_compile_mode
 from rl_core.trainer.result import TrainingResult
 from rl_core.trainer.run_directory import RunDirectory
@@ -92,6 +93,7 @@ class Trainer:
         self.callbacks = tuple(callbacks)
         self.updates = 0
         self.num_demonstrations = 0
+        self._is_stopping = False
         self._test_envs = test_envs
         self._open_test_envs: VecEnv | None = None
         if algorithm.schedule.test_every is not None and test_envs is None:
@@ -157,6 +159,9 @@ class Trainer:
         threads = self._settle(goal)
         if self._directory is not None:
             self._run_loggers = [self._directory.open(self.recipe, self.total_steps)]
+            if self.config.tensorboard:
+                folder, purge = self._directory.path / "tensorboard", self.total_steps + 1
+                self._run_loggers.append(TensorBoardLogger(folder, purge_step=purge))
         try:
             result = self._run(goal, threads)
         finally:
@@ -168,16 +173,20 @@ class Trainer:
         with thread_count(threads):
             self._started_at = time.perf_counter()
             self._started_steps = self.total_steps
-            for callback in self.callbacks:
-                callback.on_training_start(self, goal.target, goal.unit)
+            self._is_stopping = False
+            self.algorithm.watch = watch_of(self.callbacks, self)
+            starts = [c.on_training_start(self, goal.target, goal.unit) for c in self.callbacks]
             try:
-                self._loop(goal)
+                if not any(starts):
+                    self._warm_up()
+                    self._loop(goal)
                 seconds = time.perf_counter() - self._started_at
                 if self.run_dir is not None:
                     self.save_checkpoint()  # before an evaluation that could fail
                 result = self._result(seconds)
             finally:
                 self._close_test_envs()
+                self.algorithm.watch = UpdateWatch()
                 for callback in self.callbacks:
                     callback.on_training_end(self)
                 for logger in (*self._loggers, *self._run_loggers):
@@ -185,6 +194,13 @@ class Trainer:
         if self._directory is not None:
             self._directory.write_summary(result.as_dict())
         return result
+
+    def stop(self) -> None:
+        """End the run after the update that is going on, with its checkpoint and summary.
+
+        It may be called by callbacks, signal handlers and other threads.
+        """
+        self._is_stopping = True
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
         """Evaluate the current policy deterministically on the test environments.
@@ -281,6 +297,7 @@ class Trainer:
             else (self.total_steps // checkpoint_every + 1) * checkpoint_every
         )
         stop = False
+        starts = overriders(self.callbacks, "on_update_start")
         while not stop and self._reached(goal) < goal.target:
             progress = self._reached(goal) / goal.target  # before, so that no last step gets none
             rows = update_every
@@ -296,15 +313,21 @@ class Trainer:
             if may_learn and collection.steps:  # a row that only reset brings nothing to learn
                 self.algorithm.set_progress(progress)
                 self.storage.set_progress(progress)
-                self._prepared = self.algorithm.update(self.storage)
-                self.updates += 1
+                answers = [callback.on_update_start(self) for callback in starts]
+                if any(answers):
+                    self.storage.after_update()  # a rollout that is not learned from makes room
+                else:
+                    self._prepared = self.algorithm.update(self.storage)
+                    self.updates += 1
                 ends = [callback.on_update_end(self) for callback in self.callbacks]
                 stop = any(ends)
                 if schedule.test_every and self.updates % schedule.test_every == 0:
                     result = self.evaluate()
                     tested = evaluation_metrics(result)
+                    self._keep_if_best(result)
                     ends = [callback.on_evaluation(self, result) for callback in self.callbacks]
                     stop = stop or any(ends)
+            stop = stop or self._is_stopping
             is_over = stop or self._reached(goal) >= goal.target
             if tested or is_over or self.total_steps >= next_log:
                 self._log({**self._training_metrics(), **tested})
@@ -319,6 +342,12 @@ class Trainer:
         if self.algorithm.collects:
             return self.collector.collect(rows, into=self.storage)
         return self.collector.skip(rows)
+
+    def _warm_up(self) -> None:
+        """Let the algorithm see random steps before the first one of a run."""
+        steps = self.algorithm.warm_up_steps
+        if steps and self.total_steps == 0:
+            self.collector.warm_up(steps)
 
     def _demonstrate(self) -> None:
         """Fill the storage once in the life of a run, before its first step."""
@@ -343,8 +372,20 @@ class Trainer:
     def _log(self, metrics: Mapping[str, float]) -> None:
         for logger in (*self._loggers, *self._run_loggers):
             logger.log(self.total_steps, metrics)
+            if self.config.log_histograms:
+                for name, values in self.algorithm.named_parameters().items():
+                    logger.histogram(self.total_steps, f"parameters/{name}", values)
         for callback in self.callbacks:
             callback.on_log(self, metrics)
+
+    def _keep_if_best(self, result: EvaluationResult) -> None:
+        if self._directory is not None and self.config.keep_best:
+            self._directory.save_best(
+                self.total_steps,
+                {"algorithm": self.algorithm.state_dict()},
+                result.mean,
+                recipe=self.recipe,
+            )
 
     def _close_test_envs(self) -> None:
         """Close test environments that were made here; given ones belong to the giver."""

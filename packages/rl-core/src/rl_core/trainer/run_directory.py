@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -112,6 +113,39 @@ class RunDirectory:
         prune_checkpoints(self._checkpoints, keep=keep, protect=protect)
         return path
 
+    def save_best(
+        self, total_steps: int, state: StateDict, score: float, *, recipe: Recipe
+    ) -> Path | None:
+        """Keep a state in ``best`` if its score is above that of the state kept there.
+
+        Args:
+            total_steps: of the run.
+            state: of the algorithm alone.
+            score: mean return of the evaluation.
+            recipe: of the run.
+
+        Returns:
+            The checkpoint; None where the old one is as good.
+
+        Raises:
+            CheckpointError: when it cannot be written.
+        """
+        kept = latest_checkpoint(self._best)
+        if kept is not None and not score > _score_of(kept):
+            return None
+        if kept is not None and kept.step >= total_steps:
+            set_aside_checkpoint(kept.path)  # a resumed run is back before it, and better
+        path = save_checkpoint(
+            self._best,
+            total_steps,
+            state,
+            recipe=recipe,
+            metadata={"episode_return": score},
+            resume_grade="weights",
+        )
+        prune_checkpoints(self._best, keep=1)
+        return path
+
     def latest(self) -> Checkpoint:
         """Read the newest readable checkpoint.
 
@@ -169,3 +203,12 @@ class RunDirectory:
     @property
     def _checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def _best(self) -> Path:
+        return self.path / "best"
+
+
+def _score_of(checkpoint: Checkpoint) -> float:
+    score = checkpoint.metadata.get("episode_return")
+    return float(score) if isinstance(score, int | float) else -math.inf

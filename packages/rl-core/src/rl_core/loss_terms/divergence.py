@@ -1,0 +1,247 @@
+r"""Terms that draw a policy towards others or push it away from them.
+
+With other policies $b_1 \dots b_K$ and weights $w_i > 0$ that sum to 1:
+
+(1) $L = c \min_i \left(\mathbb{E}_t[D(b_i, \pi)] - \log w_i\right)$, attraction to the nearest
+
+(2) $L = -c \sum_i w_i\, \mathbb{E}_t[\min(D(b_i, \pi), D_{max})]$, repulsion from all
+
+(3) $D(b, \pi) = KL(b(\cdot|s_t) \,\|\, \pi(\cdot|s_t))$, or
+    $\|b(s_t) - \pi(s_t)\|^2 / 2\sigma^2$ where one of both is deterministic: the divergence
+    of normal numbers around both actions.
+"""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.actor import Actor
+from rl_core.addon import PolicyLossAddOn
+from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
+from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Deterministic, Distribution
+from rl_core.runs import load_actor
+from rl_core.spaces import check_same_space
+
+
+def policy_divergence(other: Distribution, policy: Distribution, action_std: float = 1.0) -> Tensor:
+    """Eq. (3), shape `(*batch,)`.
+
+    Args:
+        other: b, a constant.
+        policy: π, of the same class unless one of both is deterministic.
+        action_std: σ, in units of the actor's actions.
+
+    Raises:
+        DataError: when the classes differ.
+    """
+    if isinstance(other, Deterministic) or isinstance(policy, Deterministic):
+        distance = (other.mode() - policy.mode()).square().sum(-1)
+        return distance / (2.0 * action_std**2)
+    return other.kl_divergence(policy)
+
+
+@final
+class AttractionKL(PolicyLossAddOn):
+    """Draw the policy towards the nearest of some others: Eq. (1).
+
+    Args:
+        policies: feed-forward ones on the same spaces: directories of runs, or actors, which are
+            copied. They do not learn, and are kept in checkpoints.
+        weights: w, above 0, brought to a sum of 1; None weighs all alike.
+        loss_weight: c, at least 0.
+        action_std: σ, above 0, for deterministic policies.
+
+    Raises:
+        ConfigError: for values that are out of range or do not fit each other.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[str | Actor],
+        weights: Sequence[float] | None = None,
+        loss_weight: float = 1.0,
+        action_std: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.policies, self.weights = _checked(policies, weights)
+        self.loss_weight = _at_least_zero("loss_weight", loss_weight)
+        self.action_std = _above_zero("action_std", action_std)
+
+    def setup(self, actor: Actor, device: torch.device) -> None:
+        """Load or copy the policies.
+
+        Raises:
+            CheckpointError: when a run has no readable checkpoint, or is of other spaces.
+            ConfigError: when a policy is recurrent.
+            SpaceError: when an actor is for other spaces.
+        """
+        self.others = _frozen(self.policies, actor, device)
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Eq. (1)."""
+        distances = torch.stack(
+            [
+                masked_mean(divergence, batch.mask) - math.log(weight)
+                for divergence, weight in zip(
+                    _divergences(self.others, batch, distribution, self.action_std),
+                    _shares(self.weights, len(self.policies)),
+                    strict=True,
+                )
+            ]
+        )
+        term = self.loss_weight * distances.amin()
+        return term, {"loss/attraction": term}
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether a policy was given as an object."""
+        return any(isinstance(policy, Actor) for policy in self.policies)
+
+
+@final
+class RepulsionKL(PolicyLossAddOn):
+    """Push the policy away from others: Eq. (2).
+
+    Args:
+        policies: feed-forward ones on the same spaces: directories of runs, or actors, which are
+            copied. They do not learn, and are kept in checkpoints.
+        weights: w, above 0, brought to a sum of 1; None weighs all alike.
+        loss_weight: c, at least 0.
+        max_divergence: D of Eq. (2), above 0: further away than this nothing pushes, since a
+            divergence has no upper bound.
+        action_std: σ, above 0, for deterministic policies.
+
+    Raises:
+        ConfigError: for values that are out of range or do not fit each other.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[str | Actor],
+        weights: Sequence[float] | None = None,
+        loss_weight: float = 1.0,
+        max_divergence: float = 5.0,
+        action_std: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.policies, self.weights = _checked(policies, weights)
+        self.loss_weight = _at_least_zero("loss_weight", loss_weight)
+        self.max_divergence = _above_zero("max_divergence", max_divergence)
+        self.action_std = _above_zero("action_std", action_std)
+
+    def setup(self, actor: Actor, device: torch.device) -> None:
+        """Load or copy the policies.
+
+        Raises:
+            CheckpointError: when a run has no readable checkpoint, or is of other spaces.
+            ConfigError: when a policy is recurrent.
+            SpaceError: when an actor is for other spaces.
+        """
+        self.others = _frozen(self.policies, actor, device)
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Eq. (2)."""
+        distances = torch.stack(
+            [
+                weight * masked_mean(divergence.clamp(max=self.max_divergence), batch.mask)
+                for divergence, weight in zip(
+                    _divergences(self.others, batch, distribution, self.action_std),
+                    _shares(self.weights, len(self.policies)),
+                    strict=True,
+                )
+            ]
+        )
+        term = -self.loss_weight * distances.sum()
+        return term, {"loss/repulsion": term}
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether a policy was given as an object."""
+        return any(isinstance(policy, Actor) for policy in self.policies)
+
+
+def _divergences(
+    others: nn.ModuleList,
+    batch: RolloutBatch | ReplayBatch,
+    policy: Distribution,
+    action_std: float,
+) -> list[Tensor]:
+    """Eq. (3) of each other policy, each of the batch's shape."""
+    divergences = []
+    for other in others:
+        assert isinstance(other, Actor)
+        distribution, _ = other.distribution(batch.observation, {})
+        divergences.append(policy_divergence(distribution, policy, action_std))
+    return divergences
+
+
+def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
+    given = [1.0] * count if weights is None else list(weights)
+    return [weight / sum(given) for weight in given]
+
+
+def _checked(
+    policies: Sequence[str | Actor], weights: Sequence[float] | None
+) -> tuple[tuple[str | Actor, ...], tuple[float, ...] | None]:
+    if isinstance(policies, str | Actor) or not policies:
+        raise ConfigError(
+            f"policies is {policies!r}; expected a list of at least one run directory or actor"
+        )
+    for policy in policies:
+        if not isinstance(policy, str | Actor):
+            raise ConfigError(
+                f"policies: expected run directories or actors, got {type(policy).__name__}"
+            )
+    if weights is None:
+        return tuple(policies), None
+    if len(weights) != len(policies):
+        raise ConfigError(f"weights: got {len(weights)} for {len(policies)} policies")
+    if not all(weight > 0.0 and math.isfinite(weight) for weight in weights):
+        raise ConfigError(f"weights must all be above 0 and finite, got {list(weights)}")
+    return tuple(policies), tuple(weights)
+
+
+def _frozen(policies: Sequence[str | Actor], actor: Actor, device: torch.device) -> nn.ModuleList:
+    """Load or copy policies for the spaces of an actor."""
+    others = []
+    for policy in policies:
+        if isinstance(policy, str):
+            other = load_actor(policy, actor.observation_space, actor.action_space, device)
+        else:
+            for space in ("observation_space", "action_space"):
+                check_same_space(getattr(policy, space), getattr(actor, space), f"actor's {space}")
+            other = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
+        if other.is_recurrent:
+            raise ConfigError(
+                "policies: a recurrent policy cannot be compared with, because batches hold no "
+                "states of it; expected feed-forward ones"
+            )
+        others.append(other)
+    return nn.ModuleList(others)
+
+
+def _at_least_zero(name: str, value: float) -> float:
+    if not 0.0 <= value < math.inf:
+        raise ConfigError(f"{name} must be at least 0, got {value}")
+    return value
+
+
+def _above_zero(name: str, value: float) -> float:
+    if not 0.0 < value < math.inf:
+        raise ConfigError(f"{name} must be above 0, got {value}")
+    return value

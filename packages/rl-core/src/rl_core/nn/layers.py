@@ -1,0 +1,295 @@
+"""Networks from data: lists of layers by name, with input sizes that follow from what is before.
+
+A layer is written as ``{func = "Linear", kwargs = {out_features = 64}}``. Only the names of
+`LAYERS` are known, so that data never chooses code.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ConfigError, nearest
+from rl_core.nn.encoder import ObservationEncoder
+from rl_core.nn.init import orthogonal_
+from rl_core.spaces import event_shape, is_image, leaf_spaces
+from rl_core.types import Json, Observation
+
+Shape = tuple[int, ...]
+"""The shape of one sample between two layers: `(F,)`, or `(C, H, W)` of images."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """One layer, as data.
+
+    Attributes:
+        func: its name, one of `LAYERS`.
+        kwargs: its options; sizes of inputs are found out, and compared where they are given.
+    """
+
+    func: str
+    kwargs: Mapping[str, Json] = field(default_factory=dict, hash=False)
+
+
+class LayerStack(nn.Module):
+    """Layers one after the other.
+
+    Args:
+        layers: each with its sizes.
+        in_shape: of one sample.
+        out_shape: of one sample.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], in_shape: Shape, out_shape: Shape) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.in_shape = in_shape
+        self.out_shape = out_shape
+        self.out_features = math.prod(out_shape)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Map `(*batch, *in_shape)` to `(*batch, out_features)`."""
+        batch = values.shape[: values.dim() - len(self.in_shape)]
+        x = values.reshape(-1, *self.in_shape)
+        for layer in self.layers:
+            x = layer(x)
+        return x.reshape(*batch, self.out_features)
+
+
+class LayeredEncoder(nn.Module):
+    """Encode observations by layers from data.
+
+    Where the observations are images, the first layer is given their pixels between 0 and 1, the
+    channels first. Everything else comes as the features of an `ObservationEncoder`.
+
+    Args:
+        space: the environment's observation space.
+        layers: what follows.
+        normalize: keep running statistics of vectors and normalise by them.
+        path: where the layers stand, for messages.
+
+    Raises:
+        ConfigError: for an unknown layer, or a size that does not fit.
+    """
+
+    def __init__(
+        self,
+        space: gymnasium.Space[object],
+        layers: Sequence[LayerConfig],
+        *,
+        normalize: bool = False,
+        path: str = "body",
+    ) -> None:
+        super().__init__()
+        leaves = leaf_spaces(space)
+        self.encoder: ObservationEncoder | None = None
+        if not isinstance(leaves, Mapping) and is_image(leaves):
+            high, width, last = event_shape(leaves)
+            self._channels_last = last <= high
+            shape: Shape = (last, high, width) if self._channels_last else (high, width, last)
+            is_bytes = leaves.dtype == np.uint8
+            self._scale = (
+                255.0 if is_bytes else float(cast("gymnasium.spaces.Box", leaves).high.max())
+            )
+        else:
+            self.encoder = ObservationEncoder(space, normalize=normalize)
+            shape = (self.encoder.out_features,)
+        self.body = build_layers(layers, shape, path)
+        self.out_features = self.body.out_features
+
+    def forward(self, observation: Observation) -> Tensor:
+        """Map an observation with any batch axes to features `(*batch, F)`."""
+        if self.encoder is not None:
+            features: Tensor = self.body(self.encoder(observation))
+            return features
+        assert isinstance(observation, Tensor)
+        pixels = observation.movedim(-1, -3) if self._channels_last else observation
+        of_pixels: Tensor = self.body(pixels.to(torch.float32) / self._scale)
+        return of_pixels
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Take observations into the running statistics; does nothing without them."""
+        if self.encoder is not None:
+            self.encoder.update_normalization(observation, mask)
+
+
+def build_layers(
+    layers: Sequence[LayerConfig], in_shape: Shape, path: str = "layers"
+) -> LayerStack:
+    """Build layers whose input sizes follow from what is before them.
+
+    Args:
+        layers: as data.
+        in_shape: of one sample, `(F,)` or `(C, H, W)`.
+        path: where the layers stand, for messages.
+
+    Raises:
+        ConfigError: for an unknown layer or option, or a size that does not fit.
+    """
+    shape, built = in_shape, []
+    for index, layer in enumerate(layers):
+        where = f"{path}[{index}]"
+        if layer.func not in LAYERS:
+            raise ConfigError(f"{where}: unknown layer '{layer.func}'{nearest(layer.func, LAYERS)}")
+        make, defaults = LAYERS[layer.func]
+        options = {**defaults, **layer.kwargs}
+        for name in options:
+            if name not in defaults and name not in _INPUT_SIZES:
+                raise ConfigError(
+                    f"{where}: {layer.func} has no option '{name}'{nearest(name, defaults)}"
+                )
+        for name, value in options.items():
+            _check_number(value, defaults.get(name, 1), f"{where}.{name}")
+        _check_input(layer.func, options, shape, where)
+        try:
+            module = make(shape, options)
+            with torch.no_grad():
+                after = tuple(module(torch.zeros(1, *shape)).shape[1:])
+        except (RuntimeError, ValueError, TypeError) as error:
+            if isinstance(error, ConfigError):
+                raise ConfigError(f"{where}: {error}") from error
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"{where}: {layer.func} does not fit an input of shape {shape}: {reason}"
+            ) from error
+        shape = after
+        built.append(module)
+    return LayerStack(built, in_shape, shape)
+
+
+def check_layers(layers: Sequence[LayerConfig] | None, path: str) -> None:
+    """Refuse unknown names before any size is known.
+
+    Args:
+        layers: as data.
+        path: where they stand, for messages.
+
+    Raises:
+        ConfigError: naming the layer.
+    """
+    for index, layer in enumerate(layers or ()):
+        if layer.func in ("GRU", "LSTM", "ActionLinear"):
+            raise ConfigError(
+                f"{path}[{index}]: {layer.func} may only stand at the end of a policy's head"
+            )
+        if layer.func not in LAYERS:
+            raise ConfigError(
+                f"{path}[{index}]: unknown layer '{layer.func}'{nearest(layer.func, LAYERS)}"
+            )
+
+
+_Options = Mapping[str, Json]
+_INPUT_SIZES = ("in_features", "in_channels")
+
+
+def _linear(shape: Shape, options: _Options) -> nn.Module:
+    if len(shape) != 1:
+        raise ConfigError(
+            f"Linear takes vectors, but its input has shape {shape}; use FlattenLinear"
+        )
+    return _new_linear(shape[0], options)
+
+
+def _flatten_linear(shape: Shape, options: _Options) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), _new_linear(math.prod(shape), options))
+
+
+def _new_linear(size: int, options: _Options) -> nn.Linear:
+    width = _required(options, "out_features")
+    return orthogonal_(nn.Linear(size, width, bias=bool(options["bias"])), math.sqrt(2.0))
+
+
+def _conv2d(shape: Shape, options: _Options) -> nn.Module:
+    channels = _images(shape, "Conv2d")
+    convolution = nn.Conv2d(
+        channels,
+        _required(options, "out_channels"),
+        kernel_size=_required(options, "kernel_size"),
+        stride=cast("int", options["stride"]),
+        padding=cast("int", options["padding"]),
+        bias=bool(options["bias"]),
+    )
+    return orthogonal_(convolution, math.sqrt(2.0))
+
+
+def _max_pool(shape: Shape, options: _Options) -> nn.Module:
+    _images(shape, "MaxPool2d")
+    return nn.MaxPool2d(_required(options, "kernel_size"))
+
+
+def _group_norm(shape: Shape, options: _Options) -> nn.Module:
+    return nn.GroupNorm(_required(options, "num_groups"), shape[0])
+
+
+def _images(shape: Shape, name: str) -> int:
+    if len(shape) != 3:
+        raise ConfigError(
+            f"{name} takes images (C, H, W), but its input has shape {shape}; it stands only where "
+            "observations are images, and before they are flattened"
+        )
+    return shape[0]
+
+
+def _required(options: _Options, name: str) -> int:
+    value = options[name]
+    if value is None:
+        raise ConfigError(f"the option '{name}' is missing")
+    return cast("int", value)
+
+
+def _check_number(value: Json, default: Json, where: str) -> None:
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where}: got {value!r}; expected true or false")
+        return
+    if value is None:
+        return
+    least = 0 if where.endswith("padding") else 1
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{where}: got {value!r}; expected a whole number of at least {least}")
+
+
+def _check_input(func: str, options: _Options, shape: Shape, where: str) -> None:
+    sizes = {"in_features": math.prod(shape), "in_channels": shape[0]}
+    for name in _INPUT_SIZES:
+        given = options.get(name)
+        if given is not None and given != sizes[name]:
+            raise ConfigError(
+                f"{where}: {func} is given {name}={given}, but what is before it has "
+                f"{sizes[name]}; leave it out"
+            )
+
+
+def _activation(
+    make: Callable[[], nn.Module],
+) -> tuple[Callable[[Shape, _Options], nn.Module], dict[str, Json]]:
+    return (lambda shape, options: make()), {}
+
+
+LAYERS: Mapping[str, tuple[Callable[[Shape, _Options], nn.Module], dict[str, Json]]] = {
+    "Linear": (_linear, {"out_features": None, "bias": True}),
+    "FlattenLinear": (_flatten_linear, {"out_features": None, "bias": True}),
+    "Conv2d": (
+        _conv2d,
+        {"out_channels": None, "kernel_size": None, "stride": 1, "padding": 0, "bias": True},
+    ),
+    "MaxPool2d": (_max_pool, {"kernel_size": None}),
+    "Flatten": _activation(nn.Flatten),
+    "LayerNorm": (lambda shape, options: nn.LayerNorm(shape), {}),
+    "GroupNorm": (_group_norm, {"num_groups": None}),
+    "Tanh": _activation(nn.Tanh),
+    "ReLU": _activation(nn.ReLU),
+    "ELU": _activation(nn.ELU),
+    "GELU": _activation(nn.GELU),
+    "SiLU": _activation(nn.SiLU),
+    "LeakyReLU": _activation(nn.LeakyReLU),
+    "Sigmoid": _activation(nn.Sigmoid),
+    "Softplus": _activation(nn.Softplus),
+}
+"""The layers that data may name, each with its options and their defaults; None is required."""

@@ -1,0 +1,177 @@
+"""Add-ons by name: from recipes and the command line, into checkpoints, and back."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
+from rl_algos_onpolicy import A2C, PPO, OnPolicyActor, OnPolicyActorConfig
+from rl_cli.main import main
+from rl_core.build import build, compose
+from rl_core.components import describe_component
+from rl_core.errors import ConfigError, PluginError
+from rl_core.loss_terms import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
+from rl_core.recipe import Recipe
+from rl_core.runs import read_run
+from rl_core.stateful import StateReader
+from rl_core.testing.algorithms import AlgorithmSuite
+from rl_core.types import Json
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+SMALL: dict[str, dict[str, Json]] = {
+    "env": {"num_envs": 2},
+    "storage": {"num_steps": 8},
+    "actor": {"hidden_sizes": [4]},
+}
+
+
+def _on_policy(action_space: spaces.Space[object] = BOX) -> OnPolicyActor:
+    return OnPolicyActor(VECTOR, action_space, OnPolicyActorConfig(hidden_sizes=(8,)))
+
+
+def _off_policy(policy: str) -> OffPolicyActor:
+    config = OffPolicyActorConfig(policy=policy, hidden_sizes=(8,))  # type: ignore[arg-type]  # one of its choices
+    return OffPolicyActor(VECTOR, BOX, config)
+
+
+class TestA2CWithAddOns(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> A2C:
+        torch.manual_seed(seed)
+        actor = _on_policy()
+        return A2C(
+            actor,
+            add_ons=[
+                AttractionKL([_on_policy(), _on_policy()]),
+                RepulsionKL([_on_policy()]),
+                RewardPredictor((4,)),
+                ReturnPredictor((4,)),
+            ],
+        )
+
+
+class TestSACWithAddOns(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+    is_smooth: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> SAC:
+        torch.manual_seed(seed)
+        actor = _off_policy("stochastic")
+        return SAC(actor, add_ons=[AttractionKL([_off_policy("stochastic")]), RewardPredictor()])
+
+
+class TestTD3WithAddOns(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+    is_smooth: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> TD3:
+        torch.manual_seed(seed)
+        return TD3(_off_policy("deterministic"), add_ons=RepulsionKL([_off_policy("stochastic")]))
+
+
+class TestDDPGWithAddOns(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+    is_smooth: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> DDPG:
+        torch.manual_seed(seed)
+        return DDPG(
+            _off_policy("deterministic"), add_ons=[AttractionKL([_off_policy("deterministic")])]
+        )
+
+
+def test_returns_are_not_predicted_from_replayed_transitions() -> None:
+    with pytest.raises(ConfigError, match=r"ReturnPredictor reads RolloutBatch, .* ReplayBatch"):
+        SAC(_off_policy("stochastic"), add_ons=ReturnPredictor())
+
+
+def test_a_recipe_names_add_ons_with_all_their_options() -> None:
+    options: dict[str, dict[str, Json]] = {
+        **SMALL,
+        "algorithm": {"add_ons": [{"name": "reward-predictor", "loss_weight": 0.5}]},
+    }
+    recipe = compose("ppo", "CartPole-v1", options)
+    tables = recipe.algorithm["add_ons"]
+    assert isinstance(tables, list)
+    assert tables[0] == {
+        "name": "reward-predictor",
+        "hidden_sizes": [64, 64],
+        "loss_weight": 0.5,
+        "masked_zero_ratio": 0.0,
+    }
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    parts = build(recipe)
+    parts.envs.close()
+    (add_on,) = parts.algorithm.add_ons
+    assert isinstance(add_on, RewardPredictor)
+    assert add_on.loss_weight == 0.5
+    assert describe_component("algorithm", parts.algorithm) == recipe.algorithm
+
+
+def test_objects_among_add_ons_are_custom() -> None:
+    named = PPO(_on_policy(), add_ons=RewardPredictor())
+    assert not describe_component("algorithm", named).is_custom
+    given = PPO(_on_policy(), add_ons=[RewardPredictor(), AttractionKL([_on_policy()])])
+    assert describe_component("algorithm", given).is_custom
+
+
+@pytest.mark.parametrize(
+    ("add_ons", "error", "message"),
+    [
+        ("reward-predictor", ConfigError, "expected a list of tables with names"),
+        ([{"loss_weight": 1.0}], ConfigError, r"add_ons\[0\].*expected a table with a name"),
+        ([{"name": "reward-predicter"}], PluginError, "did you mean 'reward-predictor'"),
+        ([{"name": "reward-predictor", "weight": 1.0}], ConfigError, "add_on.weight: unknown"),
+    ],
+)
+def test_bad_add_ons_in_recipes_are_refused(
+    add_ons: Json, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        compose("ppo", "CartPole-v1", {**SMALL, "algorithm": {"add_ons": add_ons}})
+
+
+def test_a_run_with_add_ons_is_resumed_from_the_command_line(tmp_path: Path) -> None:
+    expert, run_dir = tmp_path / "expert", tmp_path / "run"
+    small = ["--num-envs", "2", "--storage.num-steps", "8", "--actor.hidden-sizes", "4"]
+    start = ["train", "ppo", "CartPole-v1", *small, "--algorithm.mini-batch-size", "8"]
+    assert main([*start, "--total-steps", "16", "--run-dir", str(expert)]) == 0
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[[algorithm.add_ons]]\nname = "reward-predictor"\n'
+        f'[[algorithm.add_ons]]\nname = "attraction-kl"\npolicies = ["{expert}"]\n'
+    )
+    run = [*start, "--config", str(config), "--run-dir", str(run_dir), "--total-steps", "16"]
+    assert main(run) == 0
+    before = _learned(run_dir)
+    assert main(["resume", str(run_dir), "--total-steps", "32"]) == 0
+    after = _learned(run_dir)
+    assert after["add_ons.0.error_threshold"] >= before["add_ons.0.error_threshold"] > 0.0
+    weight = "add_ons.0.network.1.out.weight"
+    assert not torch.equal(after[weight], before[weight])
+    attracting = "add_ons.1.others.0."
+    own = {name: tensor for name, tensor in after.items() if name.startswith(attracting)}
+    of_expert = _learned(expert)
+    assert own
+    for name, tensor in own.items():
+        assert torch.equal(tensor, of_expert[f"actor.{name.removeprefix(attracting)}"])
+
+
+def _learned(run_dir: Path) -> dict[str, Tensor]:
+    state = StateReader(read_run(run_dir).state, "checkpoint")
+    return dict(state.reader("algorithm").tensors("modules"))
+
+
+def test_the_command_line_takes_add_ons_as_tables(tmp_path: Path) -> None:
+    add_ons = "[{name = 'return-predictor', hidden_sizes = [4]}]"
+    words = ["train", "a2c", "CartPole-v1", "--algorithm.add-ons", add_ons, "--total-steps", "80"]
+    assert main([*words, "--run-dir", str(tmp_path / "run")]) == 0
+    recipe = Recipe.load(tmp_path / "run" / "recipe.toml")
+    assert recipe.algorithm["add_ons"][0]["hidden_sizes"] == [4]  # type: ignore[index,call-overload]  # a list of tables

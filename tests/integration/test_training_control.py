@@ -1,0 +1,198 @@
+"""Who may end what: callbacks at every turn, `Trainer.stop`; and what is kept of the best."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_cli.main import main
+from rl_core import Trainer, TrainerConfig, make_gym_vec
+from rl_core.callbacks import Callback
+from rl_core.checkpoint import latest_checkpoint
+from rl_core.evaluation import EvaluationResult, summarize
+from rl_core.logger import Logger
+from rl_core.stateful import StateReader
+from rl_storages import RolloutStorage
+
+
+class Diary(Callback):
+    """Writes down every turn, and answers True at some."""
+
+    def __init__(self, *ends: str) -> None:
+        self.ends = ends
+        self.turns: list[str] = []
+
+    def _note(self, turn: str) -> bool:
+        self.turns.append(turn)
+        return turn in self.ends
+
+    def on_training_start(self, trainer: Trainer, target: int, unit: str) -> bool:
+        return self._note("training")
+
+    def on_update_start(self, trainer: Trainer) -> bool:
+        return self._note("update")
+
+    def on_epoch_start(self, trainer: Trainer, epoch: int) -> bool:
+        return self._note(f"epoch {epoch}")
+
+    def on_minibatch_start(self, trainer: Trainer, index: int) -> bool:
+        return self._note(f"batch {index}")
+
+    def on_minibatch_end(self, trainer: Trainer, index: int) -> bool:
+        return self._note(f"batch {index} end")
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int) -> bool:
+        return self._note(f"epoch {epoch} end")
+
+
+def _trainer(
+    *callbacks: Callback,
+    run_dir: Path | None = None,
+    loggers: tuple[Logger, ...] = (),
+    test_every: int | None = None,
+    **options: bool,
+) -> Trainer:
+    torch.manual_seed(0)
+    envs = make_gym_vec("CartPole-v1", 2, seed=0)
+    config = OnPolicyActorConfig(hidden_sizes=(4,))
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, config)
+    algorithm = PPO(
+        actor,
+        PPOConfig(
+            num_epochs=2,
+            num_mini_batch=2,
+            mini_batch_size=None,
+            test_every=test_every,
+            num_test_episodes=2,
+        ),
+    )
+    return Trainer(
+        envs,
+        algorithm,
+        RolloutStorage(4),
+        config=TrainerConfig(compile="off", num_threads=1, **options),  # type: ignore[arg-type]  # switches only
+        seed=0,
+        callbacks=callbacks,
+        run_dir=run_dir,
+        loggers=loggers,
+        test_envs=make_gym_vec("CartPole-v1", 2, seed=1),
+    )
+
+
+BATCHES = ["batch 0", "batch 0 end", "batch 1", "batch 1 end"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "turns", "steps"),
+    [
+        ((), ["update", "epoch 0", *BATCHES, "epoch 0 end", "epoch 1", *BATCHES, "epoch 1 end"], 4),
+        (("training",), [], 0),
+        (("update",), ["update"], 0),
+        (("epoch 0",), ["update", "epoch 0"], 0),
+        (("epoch 0 end",), ["update", "epoch 0", *BATCHES, "epoch 0 end"], 2),
+        (
+            ("batch 0",),
+            ["update", "epoch 0", "batch 0", "epoch 0 end", "epoch 1", "batch 0", "epoch 1 end"],
+            0,
+        ),
+        (
+            ("batch 0 end", "epoch 0 end"),
+            ["update", "epoch 0", "batch 0", "batch 0 end", "epoch 0 end"],
+            1,
+        ),
+    ],
+)
+def test_a_true_answer_ends_the_loop_it_is_given_in(
+    ends: tuple[str, ...], turns: list[str], steps: int
+) -> None:
+    diary = Diary(*ends)
+    trainer = _trainer(diary)
+    trainer.train(8)
+    assert diary.turns == ["training", *turns]
+    assert trainer.algorithm.gradients.count == steps
+
+
+def test_nobody_listens_where_nothing_is_overridden() -> None:
+    class Quiet(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            watch = trainer.algorithm.watch
+            assert not any((watch.epoch_start, watch.epoch_end))
+            assert not any((watch.minibatch_start, watch.minibatch_end))
+
+    _trainer(Quiet()).train(8)
+
+
+def test_stop_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    class Stopping(Callback):
+        def on_minibatch_start(self, trainer: Trainer, index: int) -> None:
+            trainer.stop()
+
+    trainer = _trainer(Stopping(), run_dir=tmp_path / "run")
+    assert trainer.train(800).total_steps == 8
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints") is not None
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_the_weights_of_the_best_evaluation_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = itertools.chain([3.0, 7.0, 7.0], itertools.repeat(5.0))
+    weights: list[Tensor] = []
+
+    class Keeping(Callback):
+        def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> None:
+            weights.append(trainer.algorithm.actor.state_dict()["value_head.out.bias"].clone())
+
+    trainer = _trainer(Keeping(), run_dir=tmp_path / "run", test_every=1)
+    monkeypatch.setattr(trainer, "evaluate", lambda: summarize([next(scores)], [1], []))
+    trainer.train(32)
+    kept = latest_checkpoint(tmp_path / "run" / "best")
+    assert kept is not None
+    assert (kept.step, kept.metadata["episode_return"]) == (16, 7.0)
+    modules = StateReader(kept.state, "best").reader("algorithm").tensors("modules")
+    assert torch.equal(modules["actor.value_head.out.bias"], weights[1])
+    assert len(list((tmp_path / "run" / "best").iterdir())) == 1
+
+
+def test_the_command_line_evaluates_the_best_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    words = ["train", "ppo", "CartPole-v1", "--num-envs", "2", "--storage.num-steps", "8"]
+    words += ["--algorithm.mini-batch-size", "8", "--total-steps", "32", "--run-dir", run]
+    assert main([*words, "--algorithm.test-every", "1"]) == 0
+    assert main(["eval", run, "--best", "--json", "--episodes", "2"]) == 0
+    assert "/best/" in capsys.readouterr().out.splitlines()[-1]
+    unevaluated = str(tmp_path / "unevaluated")
+    assert main([*words[:-1], unevaluated]) == 0
+    assert main(["eval", unevaluated, "--best"]) == 2
+    assert "test-every" in capsys.readouterr().err
+
+
+def test_histograms_of_parameters_reach_loggers_when_asked_for(tmp_path: Path) -> None:
+    class Shelf(Logger):
+        def __init__(self) -> None:
+            self.names: set[str] = set()
+
+        def log(self, step: int, metrics: Mapping[str, float]) -> None:
+            """Take nothing."""
+
+        def histogram(self, step: int, name: str, values: Tensor) -> None:
+            self.names.add(name)
+
+        def close(self) -> None:
+            """Keep everything."""
+
+    quiet, full = Shelf(), Shelf()
+    _trainer(loggers=(quiet,)).train(8)
+    assert not quiet.names
+    trainer = _trainer(
+        loggers=(full,), run_dir=tmp_path / "run", log_histograms=True, tensorboard=True
+    )
+    trainer.train(8)
+    assert "parameters/actor.value_head.out.weight" in full.names
+    assert any((tmp_path / "run" / "tensorboard").iterdir())

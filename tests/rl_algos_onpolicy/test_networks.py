@@ -1,0 +1,94 @@
+"""The on-policy actor with networks from data."""
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_core.build import build, compose
+from rl_core.components import describe_component
+from rl_core.errors import ConfigError
+from rl_core.nn.layers import LayerConfig
+from rl_core.recipe import Recipe
+from rl_core.spaces import Space
+from rl_core.testing.actors import ActorSuite
+from rl_core.types import Json
+
+BODY = (LayerConfig("FlattenLinear", {"out_features": 6}), LayerConfig("Tanh"))
+HEAD = (LayerConfig("Linear", {"out_features": 5}), LayerConfig("ReLU"))
+GRU = LayerConfig("GRU", {"hidden_size": 3})
+VECTOR = spaces.Box(-1.0, 1.0, (4,))
+
+
+class TestBodyAndHead(ActorSuite):
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(body=BODY, head=HEAD, normalize_observations=True)
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+class TestSharedBodyWithMemory(ActorSuite):
+    def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
+        config = OnPolicyActorConfig(
+            body=BODY, head=(*HEAD, GRU, LayerConfig("ActionLinear")), share_body=True
+        )
+        return OnPolicyActor(observation_space, action_space, config)
+
+
+def _actor(config: OnPolicyActorConfig) -> OnPolicyActor:
+    torch.manual_seed(0)
+    return OnPolicyActor(VECTOR, spaces.Discrete(2), config)
+
+
+def test_policy_and_value_function_share_what_they_are_told_to() -> None:
+    own = _actor(OnPolicyActorConfig(body=BODY, head=HEAD))
+    assert own.value_trunk is not None
+    assert own.value_trunk.encoder is not own.policy_trunk.encoder
+    shared = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, share_body=True))
+    assert shared.value_trunk is not None
+    assert shared.value_trunk.encoder is shared.policy_trunk.encoder
+    assert shared.value_trunk.layers is not shared.policy_trunk.layers
+    other = (LayerConfig("Linear", {"out_features": 9}),)
+    apart = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, value_body=other, value_head=other))
+    assert apart.value_trunk is not None
+    assert (apart.policy_trunk.out_features, apart.value_trunk.out_features) == (5, 9)
+    assert _actor(OnPolicyActorConfig(head=(GRU,))).state_sizes == {"policy": 3, "value": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"body": (LayerConfig("Tnah"),)}, r"body\[0\]: unknown layer 'Tnah'"),
+        ({"head": (GRU, LayerConfig("Tanh"))}, r"head\[0\]: GRU may only stand at the end"),
+        ({"body": (GRU,)}, "GRU may only stand at the end"),
+        ({"head": (LayerConfig("GRU", {"size": 3}),)}, "GRU has no option 'size'"),
+        ({"head": (LayerConfig("GRU", {"hidden_size": 0}),)}, "hidden_size must be a whole number"),
+        ({"head": (LayerConfig("ActionLinear", {"std": 1}),)}, "ActionLinear has no options"),
+        ({"head": (GRU,), "recurrent_net": "gru"}, "leave recurrent_net out"),
+        ({"value_body": BODY, "share_body": True}, "no effect with share_body"),
+        ({"value_head": HEAD, "shared_policy_value_network": True}, "no effect with shared_policy"),
+        ({"value_head": HEAD, "value_hidden_sizes": (3,)}, "say the same"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OnPolicyActorConfig(**options)  # type: ignore[arg-type]  # of several types
+
+
+def test_a_recipe_names_layers() -> None:
+    head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "ReLU"}]
+    recipe = compose("ppo", "CartPole-v1", {"actor": {"head": head}})
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    parts = build(recipe)
+    parts.envs.close()
+    assert describe_component("actor", parts.algorithm.actor) == recipe.actor
+    with pytest.raises(ConfigError, match="unknown layer 'Lineal'"):
+        compose("ppo", "CartPole-v1", {"actor": {"head": [{"func": "Lineal"}]}})
+
+
+def test_the_default_recipe_of_an_algorithm() -> None:
+    recipe = Recipe.default("ppo")
+    assert recipe == compose("ppo", "CartPole-v1")
+    assert recipe.algorithm.clip_range == 0.2
+    assert recipe.algorithm.optimizer["name"] == "adam"  # type: ignore[index,call-overload]  # a table
+    with pytest.raises(AttributeError, match="did you mean 'clip_range'"):
+        _ = recipe.algorithm.clip_rang
