@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.testing.replay import (
@@ -195,7 +195,7 @@ class _Life:
             self.errors[(first, self.lengths[first])] = error
         self.largest = max(self.largest, *errors.values())
 
-    def bring_slice(self, transitions: list[Any]) -> None:
+    def bring_slice(self, transitions: list[Transition]) -> None:
         """Insert what another worker lived through, where nothing goes on from what is stored."""
         worker, source = self.new_storage(), ReferenceReplayStorage(10**6)
         source.allocate(self.spec, seeded())
@@ -205,11 +205,14 @@ class _Life:
         self.storage.insert_data_slice(worker.get_all_buffer_data())
         self.oracle.insert_data_slice(source.get_all_buffer_data())
 
-    def resume(self) -> None:
-        """Go on with another storage from here, after seeing that both draw alike."""
+    def resume(self, others: list[Transition]) -> None:
+        """Go on with a storage that had other transitions, after seeing that both draw alike."""
         state = copy_state(self.storage.state_dict())
         assert isinstance(state, dict)
         restored = self.new_storage(seed=9)
+        for transition in others:
+            restored.insert_transition(transition)
+        list(restored.generate_batches(1, 8))
         restored.load_state_dict(state)
         for _ in range(2):
             (expected,) = self.storage.generate_batches(1, 20)
@@ -250,7 +253,7 @@ def _go_through(subset: tuple[str, ...], number: int, steps: int = STEPS) -> Non
             life.bring_slice(transitions[steps : steps + 9])
         if step == steps // 2:
             life.look()
-            life.resume()
+            life.resume(transitions[: steps - 9])
         if step % 9 == 4 or step == steps - 1:
             life.look()
             batch = life.draw(24)
