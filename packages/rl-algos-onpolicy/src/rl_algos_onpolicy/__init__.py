@@ -6,5 +6,9 @@ from rl_algos_onpolicy.actor import OnPolicyActor as OnPolicyActor
 from rl_algos_onpolicy.actor import OnPolicyActorConfig as OnPolicyActorConfig
 from rl_algos_onpolicy.ppo import PPO as PPO
 from rl_algos_onpolicy.ppo import PPOConfig as PPOConfig
+from rl_algos_onpolicy.rnd import RND as RND
+from rl_algos_onpolicy.rnd import RNDConfig as RNDConfig
+from rl_algos_onpolicy.rnd_ppo import RNDPPO as RNDPPO
+from rl_algos_onpolicy.rnd_ppo import RNDPPOConfig as RNDPPOConfig
 
 __version__ = "0.1.0"
