@@ -44,6 +44,7 @@ class OnPolicyActorConfig:
         image_features: width of each image's features.
         squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
         state_dependent_std: the policy's spread is an output of the network.
+        intrinsic_value: a second value function for intrinsic rewards, on the same features.
         initial_log_std: where a state-independent spread starts.
 
     Raises:
@@ -67,6 +68,7 @@ class OnPolicyActorConfig:
     squash_actions: bool = False
     state_dependent_std: bool = False
     initial_log_std: float = 0.0
+    intrinsic_value: bool = False
 
     def __post_init__(self) -> None:
         if self.shared_policy_value_network and self.value_hidden_sizes is not None:
@@ -130,6 +132,9 @@ class OnPolicyActor(Actor):
         )
         value_trunk = self.value_trunk or self.policy_trunk
         self.value_head = MLP(value_trunk.out_features, (), 1, out_gain=1.0)
+        self.intrinsic_value_head = (
+            MLP(value_trunk.out_features, (), 1, out_gain=1.0) if config.intrinsic_value else None
+        )
         self._masked = (
             isinstance(observation_space, gymnasium.spaces.Dict)
             and ACTION_MASK_KEY in observation_space.spaces
@@ -170,7 +175,10 @@ class OnPolicyActor(Actor):
     @property
     def value_modules(self) -> tuple[str, ...]:
         """The value function's own submodules."""
-        return ("value_head",) if self.value_trunk is None else ("value_trunk", "value_head")
+        heads: tuple[str, ...] = ("value_head",)
+        if self.intrinsic_value_head is not None:
+            heads = (*heads, "intrinsic_value_head")
+        return heads if self.value_trunk is None else ("value_trunk", *heads)
 
     def distribution(
         self, observation: Observation, state: State, episode_start: Tensor | None = None
@@ -188,10 +196,31 @@ class OnPolicyActor(Actor):
         self, observation: Observation, state: State, episode_start: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Return state values `(*batch,)`; see `Actor.value`."""
+        return self._value(self.value_head, observation, state, episode_start)
+
+    def intrinsic_value(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Return intrinsic state values `(*batch,)`; like `value`.
+
+        Raises:
+            ConfigError: without ``intrinsic_value`` in the config.
+        """
+        if self.intrinsic_value_head is None:
+            raise ConfigError("the actor has no second value function; set actor.intrinsic_value")
+        return self._value(self.intrinsic_value_head, observation, state, episode_start)
+
+    def _value(
+        self,
+        head: nn.Module,
+        observation: Observation,
+        state: State,
+        episode_start: Tensor | None,
+    ) -> tuple[Tensor, State]:
         name = "policy" if self.value_trunk is None else "value"
         trunk = self.value_trunk or self.policy_trunk
         features, after = trunk(observation, state.get(name), episode_start)
-        value: Tensor = self.value_head(features).squeeze(-1)
+        value: Tensor = head(features).squeeze(-1)
         return value, {} if after is None else {name: after}
 
     def evaluate_actions(

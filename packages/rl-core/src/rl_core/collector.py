@@ -13,6 +13,7 @@ from rl_core.env import EnvStep, VecEnv
 from rl_core.env.seeding import resumed_seed
 from rl_core.episodes import Episode, EpisodeTracker, to_flags, to_numbers
 from rl_core.errors import CheckpointError
+from rl_core.masks import ActionMaskCheck
 from rl_core.observations import to_tensors
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import generator_state, set_generator_state
@@ -73,6 +74,7 @@ class Collector:
         self._observation: ArrayObservation | None = None
         self._state: State = {}
         self._tracker = EpisodeTracker(envs.num_envs)
+        self._check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
 
     def storage_spec(self) -> StorageSpec:
         """Describe what `collect` will insert."""
@@ -120,6 +122,9 @@ class Collector:
                 output = algorithm.acting_step(*inputs, episode_start=starts)
             outcome = envs.step(self._to_env(output.env_action))
             ended = self._tracker.track(outcome)
+            if self._check_masks.is_needed:
+                over = to_flags(outcome.terminated) | to_flags(outcome.truncated)
+                self._check_masks(outcome.observation, ~over)
             episodes += ended
             self.total_episodes += len(ended)
             into.insert_transition(
@@ -175,6 +180,7 @@ class Collector:
         """Start new episodes in all environments; only the first reset seeds them."""
         seed, self.seed = self.seed, None
         self._observation = self.envs.reset(seed)
+        self._check_masks(self._observation)
         self._state = self.algorithm.actor.actor_initial_states(self.envs.num_envs)
         self._tracker.reset()
         if self.reward_scaler is not None:

@@ -38,7 +38,7 @@ class ActingTests(AlgorithmCase):
         algorithm = self._algorithm()
         if algorithm.batch_type is not RolloutBatch:
             pytest.skip("does not learn from rollouts")
-        rollout = make_rollout(algorithm, seed=1)
+        rollout = algorithm.prepare_add_ons(make_rollout(algorithm, seed=1)).rollout
         before = copy_state(algorithm.state_dict())
         columns, metrics = algorithm.prepare(rollout)
         check_same_state(algorithm.state_dict(), before)

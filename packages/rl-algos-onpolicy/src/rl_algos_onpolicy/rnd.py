@@ -1,0 +1,356 @@
+r"""Random network distillation: what is hard to predict is new, and worth seeing.
+
+Source: Burda et al. 2018, https://arxiv.org/abs/1810.12894.
+
+With a fixed random network $f$, a trained one $\hat f$, and observations normalised and clipped:
+
+(1) $i(s) = \tfrac1n \|\hat f_\psi(s) - f(s)\|^2$, how new an observation is
+
+(2) $L^{\psi} = \mathbb{E}_t[m_t\, i(s_t)]$ over the samples that are kept, each with the
+    probability ``predictor_proportion``
+
+(3) $c_t = \gamma_I c_{t-1} + i_t$, over all steps and rollouts, not reset by episodes;
+    rewards are $i_t / \sigma(c)$
+
+The reward of a step is Eq. (1) of what follows it; of the step's own observation where its episode
+ends, since what comes then is not the doing of the step, and is never trained on.
+
+Deviation from the paper: which samples are kept is drawn once per rollout.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast, final
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_core.actor import Actor
+from rl_core.addon import PolicyLossAddOn, PreparedRollout
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.nn.cnn import NatureCNN
+from rl_core.nn.distributions import Distribution
+from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
+from rl_core.nn.mlp import MLP
+from rl_core.nn.normalization import RunningNorm
+from rl_core.ranges import check_ranges
+from rl_core.returns import discounted_returns
+from rl_core.spaces import event_shape, is_image, leaf_spaces
+from rl_core.stateful import StateReader
+from rl_core.types import Observation, StateDict, map_observation
+
+KEPT = "rnd_kept"
+"""Which samples the predictor learns from, among the extras of batches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RNDConfig:
+    """Options of random network distillation.
+
+    Attributes:
+        hidden_sizes: widths of the target's layers; the predictor has one more of the last width.
+        num_features: n of Eq. (1).
+        gamma_intrinsic: discount of intrinsic rewards, in [0, 1].
+        predictor_proportion: share of the samples that the predictor learns from, in (0, 1].
+        pre_normalization_steps: environment transitions with random actions before training, for
+            the statistics of observations; they are no part of the run's steps.
+        frame_stack: frames in an image's channels, of which only the newest, the last, is used.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    num_features: int = 64
+    gamma_intrinsic: float = 0.99
+    predictor_proportion: float = 1.0
+    pre_normalization_steps: int = 1280
+    frame_stack: int = 1
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            unit=("gamma_intrinsic", "predictor_proportion"),
+            counts=("num_features", "frame_stack"),
+        )
+        if self.predictor_proportion == 0.0:
+            raise ConfigError("predictor_proportion must be above 0, got 0.0")
+        if self.pre_normalization_steps < 0:
+            raise ConfigError(
+                f"pre_normalization_steps must be at least 0, got {self.pre_normalization_steps}"
+            )
+
+
+class NormalizedObservation(nn.Module):
+    """Normalise vectors and images by running statistics and clip them to 5; one-hot the rest.
+
+    Args:
+        space: the environment's observation space.
+        frame_stack: frames in an image's channels, of which the last is used.
+
+    Attributes:
+        shapes: of each part, flat vectors `(F,)` or images `(H, W, C)`.
+
+    Raises:
+        ConfigError: when an image's channels are no multiple of ``frame_stack``.
+    """
+
+    def __init__(self, space: gymnasium.Space[object], frame_stack: int = 1) -> None:
+        super().__init__()
+        leaves = leaf_spaces(space)
+        self._is_dict = isinstance(leaves, Mapping)
+        named = dict(leaves) if isinstance(leaves, Mapping) else {"": leaves}
+        named.pop(ACTION_MASK_KEY, None)
+        self._keys = tuple(named)
+        self._stack = frame_stack
+        self._axes: list[int | None] = []
+        self.shapes: list[tuple[int, ...]] = []
+        encoders: list[nn.Module] = []
+        norms: list[nn.Module] = []
+        for leaf in named.values():
+            shape = event_shape(leaf)
+            if is_image(leaf):
+                axis = -1 if shape[2] <= shape[0] else -3
+                if shape[axis] % frame_stack:
+                    raise ConfigError(
+                        f"frame_stack is {frame_stack}, but the image has {shape[axis]} channels"
+                    )
+                newest = list(shape)
+                newest[axis] //= frame_stack
+                self._axes.append(axis)
+                self.shapes.append(tuple(newest))
+                encoders.append(nn.Identity())
+            else:
+                encoder = ObservationEncoder(leaf)
+                self._axes.append(None)
+                self.shapes.append((encoder.out_features,))
+                encoders.append(encoder)
+            is_real = isinstance(leaf, spaces.Box)
+            norms.append(RunningNorm(self.shapes[-1], clip=5.0) if is_real else nn.Identity())
+        self.encoders, self.norms = nn.ModuleList(encoders), nn.ModuleList(norms)
+
+    def forward(self, observation: Observation) -> list[Tensor]:
+        """Return the parts, each `(*batch, *shape)`."""
+        return [norm(part) for norm, part in zip(self.norms, self._parts(observation), strict=True)]
+
+    def update(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Take observations into the statistics."""
+        for norm, part in zip(self.norms, self._parts(observation), strict=True):
+            if isinstance(norm, RunningNorm):
+                norm.update(part, mask)
+
+    def _parts(self, observation: Observation) -> list[Tensor]:
+        parts = []
+        for key, axis, encoder in zip(self._keys, self._axes, self.encoders, strict=True):
+            part = cast("Tensor", observation[key] if self._is_dict else observation)  # type: ignore[index]  # a dict
+            if axis is not None:
+                channels = part.shape[axis] // self._stack
+                part = part.narrow(axis, part.shape[axis] - channels, channels).to(torch.float32)
+            parts.append(encoder(part))
+        return parts
+
+
+class FeatureNet(nn.Module):
+    """Features of normalised observations, the default target and predictor.
+
+    Args:
+        shapes: of the parts, see `NormalizedObservation`.
+        hidden_sizes: widths of the layers.
+        num_features: width of the output.
+    """
+
+    def __init__(
+        self, shapes: list[tuple[int, ...]], hidden_sizes: tuple[int, ...], num_features: int
+    ) -> None:
+        super().__init__()
+        self.images = nn.ModuleList(
+            NatureCNN((shape[0], shape[1], shape[2]), 256, scale=1.0)
+            if len(shape) == 3
+            else nn.Identity()
+            for shape in shapes
+        )
+        width = sum(256 if len(shape) == 3 else shape[0] for shape in shapes)
+        self.layers = MLP(width, hidden_sizes, num_features, activation="relu")
+
+    def forward(self, parts: list[Tensor]) -> Tensor:
+        """Map the parts to features `(*batch, n)`."""
+        encoded = [net(part) for net, part in zip(self.images, parts, strict=True)]
+        features: Tensor = self.layers(torch.cat(encoded, -1))
+        return features
+
+
+class Novelty(nn.Module):
+    """How new observations are, and the intrinsic rewards made of it.
+
+    Args:
+        observation_space: of one environment.
+        config: options.
+        target: instead of the default network; from a list of normalised parts to features.
+        predictor: likewise; its features must have the target's width.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        config: RNDConfig,
+        *,
+        target: nn.Module | None = None,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if (target is None) != (predictor is None):
+            raise ConfigError("give both target and predictor, or none of them")
+        self.config = config
+        self.normalize = NormalizedObservation(observation_space, config.frame_stack)
+        sizes, shapes = config.hidden_sizes, self.normalize.shapes
+        self.target = target or FeatureNet(shapes, sizes, config.num_features)
+        self.predictor = predictor or FeatureNet(shapes, (*sizes, *sizes[-1:]), config.num_features)
+        self.target.requires_grad_(False)
+        self.spread = RunningNorm(())
+        self.filtered: Tensor | None = None
+
+    def forward(self, observation: Observation) -> Tensor:
+        """Eq. (1), shape `(*batch,)`."""
+        parts = self.normalize(observation)
+        novelty: Tensor = (self.predictor(parts) - self.target(parts)).square().mean(-1)
+        return novelty
+
+    def loss(self, batch: RolloutBatch) -> Tensor:
+        """Eq. (2), 0-dim."""
+        return masked_mean(self(batch.observation), batch.mask * batch.extras[KEPT])
+
+    @torch.no_grad()
+    def rewards(self, rollout: Rollout) -> Tensor:
+        """Take a fresh rollout into the statistics, and return its rewards `(T, B)`: Eq. (3)."""
+        valid = rollout.valid
+        self.normalize.update(rollout.observation, valid)
+        here = self(rollout.observation)
+        last = self(map_observation(lambda x: x.unsqueeze(0), rollout.next_observation))
+        ended = rollout.terminated | rollout.truncated
+        novelty = torch.where(ended, here, torch.cat([here[1:], last])) * valid
+        sums = self.filter(novelty)
+        self.spread.update(sums, valid)
+        return novelty * self.spread.scale
+
+    def filter(self, novelty: Tensor) -> Tensor:
+        """Return c of Eq. (3), `(T, B)`, going on from the last rollout's."""
+        before = torch.zeros_like(novelty[0]) if self.filtered is None else self.filtered
+        if before.shape != novelty.shape[1:]:
+            raise ConfigError(
+                f"the rollout is of {novelty.shape[1]} environments, but the sums of intrinsic "
+                f"rewards are of {len(before)}"
+            )
+        # The same recursion as that of returns, with time reversed.
+        never = torch.zeros_like(novelty, dtype=torch.bool)
+        start = before.expand_as(novelty)
+        sums = discounted_returns(
+            novelty.flip(0), start, never, never, self.config.gamma_intrinsic
+        ).flip(0)
+        self.filtered = sums[-1].clone()
+        return sums
+
+    def draw_kept(self, rollout: Rollout, generator: torch.Generator) -> Tensor:
+        """Draw which samples are kept, `(T, B)`."""
+        drawn = torch.rand(rollout.reward.shape, generator=generator, device=rollout.reward.device)
+        return (drawn < self.config.predictor_proportion).to(torch.float32)
+
+    def running_state(self) -> StateDict:
+        """Return what is neither parameter nor buffer: the filter's last row."""
+        return {} if self.filtered is None else {"filtered": self.filtered}
+
+    def load_running_state(self, state: StateDict) -> None:
+        """Take over what `running_state` returned."""
+        self.filtered = None
+        if state:
+            device = self.spread.mean.device
+            filtered = StateReader(state, "rnd").tensor("filtered").to(device, copy=True)
+            if filtered.dim() != 1 or not filtered.is_floating_point():
+                raise CheckpointError("rnd: 'filtered' is no row of one number per environment")
+            self.filtered = filtered
+
+
+@final
+class RND(PolicyLossAddOn):
+    """Add intrinsic rewards to those of the environment, for any on-policy algorithm.
+
+    The sum is one stream of rewards with the algorithm's own discount and ends of episodes, where
+    `RNDPPO` values both apart.
+
+    Args:
+        reward_coef: factor on intrinsic rewards, at least 0.
+        rnd: options.
+        target: instead of the default network, see `Novelty`.
+        predictor: instead of the default network.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch,)
+
+    def __init__(
+        self,
+        reward_coef: float = 1.0,
+        rnd: RNDConfig = RNDConfig(),  # frozen, and so safe to share
+        *,
+        target: nn.Module | None = None,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if not reward_coef >= 0.0:
+            raise ConfigError(f"reward_coef must be at least 0, got {reward_coef}")
+        self.reward_coef = reward_coef
+        self.rnd = rnd
+        self._given = (target, predictor)
+        self._has_networks = target is not None or predictor is not None
+
+    def setup(self, actor: Actor, device: torch.device) -> None:
+        """Make the networks."""
+        target, predictor = (copy.deepcopy(network) for network in self._given)
+        self.novelty = Novelty(
+            actor.observation_space, self.rnd, target=target, predictor=predictor
+        ).to(device)
+
+    def prepare(self, rollout: Rollout, generator: torch.Generator) -> PreparedRollout:
+        """Add Eq. (3) to the rewards."""
+        intrinsic = self.novelty.rewards(rollout)
+        changed = replace(rollout, reward=rollout.reward + self.reward_coef * intrinsic)
+        columns = {KEPT: self.novelty.draw_kept(rollout, generator)}
+        return PreparedRollout(changed, columns, {"rnd/reward": intrinsic.mean()})
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Eq. (2)."""
+        assert isinstance(batch, RolloutBatch)
+        term = self.novelty.loss(batch)
+        return term, {"loss/predictor": term}
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Random steps for the statistics of observations."""
+        return self.rnd.pre_normalization_steps
+
+    def observe(self, observation: Observation) -> None:
+        """Take observations into the statistics."""
+        self.novelty.normalize.update(observation)
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether the networks are the user's own."""
+        return self._has_networks
+
+    def more_state(self) -> StateDict:
+        """Return the filter's last row."""
+        return self.novelty.running_state()
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+        self.novelty.load_running_state(state)

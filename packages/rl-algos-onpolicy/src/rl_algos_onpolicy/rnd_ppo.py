@@ -1,0 +1,205 @@
+r"""PPO that explores by random network distillation, with a value function for each reward.
+
+Source: Burda et al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
+
+(1) $A_t = c_E \hat A^E_t + c_I \hat A^I_t$, the advantages of both streams by GAE, each
+    standardised over the rollout
+
+(2) $L = L^{PPO}(A) + \tfrac{c_1}{2} \mathbb{E}_t[(V^I_\theta(s_t) - V^{I,target}_t)^2] + L^\psi$
+
+The extrinsic stream ends with episodes; the intrinsic one does not, and has a discount of its own.
+$L^\psi$ is Eq. (2) of `rl_algos_onpolicy.rnd`.
+
+Deviations from the paper: each stream is standardised before they are added, since the scale of
+extrinsic rewards is the environment's; rewards are not clipped.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from rl_algos_onpolicy.actor import OnPolicyActor
+from rl_algos_onpolicy.ppo import PPO, PPOConfig, value_loss
+from rl_algos_onpolicy.rnd import KEPT, Novelty, RNDConfig
+from rl_core.actor import Actor
+from rl_core.addon import PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.batch import Rollout, RolloutBatch
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.ranges import check_ranges
+from rl_core.recipe import ComponentSpec
+from rl_core.returns import explained_variance, gae, normalize
+from rl_core.stateful import StateReader
+from rl_core.types import Observation, StateDict
+
+_REWARD, _TARGET = "rnd_reward", "intrinsic_value_target"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RNDPPOConfig(PPOConfig):
+    """Options of `RNDPPO`, besides those of `PPOConfig`.
+
+    Attributes:
+        extrinsic_coef: c of the extrinsic stream in Eq. (1).
+        intrinsic_coef: c of the intrinsic stream in Eq. (1).
+        rnd: of the networks and intrinsic rewards.
+    """
+
+    extrinsic_coef: Scheduled = 2.0
+    intrinsic_coef: Scheduled = 1.0
+    rnd: RNDConfig = field(default_factory=RNDConfig)
+
+    def __post_init__(self) -> None:
+        PPOConfig.__post_init__(self)
+        check_ranges(self, not_negative=("extrinsic_coef", "intrinsic_coef"))
+
+
+class RNDPPO(PPO):
+    """PPO with intrinsic rewards.
+
+    Args:
+        actor: one with an intrinsic value function, such as `OnPolicyActor` with
+            ``intrinsic_value``.
+        config: options.
+        add_ons: extra terms for the policy loss.
+        target: instead of the default network, see `Novelty`.
+        predictor: instead of the default network.
+
+    Raises:
+        ConfigError: when the actor has no intrinsic value function.
+    """
+
+    config_type = RNDPPOConfig
+    config: RNDPPOConfig
+    actor: OnPolicyActor
+
+    def __init__(
+        self,
+        actor: Actor,
+        config: RNDPPOConfig | None = None,
+        *,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
+        target: nn.Module | None = None,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        self._networks = {"target": target, "predictor": predictor}
+        super().__init__(actor, config, add_ons=add_ons)
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take PPO's, with an intrinsic value function."""
+        recipe = PPO.default_recipe(env)
+        actor = {**recipe.actor.kwargs, "intrinsic_value": True}
+        return replace(recipe, actor=ComponentSpec("actor", recipe.actor.name, actor))
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Make target and predictor, with their statistics."""
+        actor = self.actor
+        if not isinstance(actor, OnPolicyActor) or not actor.config.intrinsic_value:
+            raise ConfigError(
+                "RNDPPO needs an OnPolicyActor with a second value function; set "
+                "actor.intrinsic_value to true"
+            )
+        novelty = Novelty(actor.observation_space, self.config.rnd, **self._networks)
+        self.novelty = novelty.to(self.device)
+        return {**super().make_modules(), "novelty": self.novelty}
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give the predictor an optimiser of its own, with the same learning rate."""
+        predictor = ParameterGroup(
+            name="predictor", modules=("novelty",), optimizer=self.config.optimizer
+        )
+        return (*super().parameter_groups(), predictor)
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether the networks, or what an add-on was given, are objects."""
+        return self._networks["target"] is not None or super().uses_objects
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Random steps for the statistics of observations."""
+        return max(super().warm_up_steps, self.config.rnd.pre_normalization_steps)
+
+    def observe(self, observation: Observation) -> None:
+        """Take observations into the statistics."""
+        super().observe(observation)
+        self.novelty.normalize.update(observation)
+
+    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
+        """Take the rollout into the statistics, and add intrinsic rewards to its extras."""
+        prepared = super().prepare_add_ons(rollout)
+        reward = self.novelty.rewards(rollout)
+        valid = rollout.valid
+        mean = (reward * valid).sum() / valid.sum().clamp(min=1)
+        return PreparedRollout(
+            replace(prepared.rollout, extras={**prepared.rollout.extras, _REWARD: reward}),
+            {**prepared.columns, KEPT: self.novelty.draw_kept(rollout, self.generator)},
+            {**prepared.metrics, "rnd/reward": mean},
+        )
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Eq. (1), and the value targets of both streams."""
+        columns, metrics = super().prepare(rollout)
+        value, next_value = self.intrinsic_values(rollout)
+        never = torch.zeros_like(rollout.terminated)
+        intrinsic = gae(
+            rollout.extras[_REWARD],
+            value,
+            next_value,
+            never,
+            never,
+            self.config.rnd.gamma_intrinsic,
+            self.hyper["gae_lambda"],
+        )
+        target, valid = intrinsic + value, rollout.valid
+        advantage = self.hyper["extrinsic_coef"] * normalize(columns["advantage"], valid)
+        advantage = advantage + self.hyper["intrinsic_coef"] * normalize(intrinsic, valid)
+        return (
+            {
+                **columns,
+                "advantage": advantage,
+                _TARGET: target,
+            },
+            {
+                **metrics,
+                "value/intrinsic_explained_variance": explained_variance(value, target, valid),
+            },
+        )
+
+    @torch.no_grad()
+    def intrinsic_values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Return intrinsic values of each row and of the row after it, each `(T, B)`."""
+        actor = self.actor
+        value, after = actor.intrinsic_value(
+            rollout.observation, rollout.state, rollout.episode_start
+        )
+        never = torch.zeros_like(rollout.episode_start[0])
+        state = {name: states[-1] for name, states in after.items()}
+        last, _ = actor.intrinsic_value(rollout.next_observation, state, never)
+        return value, torch.cat([value[1:], last.unsqueeze(0)])
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (2)."""
+        output = super().loss(batch, noise)
+        value, _ = self.actor.intrinsic_value(batch.observation, batch.state, batch.episode_start)
+        intrinsic = value_loss(value, batch.extras[_TARGET], batch.mask)
+        prediction = self.novelty.loss(batch)
+        metrics = {"loss/intrinsic_value": intrinsic, "loss/predictor": prediction}
+        return replace(
+            output,
+            loss=output.loss + self.hyper["value_loss_coef"] * intrinsic + prediction,
+            metrics={**output.metrics, **metrics},
+        )
+
+    def more_state(self) -> StateDict:
+        """Return the filter of intrinsic rewards besides what PPO keeps."""
+        return {**super().more_state(), "novelty": self.novelty.running_state()}
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+        self.novelty.load_running_state(StateReader(state, "algorithm").tree("novelty"))
+        super().load_more_state({name: part for name, part in state.items() if name != "novelty"})

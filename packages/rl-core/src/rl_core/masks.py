@@ -1,0 +1,64 @@
+"""Whether action masks leave something to do."""
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from rl_core.episodes import to_flags
+from rl_core.errors import DataError
+from rl_core.nn.encoder import ACTION_MASK_KEY
+from rl_core.spaces import Space
+from rl_core.types import ArrayObservation
+
+
+class ActionMaskCheck:
+    """Refuses masks that forbid every action, which would be acted on as if they forbade none.
+
+    Args:
+        observation_space: of one environment; without an entry ``action_mask`` nothing is checked.
+        action_space: of one environment.
+    """
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self._starts: npt.NDArray[np.int64] | None = None
+        is_masked = (
+            isinstance(observation_space, spaces.Dict)
+            and ACTION_MASK_KEY in observation_space.spaces
+        )
+        if is_masked and isinstance(action_space, spaces.MultiDiscrete):
+            sizes = action_space.nvec.reshape(-1)
+            self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        elif is_masked:
+            self._starts = np.zeros(1, dtype=np.int64)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are masks to look at."""
+        return self._starts is not None
+
+    def __call__(
+        self, observation: ArrayObservation, matters: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """Look at the masks of all environments.
+
+        Args:
+            observation: shape `(B, ...)`.
+            matters: shape `(B,)`, which environments go on; None means all. A mask at the end of
+                an episode may forbid everything.
+
+        Raises:
+            DataError: naming the environments.
+        """
+        if self._starts is None:
+            return
+        mask = to_flags(observation[ACTION_MASK_KEY])  # type: ignore[index,call-overload]  # a dict
+        allowed = np.logical_or.reduceat(mask.reshape(len(mask), -1), self._starts, axis=1)
+        forbidden = ~allowed.all(axis=1)
+        if matters is not None:
+            forbidden &= matters
+        if forbidden.any():
+            raise DataError(
+                f"the action mask of environment {np.flatnonzero(forbidden).tolist()} forbids "
+                "every action; expected at least one allowed, for each choice of a MultiDiscrete: "
+                "end the episode where nothing can be done"
+            )

@@ -1,0 +1,252 @@
+"""Random network distillation: its numbers, as an add-on, and with PPO."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_algos_onpolicy import (
+    A2C,
+    RND,
+    RNDPPO,
+    OnPolicyActor,
+    OnPolicyActorConfig,
+    RNDConfig,
+    RNDPPOConfig,
+)
+from rl_algos_onpolicy.rnd import KEPT, Novelty
+from rl_core.batch import Rollout
+from rl_core.build import build, build_trainer, compose
+from rl_core.errors import ConfigError
+from rl_core.nn.trunk import MemoryKind
+from rl_core.spaces import Space
+from rl_core.stateful import StateReader
+from rl_core.testing.algorithms import AlgorithmSuite
+from rl_core.testing.rollouts import make_batch, make_rollout, random_observation
+from rl_core.testing.stateful import check_same_state
+from rl_core.types import Json
+
+VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
+SMALL = RNDConfig(hidden_sizes=(8,), num_features=4, pre_normalization_steps=16)
+
+
+class Total(nn.Module):
+    """One feature: the sum of all parts, times a learned or fixed factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(factor))
+
+    def forward(self, parts: list[Tensor]) -> Tensor:
+        return self.factor * torch.cat(parts, -1).sum(-1, keepdim=True)
+
+
+def _actor(
+    space: Space = VECTOR, memory: MemoryKind = "none", *, intrinsic: bool = True
+) -> OnPolicyActor:
+    config = OnPolicyActorConfig(
+        hidden_sizes=(8,), recurrent_net=memory, recurrent_hidden_size=4, intrinsic_value=intrinsic
+    )
+    return OnPolicyActor(space, spaces.Discrete(2), config)
+
+
+class TestRNDPPO(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+    is_smooth: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> RNDPPO:
+        torch.manual_seed(seed)
+        return RNDPPO(_actor(), RNDPPOConfig(learning_rate=1e-3, rnd=SMALL))
+
+
+class TestRecurrentRNDPPO(TestRNDPPO):
+    def make_algorithm(self, seed: int) -> RNDPPO:
+        torch.manual_seed(seed)
+        return RNDPPO(_actor(memory="gru"), RNDPPOConfig(learning_rate=1e-3, rnd=SMALL))
+
+
+class TestA2CWithRND(TestRNDPPO):
+    def make_algorithm(self, seed: int) -> A2C:  # type: ignore[override]  # another algorithm
+        torch.manual_seed(seed)
+        return A2C(_actor(intrinsic=False), add_ons=RND(rnd=SMALL))
+
+
+def _novelty(gamma: float = 0.5) -> Novelty:
+    config = replace(SMALL, gamma_intrinsic=gamma)
+    return Novelty(VECTOR, config, target=Total(0.0), predictor=Total(1.0))
+
+
+def _rollout(values: list[list[float]], last: list[float], ended: list[list[bool]]) -> Rollout:
+    torch.manual_seed(0)
+    rollout = make_rollout(RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL)), 0)
+    seen = torch.tensor(values)
+    flags = torch.tensor(ended)
+    return replace(
+        rollout,
+        observation=torch.stack([seen, torch.zeros_like(seen)], -1),
+        next_observation=torch.stack([torch.tensor(last), torch.zeros(len(last))], -1),
+        action=torch.zeros(seen.shape, dtype=torch.int64),
+        reward=torch.zeros_like(seen),
+        final_index=torch.zeros(0, 2, dtype=torch.int64),
+        final_observation=torch.zeros(0, 2),
+        terminated=flags,
+        truncated=torch.zeros_like(flags),
+        valid=torch.ones_like(flags),
+        episode_start=torch.zeros_like(flags),
+    )
+
+
+def test_novelty_is_the_squared_distance_of_features() -> None:
+    novelty = _novelty()
+    seen = torch.tensor([[1.0, 2.0], [0.0, -3.0], [90.0, 0.0]])
+    # Sums of 3, -3 and, clipped, 5 against a target of 0.
+    assert novelty(seen).tolist() == pytest.approx([9.0, 9.0, 25.0])
+
+
+def test_sums_are_filtered_forward_across_rollouts_and_episodes() -> None:
+    novelty = _novelty(gamma=0.5)
+    first = novelty.filter(torch.tensor([[1.0, 0.0], [2.0, 4.0], [0.0, 8.0]]))
+    assert first.tolist() == [[1.0, 0.0], [2.5, 4.0], [1.25, 10.0]]
+    second = novelty.filter(torch.tensor([[1.0, 1.0]]))
+    assert second.tolist() == [[1.625, 6.0]]
+    with pytest.raises(ConfigError, match="of 3 environments"):
+        novelty.filter(torch.zeros(1, 3))
+
+
+def test_rewards_are_the_novelty_of_what_follows_over_the_spread_of_their_sums() -> None:
+    novelty = _novelty(gamma=0.0)
+    novelty.normalize.norms = nn.ModuleList([nn.Identity()])  # observations as they are
+    rollout = _rollout([[1.0], [2.0], [3.0]], [4.0], [[False], [True], [False]])
+    # What follows: 2² = 4, the same 2² = 4 where the episode ends, 4² = 16; σ of 4, 4, 16 is √32.
+    reward = novelty.rewards(rollout)
+    expected = torch.tensor([[4.0], [4.0], [16.0]]) / 32.0**0.5
+    torch.testing.assert_close(reward, expected)
+
+
+def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
+    torch.manual_seed(0)
+    config = RNDPPOConfig(
+        extrinsic_coef=0.0, gae_lambda=1.0, rnd=replace(SMALL, gamma_intrinsic=1.0)
+    )
+    algorithm = RNDPPO(_actor(), config, target=Total(0.0), predictor=Total(1.0))
+    assert algorithm.uses_objects
+    head = algorithm.actor.intrinsic_value_head
+    assert head is not None
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    never, ends = [[False]] * 3, [[False], [True], [False]]
+    seen = [[0.0], [0.0], [0.1]]
+    targets = []
+    for flags in (never, ends):
+        novelty = algorithm.novelty
+        novelty.normalize.norms = nn.ModuleList([nn.Identity()])
+        novelty.filtered = None
+        added = algorithm.prepare_add_ons(_rollout(seen, [3.0], flags))
+        assert added.metrics["rnd/reward"] > 0.0
+        columns, _ = algorithm.prepare(added.rollout)
+        targets.append(columns["intrinsic_value_target"])
+    # The only large reward comes last, and every earlier step counts it, over the end as well.
+    assert targets[1][0] == pytest.approx(float(targets[1][2]), rel=0.02)
+    assert targets[1][0] > 0.5
+
+
+def test_the_predictor_learns_from_a_share_of_the_samples() -> None:
+    novelty = _novelty()
+    novelty.config = replace(SMALL, predictor_proportion=0.25)
+    rollout = _rollout([[0.0] * 50] * 80, [0.0] * 50, [[False] * 50] * 80)
+    kept = novelty.draw_kept(rollout, torch.Generator().manual_seed(0))
+    assert set(kept.flatten().tolist()) == {0.0, 1.0}
+    assert kept.mean().item() == pytest.approx(0.25, abs=0.03)
+
+
+def test_only_kept_samples_count_in_the_loss() -> None:
+    torch.manual_seed(0)
+    algorithm = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL), target=Total(0.0), predictor=Total(1.0))
+    batch = make_batch(algorithm, make_rollout(algorithm, 0))
+    kept = torch.zeros_like(batch.mask)
+    kept[0] = 1.0
+    one = replace(batch, extras={**batch.extras, KEPT: kept}, mask=torch.ones_like(batch.mask))
+    assert isinstance(batch.observation, Tensor)
+    torch.testing.assert_close(algorithm.novelty.loss(one), algorithm.novelty(batch.observation)[0])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3),
+        spaces.MultiBinary(4),
+        spaces.Box(0, 255, (40, 40, 4), np.uint8),
+        spaces.Dict({"a": spaces.Discrete(3), "b": VECTOR}),
+    ],
+)
+def test_any_observation_has_a_novelty_that_shrinks_with_learning(space: Space) -> None:
+    torch.manual_seed(0)
+    config = replace(SMALL, frame_stack=4 if space.shape == (40, 40, 4) else 1)
+    novelty = Novelty(space, config)
+    seen = random_observation(space, (6,), np.random.default_rng(0))
+    novelty.normalize.update(seen)
+    before = novelty(seen)
+    assert before.shape == (6,)
+    optimizer = torch.optim.Adam(novelty.predictor.parameters(), 3e-3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        novelty(seen).mean().backward()
+        optimizer.step()
+    assert novelty(seen).mean() < 0.5 * before.mean()
+    assert not any(parameter.requires_grad for parameter in novelty.target.parameters())
+
+
+def test_only_the_newest_frame_is_looked_at() -> None:
+    torch.manual_seed(0)
+    space = spaces.Box(0, 255, (40, 40, 4), np.uint8)
+    novelty = Novelty(space, replace(SMALL, frame_stack=4))
+    image = torch.zeros(1, 40, 40, 4, dtype=torch.uint8)
+    older, newest = image.clone(), image.clone()
+    older[..., :3] = 200
+    newest[..., 3] = 200
+    assert novelty(older) == novelty(image)
+    assert novelty(newest) != novelty(image)
+    with pytest.raises(ConfigError, match="4 channels"):
+        Novelty(space, replace(SMALL, frame_stack=3))
+
+
+@pytest.mark.parametrize("algorithm", ["rnd-ppo", "a2c"])
+def test_a_run_begins_with_random_steps_and_goes_on_where_it_was(algorithm: str) -> None:
+    rnd: dict[str, Json] = {"hidden_sizes": [8], "pre_normalization_steps": 64}
+    own: dict[str, Json] = {"rnd": rnd, "mini_batch_size": 8}
+    if algorithm == "a2c":
+        own = {"add_ons": [{"name": "rnd", "rnd": rnd}]}
+    options: dict[str, dict[str, Json]] = {
+        "env": {"num_envs": 2},
+        "storage": {"num_steps": 8},
+        "actor": {"hidden_sizes": [4]},
+        "algorithm": own,
+        "trainer": {"compile": "off", "num_threads": 1},
+    }
+    recipe = compose(algorithm, "MountainCar-v0", options)
+    whole = build_trainer(build(recipe))
+    whole.train(16)
+    state = whole.algorithm.state_dict()
+    name = "novelty" if algorithm == "rnd-ppo" else "add_ons.0.novelty"
+    modules = StateReader(state, "algorithm").tensors("modules")
+    assert modules[f"{name}.normalize.norms.0.count"] == 64 + 16
+    assert whole.total_steps == 16
+    saved = whole.state_dict()
+    other = build_trainer(build(recipe))
+    other.load_state_dict(saved)
+    check_same_state(other.algorithm.state_dict(), whole.algorithm.state_dict())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"actor\.intrinsic_value"):
+        RNDPPO(_actor(intrinsic=False))
+    with pytest.raises(ConfigError, match="both target and predictor"):
+        Novelty(VECTOR, SMALL, target=Total(1.0))
+    with pytest.raises(ConfigError, match="predictor_proportion must be above 0"):
+        RNDConfig(predictor_proportion=0.0)
+    with pytest.raises(ConfigError, match="reward_coef must be at least 0"):
+        RND(reward_coef=-1.0)
