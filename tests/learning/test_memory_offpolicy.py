@@ -1,6 +1,6 @@
 """Recurrent off-policy algorithms must answer what they saw earlier, which nothing else can."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, SupportsFloat
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from rl_algos_offpolicy import (
     DDPG,
@@ -25,16 +24,15 @@ from rl_algos_offpolicy import (
 from rl_algos_offpolicy.actor import PolicyKind
 from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.batch import ReplayBatch, SequenceStart, Transition
-from rl_core.storage import DataSlice, Storage, StorageSpec
 from rl_core.testing.scripted import MemoryCueEnv
 from rl_core.testing.scripted.info import Info
-from rl_core.types import Array, StateDict
+from rl_core.types import Array
+from rl_storages import ReplayBuffer, SequenceConfig
 
 NUM_ENVS, DELAY = 4, 2
 SHARED: dict[str, Any] = {
     "gamma": 0.9,
-    "mini_batch_size": 32,
+    "mini_batch_size": 32 * (DELAY + 1),
     "start_steps": 300,
     "update_after": 300,
 }
@@ -58,99 +56,6 @@ class RealCueEnv(MemoryCueEnv):
         observation, _, was_asked, truncated, info = super().step(0)
         error = abs(answer - (2.0 * self.cue - 1.0))
         return observation, float(was_asked) * (1.0 - error**2), was_asked, truncated, info
-
-
-class EpisodeStorage(Storage[ReplayBatch]):
-    """Keeps whole episodes, all of one length, and draws them as sequences."""
-
-    batch_type = ReplayBatch
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.episodes: list[dict[str, Tensor]] = []
-        self._spec: StorageSpec | None = None
-
-    @property
-    def spec(self) -> StorageSpec | None:
-        return self._spec
-
-    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
-        self._spec, self._generator = spec, generator
-        self._running: list[list[dict[str, Tensor]]] = [[] for _ in range(spec.num_envs)]
-
-    def insert_transition(self, transition: Transition) -> None:
-        columns: dict[str, Any] = {
-            "observation": transition.observation,
-            "action": transition.action,
-            "reward": transition.reward,
-            "terminated": transition.terminated,
-            "next": transition.final_observation,
-            **{f"state/{name}": part for name, part in transition.state.items()},
-        }
-        for env, rows in enumerate(self._running):
-            given = {name: torch.as_tensor(c)[env] for name, c in columns.items() if c is not None}
-            rows.append(given)
-            if given["terminated"]:
-                names = rows[0]
-                episode = {name: torch.stack([row[name] for row in rows]) for name in names}
-                self.episodes.append({**episode, "next": given["next"]})
-                rows.clear()
-
-    def sample_indices(
-        self, num_mini_batch: int | None, mini_batch_size: int | None
-    ) -> Iterator[Tensor]:
-        assert num_mini_batch is not None
-        assert mini_batch_size is not None
-        shape = (1, mini_batch_size)
-        for _ in range(num_mini_batch):
-            yield torch.randint(len(self.episodes), shape, generator=self._generator)
-
-    def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
-        for row in indices:
-            drawn = [self.episodes[index] for index in row]
-            of = {
-                name: torch.stack([e[name] for e in drawn], 1)
-                for name in drawn[0]
-                if name != "next"
-            }
-            size, num_sequences = of["reward"].shape
-            start = torch.zeros(1, num_sequences, dtype=torch.bool)
-            names = [name for name in of if name.startswith("state/")]
-            yield ReplayBatch(
-                observation=of["observation"],
-                action=of["action"],
-                reward=of["reward"].to(torch.float32).unsqueeze(-1),
-                num_steps=torch.ones(size, num_sequences, dtype=torch.int64),
-                terminated=of["terminated"],
-                next_observation=torch.stack([e["next"] for e in drawn]).unsqueeze(0),
-                weight=torch.ones(size, num_sequences),
-                mask=torch.ones(size, num_sequences),
-                key=torch.zeros(num_sequences, 2, dtype=torch.int64),
-                start=SequenceStart(
-                    state={name.removeprefix("state/"): of[name][0] for name in names},
-                    burn_in=of["observation"][:0],
-                    action=of["action"],
-                    episode_start=start,
-                ),
-            )
-
-    def reset(self) -> None:
-        self.episodes.clear()
-
-    def __len__(self) -> int:
-        return self.length * len(self.episodes)
-
-    def get_data_slice(self, start: int, end: int) -> DataSlice:
-        raise NotImplementedError
-
-    def insert_data_slice(self, data: DataSlice) -> None:
-        raise NotImplementedError
-
-    def state_dict(self) -> StateDict:
-        raise NotImplementedError
-
-    def load_state_dict(self, state: StateDict) -> None:
-        raise NotImplementedError
 
 
 def _dqn(actor: OffPolicyActor) -> DQN:
@@ -201,7 +106,7 @@ def test_it_learns_to_answer_what_it_saw_earlier(
     actor = OffPolicyActor(envs.single_observation_space, envs.single_action_space, config)
     algorithm = make_algorithm(actor)
     options = TrainerConfig(compile="off", num_threads=1)
-    storage = EpisodeStorage(DELAY + 1)
+    storage = ReplayBuffer(2000, sequences=SequenceConfig(length=DELAY + 1, overlap=0.0))
     Trainer(envs, algorithm, storage, config=options, seed=0).train(total_steps=1500)
     envs.close()
     test_envs = make_gym_vec(make, NUM_ENVS, seed=1)

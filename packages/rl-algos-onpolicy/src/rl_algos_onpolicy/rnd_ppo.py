@@ -90,10 +90,18 @@ class RNDPPO(PPO):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Take PPO's, with an intrinsic value function."""
+        """Take PPO's, with an intrinsic value function and scaled extrinsic rewards.
+
+        Both value functions share the bound of the gradient's norm with the policy, so that large
+        rewards would leave it no room to move.
+        """
         recipe = PPO.default_recipe(env)
         actor = {**recipe.actor.kwargs, "intrinsic_value": True}
-        return replace(recipe, actor=ComponentSpec("actor", recipe.actor.name, actor))
+        return replace(
+            recipe,
+            actor=ComponentSpec("actor", recipe.actor.name, actor),
+            trainer={**recipe.trainer, "scale_rewards": True},
+        )
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make target and predictor, with their statistics."""
