@@ -164,6 +164,17 @@ def test_the_schedule_is_one_step_per_rollout() -> None:
     assert (schedule.test_every, schedule.num_test_episodes) == (5000, 5)
 
 
+def test_estimator_and_target_can_be_chosen() -> None:
+    rollout = make_rollout(_a2c(), seed=1)
+    columns, _ = _a2c(A2CConfig(advantage_estimator="td", value_target="return")).prepare(rollout)
+    short, _ = _a2c(A2CConfig(gae_lambda=0.0)).prepare(rollout)
+    long, _ = _a2c(A2CConfig(gae_lambda=1.0)).prepare(rollout)
+    torch.testing.assert_close(columns["advantage"], short["advantage"])
+    torch.testing.assert_close(columns["value_target"], long["value_target"])
+    with pytest.raises(ConfigError, match="did you mean 'td'"):
+        A2CConfig(advantage_estimator="tdd")  # type: ignore[arg-type]  # the mistake
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
