@@ -98,6 +98,13 @@ def test_the_target_is_for_the_mean(returns: list[float], verdict: str) -> None:
     assert cells(table)[7] == f"475: {verdict}"
 
 
+@pytest.mark.parametrize(("returns", "verdict"), [([475.0], "reached"), ([475.5], "missed")])
+def test_some_must_not_reach_more(returns: list[float], verdict: str) -> None:
+    row = replace(ROW, at_most=True)
+    table = learning_table([row], by_key(record("ours", 0, returns)))
+    assert cells(table)[7] == f"at most 475: {verdict}"
+
+
 def test_runs_that_no_row_asks_for_are_left_out() -> None:
     other = PlanRow(
         algorithm="a2c", env="E-v0", steps=5, seeds=(0,), target=1.0, options={"ours": {}}

@@ -111,7 +111,7 @@ def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
         _seeds(ours, wanted),
         "-" if ours is None else f"{ours.mean:.1f}",
         _interval(ours),
-        _target(row.target, ours) + (" (% success)" if row.metric == "success" else ""),
+        _target(row, ours) + (" (% success)" if row.metric == "success" else ""),
         _seeds(sb3, wanted),
         "-" if sb3 is None else f"{sb3.mean:.1f}",
         _interval(sb3),
@@ -132,10 +132,12 @@ def _interval(summary: Summary | None) -> str:
     return f"{summary.iqm:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _target(target: float, summary: Summary | None) -> str:
+def _target(row: PlanRow, summary: Summary | None) -> str:
+    target = f"at most {row.target:g}" if row.at_most else f"{row.target:g}"
     if summary is None:
-        return f"{target:g}"
-    return f"{target:g}: {'reached' if summary.mean >= target else 'missed'}"
+        return target
+    is_met = summary.mean <= row.target if row.at_most else summary.mean >= row.target
+    return f"{target}: {'reached' if is_met else 'missed'}"
 
 
 def _short_count(steps: int) -> str:

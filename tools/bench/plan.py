@@ -133,6 +133,7 @@ class PlanRow:
         steps: environment transitions of each run.
         seeds: one run each.
         target: to be reached by the mean, over seeds, of the metric.
+        at_most: the target must not be passed instead, as where something has to fail.
         options: by system.
         metric: one of `METRICS`.
         note: what tells it from other rows with the same algorithm and environment.
@@ -146,6 +147,7 @@ class PlanRow:
     options: Mapping[str, Mapping[str, Json]]
     metric: str = "return"
     note: str = ""
+    at_most: bool = False
 
     @property
     def label(self) -> str:
@@ -210,7 +212,7 @@ def options_digest(options: Mapping[str, Json]) -> str:
 
 
 def _row(values: Mapping[str, object], number: int) -> PlanRow:
-    allowed = {*_KEYS, *SYSTEMS, "metric", "note"}
+    allowed = {*_KEYS, *SYSTEMS, "metric", "note", "at_most"}
     if unknown := sorted(set(values) - allowed):
         raise PlanError(f"row {number} has unknown keys {unknown}; expected {sorted(allowed)}")
     for name, kind in _KEYS.items():
@@ -227,6 +229,7 @@ def _row(values: Mapping[str, object], number: int) -> PlanRow:
     return PlanRow(
         metric=metric,
         note=str(values.get("note", "")),
+        at_most=bool(values.get("at_most", False)),
         algorithm=cast("str", values["algorithm"]),
         env=cast("str", values["env"]),
         steps=cast("int", values["steps"]),
