@@ -110,7 +110,7 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and critics an optimiser each."""
         config = self.config
-        bound = None if config.max_grad_norm is None else "max_grad_norm"
+        bound = self.if_set("max_grad_norm")
         return (
             ParameterGroup(
                 name="critic",

@@ -138,7 +138,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
             ParameterGroup(
                 name="critic",
                 modules=("actor.critics",),
-                max_grad_norm=None if self.config.max_grad_norm is None else "max_grad_norm",
+                max_grad_norm=self.if_set("max_grad_norm"),
                 optimizer=self.config.optimizer,
             ),
         )

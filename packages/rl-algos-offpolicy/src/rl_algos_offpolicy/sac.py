@@ -166,7 +166,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         names = {"policy": ("actor.policy", "add_ons"), "critic": ("actor.critics",)}
         if self.config.learn_temperature:
             names["temperature"] = ("temperature",)
-        bound = None if self.config.max_grad_norm is None else "max_grad_norm"
+        bound = self.if_set("max_grad_norm")
         return tuple(
             ParameterGroup(
                 name=name,

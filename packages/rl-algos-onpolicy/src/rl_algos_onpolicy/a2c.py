@@ -118,7 +118,7 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and value function an optimiser each; the policy's moves what they share."""
         config = self.config
-        bound = None if config.max_grad_norm is None else "max_grad_norm"
+        bound = self.if_set("max_grad_norm")
         check_one_rate(self.actor, config.policy_learning_rate, config.value_learning_rate)
         return (
             ParameterGroup(

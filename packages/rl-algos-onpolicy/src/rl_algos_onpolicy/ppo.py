@@ -285,7 +285,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             ParameterGroup(
                 name="actor",
                 modules=("actor", "add_ons"),
-                max_grad_norm=None if self.config.max_grad_norm is None else "max_grad_norm",
+                max_grad_norm=self.if_set("max_grad_norm"),
                 optimizer=self.config.optimizer,
             ),
         )

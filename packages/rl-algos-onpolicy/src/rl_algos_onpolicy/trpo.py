@@ -187,7 +187,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
                 name="value",
                 modules=(*(f"actor.{name}" for name in self.actor.value_modules), "add_ons"),
                 learning_rate="value_learning_rate",
-                max_grad_norm=None if self.config.max_grad_norm is None else "max_grad_norm",
+                max_grad_norm=self.if_set("max_grad_norm"),
                 optimizer=self.config.optimizer,
             ),
         )

@@ -140,7 +140,7 @@ class VPG(Algorithm[VPGConfig, RolloutBatch]):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and value function an optimiser each; the policy's moves what they share."""
         config = self.config
-        bound = None if config.max_grad_norm is None else "max_grad_norm"
+        bound = self.if_set("max_grad_norm")
         policy = ParameterGroup(
             name="policy",
             modules=("actor", "add_ons"),

@@ -215,6 +215,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """
         return self._modules.is_due(group)
 
+    def if_set(self, name: str) -> str | None:
+        """Return a hyper-parameter's name, or None where the config leaves it None."""
+        return None if getattr(self.config, name) is None else name
+
     # Acting
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
