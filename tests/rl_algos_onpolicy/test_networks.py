@@ -5,14 +5,10 @@ import torch
 from gymnasium import spaces
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
-from rl_core.build import build, compose
-from rl_core.components import describe_component
 from rl_core.errors import ConfigError
 from rl_core.nn.layers import LayerConfig
-from rl_core.recipe import Recipe
 from rl_core.spaces import Space
 from rl_core.testing.actors import ActorSuite
-from rl_core.types import Json
 
 BODY = (LayerConfig("FlattenLinear", {"out_features": 6}), LayerConfig("Tanh"))
 HEAD = (LayerConfig("Linear", {"out_features": 5}), LayerConfig("ReLU"))
@@ -72,23 +68,3 @@ def test_policy_and_value_function_share_what_they_are_told_to() -> None:
 def test_contradictions_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OnPolicyActorConfig(**options)  # type: ignore[arg-type]  # of several types
-
-
-def test_a_recipe_names_layers() -> None:
-    head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "ReLU"}]
-    recipe = compose("ppo", "CartPole-v1", {"actor": {"head": head}})
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
-    parts = build(recipe)
-    parts.envs.close()
-    assert describe_component("actor", parts.algorithm.actor) == recipe.actor
-    with pytest.raises(ConfigError, match="unknown layer 'Lineal'"):
-        compose("ppo", "CartPole-v1", {"actor": {"head": [{"func": "Lineal"}]}})
-
-
-def test_the_default_recipe_of_an_algorithm() -> None:
-    recipe = Recipe.default("ppo")
-    assert recipe == compose("ppo", "CartPole-v1")
-    assert recipe.algorithm.clip_range == 0.2
-    assert recipe.algorithm.optimizer["name"] == "adam"  # type: ignore[index,call-overload]  # a table
-    with pytest.raises(AttributeError, match="did you mean 'clip_range'"):
-        _ = recipe.algorithm.clip_rang

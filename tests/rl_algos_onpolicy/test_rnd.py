@@ -20,15 +20,11 @@ from rl_algos_onpolicy import (
 )
 from rl_algos_onpolicy.rnd import KEPT, Novelty
 from rl_core.batch import Rollout
-from rl_core.build import build, build_trainer, compose
 from rl_core.errors import ConfigError
 from rl_core.nn.trunk import MemoryKind
 from rl_core.spaces import Space
-from rl_core.stateful import StateReader
 from rl_core.testing.algorithms import AlgorithmSuite
 from rl_core.testing.rollouts import make_batch, make_rollout, random_observation
-from rl_core.testing.stateful import check_same_state
-from rl_core.types import Json
 
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SMALL = RNDConfig(hidden_sizes=(8,), num_features=4, pre_normalization_steps=16)
@@ -212,33 +208,6 @@ def test_only_the_newest_frame_is_looked_at() -> None:
     assert novelty(newest) != novelty(image)
     with pytest.raises(ConfigError, match="4 channels"):
         Novelty(space, replace(SMALL, frame_stack=3))
-
-
-@pytest.mark.parametrize("algorithm", ["rnd-ppo", "a2c"])
-def test_a_run_begins_with_random_steps_and_goes_on_where_it_was(algorithm: str) -> None:
-    rnd: dict[str, Json] = {"hidden_sizes": [8], "pre_normalization_steps": 64}
-    own: dict[str, Json] = {"rnd": rnd, "mini_batch_size": 8}
-    if algorithm == "a2c":
-        own = {"add_ons": [{"name": "rnd", "rnd": rnd}]}
-    options: dict[str, dict[str, Json]] = {
-        "env": {"num_envs": 2},
-        "storage": {"num_steps": 8},
-        "actor": {"hidden_sizes": [4]},
-        "algorithm": own,
-        "trainer": {"compile": "off", "num_threads": 1},
-    }
-    recipe = compose(algorithm, "MountainCar-v0", options)
-    whole = build_trainer(build(recipe))
-    whole.train(16)
-    state = whole.algorithm.state_dict()
-    name = "novelty" if algorithm == "rnd-ppo" else "add_ons.0.novelty"
-    modules = StateReader(state, "algorithm").tensors("modules")
-    assert modules[f"{name}.normalize.norms.0.count"] == 64 + 16
-    assert whole.total_steps == 16
-    saved = whole.state_dict()
-    other = build_trainer(build(recipe))
-    other.load_state_dict(saved)
-    check_same_state(other.algorithm.state_dict(), whole.algorithm.state_dict())
 
 
 def test_what_does_not_fit_is_refused() -> None:
