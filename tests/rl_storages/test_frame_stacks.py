@@ -4,18 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation
 from torch import Tensor
 
-from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_core import Trainer
-from rl_core.batch import ReplayBatch, Transition
-from rl_core.collector import Collector
-from rl_core.env import SyncVecEnv
+from rl_core.batch import Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.testing.replay import (
@@ -27,7 +21,6 @@ from rl_core.testing.replay import (
 from rl_core.testing.stacks import STACKED_LIVES, StackedScript
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import SCRIPTS, columns_of, seeded, stored
-from rl_core.testing.toy import ToyActor, ToyActorCritic
 from rl_core.testing.transitions import TransitionScript
 from rl_core.types import Array
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
@@ -244,72 +237,3 @@ def test_tensors_take_what_arrays_do(name: str, monkeypatch: pytest.MonkeyPatch)
         check_same_state(stored(storages[1]), stored(storages[0]))
     batches = [columns_of(next(storage.generate_batches(1, 32))) for storage in storages]
     check_same_state(batches[1], batches[0])
-
-
-class _Fading(gymnasium.Env[Array, np.int64]):
-    """Each frame is as bright as the steps that were taken, in all three colours."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, dict[str, object]]:
-        self._brightness = 1
-        return self._frame(), {}
-
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, object]]:
-        self._brightness += 1
-        return self._frame(), 1.0, self._brightness == 8, False, {}
-
-    def _frame(self) -> Array:
-        return np.full((36, 36, 3), self._brightness, np.uint8)
-
-
-@pytest.mark.parametrize("keep_dim", [False, True])
-@pytest.mark.parametrize("padding", ["reset", "zero"])
-def test_dqn_learns_from_stacks_of_gymnasiums_wrapper(padding: str, keep_dim: bool) -> None:
-    def make() -> gymnasium.Env[Array, np.int64]:
-        env = GrayscaleObservation(_Fading(), keep_dim=keep_dim)
-        return FrameStackObservation(env, 4, padding_type=padding)
-
-    envs = SyncVecEnv([make(), make()])
-    actor = OffPolicyActor(
-        envs.single_observation_space,
-        envs.single_action_space,
-        OffPolicyActorConfig(policy="greedy", num_critics=1, hidden_sizes=(8,), image_features=8),
-    )
-    convolution = next(p for name, p in actor.named_parameters() if "convolutions.0" in name)
-    assert convolution.shape[1] == 4
-    config = DQNConfig(update_after=20, update_every=10, mini_batch_size=8)
-    storage = ReplayBuffer(40, n_step=2, frame_stack=4)
-    Trainer(envs, DQN(actor, config), storage).train(total_steps=60)
-    (batch,) = storage.generate_batches(1, 200)
-    _check_brightness(batch, padding)
-
-
-def _check_brightness(batch: ReplayBatch, padding: str) -> None:
-    assert isinstance(batch.observation, Tensor)
-    assert isinstance(batch.next_observation, Tensor)
-    older = torch.tensor([3, 2, 1, 0])
-    first = 1 if padding == "reset" else 0
-    for stacks in (batch.observation, batch.next_observation):
-        newest = stacks[:, -1].flatten(1)[:, :1].int()
-        expected = (newest - older).clamp(min=first)
-        assert torch.equal(stacks.flatten(2)[:, :, 0].int(), expected)
-        assert int(newest.max()) <= 8
-
-
-def test_a_collector_brings_stacks() -> None:
-    """With its own resets from outside, which leave a cut."""
-    env = FrameStackObservation(GrayscaleObservation(_Fading()), 4)
-    envs = SyncVecEnv([env])
-    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
-    collector = Collector(envs, ToyActorCritic(actor), generator=torch.Generator(), seed=0)
-    storage = ReplayBuffer(30, n_step=3, frame_stack=4)
-    storage.allocate(collector.storage_spec(), seeded())
-    for _ in range(12):
-        collector.collect(5, into=storage)
-        (batch,) = storage.generate_batches(1, 60)
-        _check_brightness(batch, "reset")
-        collector.reset()

@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_core import Trainer, make_gym_vec
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.codec import construct, decode, options_of
 from rl_core.errors import ConfigError, DataError
@@ -305,29 +303,6 @@ def test_options_go_through_recipes() -> None:
     storage = construct(ReplayBuffer, {}, decode(options_of(ReplayBuffer), data))
     assert storage.sequences == SequenceConfig(length=10, overlap=0.2)
     assert storage.frame_stack == 4
-
-
-class _Recurrent(OffPolicyActor):
-    @property
-    def state_sizes(self) -> Mapping[str, int]:
-        return {"memory": 2}
-
-
-@pytest.mark.parametrize(
-    ("actor_type", "sequences", "message"),
-    [
-        (_Recurrent, None, "the actor is recurrent, but ReplayBuffer replays single transitions"),
-        (OffPolicyActor, FOUR_AND_TWO, "replays sequences, but the actor has no memory"),
-    ],
-)
-def test_memory_and_sequences_need_each_other(
-    actor_type: type[OffPolicyActor], sequences: SequenceConfig | None, message: str
-) -> None:
-    envs = make_gym_vec("CartPole-v1", num_envs=1, seed=0)
-    config = OffPolicyActorConfig(policy="greedy", num_critics=1)
-    actor = actor_type(envs.single_observation_space, envs.single_action_space, config)
-    with pytest.raises(ConfigError, match=message):
-        Trainer(envs, DQN(actor, DQNConfig()), ReplayBuffer(100, sequences=sequences))
 
 
 # What the suite finds out
