@@ -13,7 +13,7 @@ With other policies $b_1 \dots b_K$ and weights $w_i > 0$ that sum to 1:
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import torch
@@ -45,8 +45,60 @@ def policy_divergence(other: Distribution, policy: Distribution, action_std: flo
     return other.kl_divergence(policy)
 
 
+class OtherPolicies(PolicyLossAddOn):
+    """Base of the terms that compare the policy with others.
+
+    Args:
+        policies: feed-forward ones on the same spaces: directories of runs, or actors, which are
+            copied. They do not learn, and are kept in checkpoints.
+        weights: w, above 0, brought to a sum of 1; None weighs all alike.
+        loss_weight: c, at least 0.
+        action_std: σ, above 0, for deterministic policies.
+
+    Raises:
+        ConfigError: for values that are out of range or do not fit each other.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[str | Actor],
+        weights: Sequence[float] | None,
+        loss_weight: float,
+        action_std: float,
+    ) -> None:
+        super().__init__()
+        self.policies, self.weights = _checked(policies, weights)
+        self.loss_weight = _at_least_zero("loss_weight", loss_weight)
+        self.action_std = _above_zero("action_std", action_std)
+
+    def setup(self, actor: Actor, device: torch.device) -> None:
+        """Load or copy the policies.
+
+        Raises:
+            CheckpointError: when a run has no readable checkpoint, or is of other spaces.
+            ConfigError: when a policy is recurrent.
+            SpaceError: when an actor is for other spaces.
+        """
+        self.others = _frozen(self.policies, actor, device)
+
+    def weighted_divergences(
+        self, batch: RolloutBatch | ReplayBatch, policy: Distribution
+    ) -> Iterator[tuple[Tensor, float]]:
+        """Yield Eq. (3), of the batch's shape, and the weight of each other policy."""
+        shares = _shares(self.weights, len(self.policies))
+        for other, share in zip(self.others, shares, strict=True):
+            assert isinstance(other, Actor)
+            distribution, _ = other.distribution(batch.observation, {})
+            yield policy_divergence(distribution, policy, self.action_std), share
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether a policy was given as an object."""
+        return any(isinstance(policy, Actor) for policy in self.policies)
+
+
 @final
-class AttractionKL(PolicyLossAddOn):
+class AttractionKL(OtherPolicies):
     """Draw the policy towards the nearest of some others: Eq. (1).
 
     Args:
@@ -67,20 +119,7 @@ class AttractionKL(PolicyLossAddOn):
         loss_weight: float = 1.0,
         action_std: float = 1.0,
     ) -> None:
-        super().__init__()
-        self.policies, self.weights = _checked(policies, weights)
-        self.loss_weight = _at_least_zero("loss_weight", loss_weight)
-        self.action_std = _above_zero("action_std", action_std)
-
-    def setup(self, actor: Actor, device: torch.device) -> None:
-        """Load or copy the policies.
-
-        Raises:
-            CheckpointError: when a run has no readable checkpoint, or is of other spaces.
-            ConfigError: when a policy is recurrent.
-            SpaceError: when an actor is for other spaces.
-        """
-        self.others = _frozen(self.policies, actor, device)
+        super().__init__(policies, weights, loss_weight, action_std)
 
     def compute_loss_term(
         self,
@@ -92,24 +131,15 @@ class AttractionKL(PolicyLossAddOn):
         distances = torch.stack(
             [
                 masked_mean(divergence, batch.mask) - math.log(weight)
-                for divergence, weight in zip(
-                    _divergences(self.others, batch, distribution, self.action_std),
-                    _shares(self.weights, len(self.policies)),
-                    strict=True,
-                )
+                for divergence, weight in self.weighted_divergences(batch, distribution)
             ]
         )
         term = self.loss_weight * distances.amin()
         return term, {"loss/attraction": term}
 
-    @property
-    def uses_objects(self) -> bool:
-        """Whether a policy was given as an object."""
-        return any(isinstance(policy, Actor) for policy in self.policies)
-
 
 @final
-class RepulsionKL(PolicyLossAddOn):
+class RepulsionKL(OtherPolicies):
     """Push the policy away from others: Eq. (2).
 
     Args:
@@ -133,21 +163,8 @@ class RepulsionKL(PolicyLossAddOn):
         max_divergence: float = 5.0,
         action_std: float = 1.0,
     ) -> None:
-        super().__init__()
-        self.policies, self.weights = _checked(policies, weights)
-        self.loss_weight = _at_least_zero("loss_weight", loss_weight)
+        super().__init__(policies, weights, loss_weight, action_std)
         self.max_divergence = _above_zero("max_divergence", max_divergence)
-        self.action_std = _above_zero("action_std", action_std)
-
-    def setup(self, actor: Actor, device: torch.device) -> None:
-        """Load or copy the policies.
-
-        Raises:
-            CheckpointError: when a run has no readable checkpoint, or is of other spaces.
-            ConfigError: when a policy is recurrent.
-            SpaceError: when an actor is for other spaces.
-        """
-        self.others = _frozen(self.policies, actor, device)
 
     def compute_loss_term(
         self,
@@ -159,35 +176,11 @@ class RepulsionKL(PolicyLossAddOn):
         distances = torch.stack(
             [
                 weight * masked_mean(divergence.clamp(max=self.max_divergence), batch.mask)
-                for divergence, weight in zip(
-                    _divergences(self.others, batch, distribution, self.action_std),
-                    _shares(self.weights, len(self.policies)),
-                    strict=True,
-                )
+                for divergence, weight in self.weighted_divergences(batch, distribution)
             ]
         )
         term = -self.loss_weight * distances.sum()
         return term, {"loss/repulsion": term}
-
-    @property
-    def uses_objects(self) -> bool:
-        """Whether a policy was given as an object."""
-        return any(isinstance(policy, Actor) for policy in self.policies)
-
-
-def _divergences(
-    others: nn.ModuleList,
-    batch: RolloutBatch | ReplayBatch,
-    policy: Distribution,
-    action_std: float,
-) -> list[Tensor]:
-    """Eq. (3) of each other policy, each of the batch's shape."""
-    divergences = []
-    for other in others:
-        assert isinstance(other, Actor)
-        distribution, _ = other.distribution(batch.observation, {})
-        divergences.append(policy_divergence(distribution, policy, action_std))
-    return divergences
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
