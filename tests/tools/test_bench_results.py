@@ -65,3 +65,12 @@ def test_successes_come_back_as_a_percentage(tmp_path: Path) -> None:
     assert told.values("success").tolist() == [75.0]
     assert told.values("return").tolist() == [-3.0, -5.0]
     assert np.isnan(silent.values("success")).all()
+
+
+def test_a_curve_comes_back_and_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    append_record(path, run(0), result(1.0))
+    append_record(path, run(1), {**result(1.0), "curve": [[10, 0.5], [20, 1.5]]})
+    records = read_records(path)
+    assert records[run(0).key].curve.shape == (0, 2)
+    assert records[run(1).key].curve.tolist() == [[10.0, 0.5], [20.0, 1.5]]

@@ -1,7 +1,9 @@
 """The toolbox's side of the benchmarks."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from bench.curve import Curve
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
@@ -154,7 +156,9 @@ def learn(run: Run) -> Outcome:
     recipe = compose(run.algorithm, run.env, run.sections(), seed=run.seed, device="cpu")
     parts = build(recipe)
     try:
-        trainer = build_trainer(parts, callbacks=[_Progress(Progress(run.steps))])
+        curve = Curve(run.steps)
+        callbacks = [_Progress(Progress(run.steps)), _Returns(curve)]
+        trainer = build_trainer(parts, callbacks=callbacks)
         training = trainer.train(total_steps=run.steps)
         test_envs = build_test_envs(_for_evaluation(recipe))
         try:
@@ -168,6 +172,7 @@ def learn(run: Run) -> Outcome:
         total_steps=training.total_steps,
         steps_per_second=training.steps_per_second,
         success_rate=found.success_rate,
+        curve=curve.points,
     )
 
 
@@ -193,3 +198,11 @@ class _Progress(Callback):
 
     def on_update_end(self, trainer: Trainer) -> None:
         self._progress.report(trainer.total_steps)
+
+
+class _Returns(Callback):
+    def __init__(self, curve: Curve) -> None:
+        self._curve = curve
+
+    def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        self._curve.note(trainer.total_steps, lambda: metrics["train/episode_return"])

@@ -6,6 +6,7 @@ environment has them.
 
 import importlib
 import importlib.util
+import math
 import re
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bench.curve import Curve
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
@@ -154,9 +156,15 @@ def learn(run: Run) -> Outcome:
         policy, envs, seed=run.seed, device="cpu", **options
     )
     progress = Progress(run.steps)
+    curve = Curve(run.steps)
+
+    def recent_return() -> float:  # over the last 100 episodes, as ours
+        returns = [episode["r"] for episode in model.ep_info_buffer]
+        return sum(returns) / len(returns) if returns else math.nan
 
     def after_step(_locals: object, _globals: object) -> bool:
         progress.report(model.num_timesteps)
+        curve.note(model.num_timesteps, recent_return)
         return True
 
     start = time.perf_counter()
@@ -184,6 +192,7 @@ def learn(run: Run) -> Outcome:
         total_steps=model.num_timesteps,
         steps_per_second=model.num_timesteps / seconds,
         success_rate=sum(successes) / len(successes) if successes else None,
+        curve=curve.points,
     )
 
 

@@ -106,12 +106,14 @@ class Outcome:
         total_steps: transitions that it took.
         steps_per_second: of the whole training, compilation included, evaluation not.
         success_rate: share of the evaluation's episodes; None where the environment does not say.
+        curve: step, and mean return of the last 100 training episodes then.
     """
 
     returns: Sequence[float]
     total_steps: int
     steps_per_second: float
     success_rate: float | None = None
+    curve: Sequence[tuple[int, float]] = ()
 
     def as_dict(self) -> dict[str, Json]:
         """Return plain data, with as many digits as figures need."""
@@ -120,6 +122,7 @@ class Outcome:
             "total_steps": self.total_steps,
             "steps_per_second": round(self.steps_per_second, 2),
             **({} if self.success_rate is None else {"success_rate": self.success_rate}),
+            "curve": [[step, value] for step, value in self.curve],
         }
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +24,8 @@ class Record:
         steps_per_second: of the training.
         machine: what it ran on.
         success_rate: share of the final evaluation's episodes; None where nothing told it.
+        curve: shape `(points, 2)`: step, and mean return of the last 100 training episodes then;
+            no points where none were noted.
     """
 
     run: Run
@@ -31,6 +33,7 @@ class Record:
     steps_per_second: float
     machine: str
     success_rate: float | None = None
+    curve: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))
 
     def values(self, metric: str) -> npt.NDArray[np.float64]:
         """Return what a row is judged by: returns, or one percentage of successful episodes."""
@@ -82,6 +85,7 @@ def read_records(path: Path) -> dict[Key, Record]:
                 steps_per_second=cast("float", line["steps_per_second"]),
                 machine=cast("str", line["machine"]),
                 success_rate=cast("float | None", line.get("success_rate")),
+                curve=np.asarray(line.get("curve", []), dtype=np.float64).reshape(-1, 2),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}, line {number} is no record: {error!r}") from error
