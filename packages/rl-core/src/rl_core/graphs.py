@@ -3,8 +3,9 @@
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 import torch
@@ -104,14 +105,26 @@ def compilation_error(what: str, error: Exception) -> ConfigError:
 
 def tensor_shapes(tree: object) -> tuple[object, ...]:
     """Return the shapes and dtypes of the tensors in a dataclass or mapping, in order."""
-    values = (
-        tree.values()
-        if isinstance(tree, Mapping)
-        else [getattr(tree, field.name) for field in fields(tree)]
-        if is_dataclass(tree)
-        else ()
-    )
+    if isinstance(tree, Mapping):
+        values: Iterable[object] = tree.values()
+    else:
+        kind = type(tree)
+        reader = _READERS.get(kind) or _READERS.setdefault(kind, _field_reader(kind))
+        values = reader(tree)
     return tuple(
-        (value.shape, value.dtype) if isinstance(value, Tensor) else tensor_shapes(value)
-        for value in values
+        [
+            (value.shape, value.dtype) if isinstance(value, Tensor) else tensor_shapes(value)
+            for value in values
+        ]
     )
+
+
+_READERS: dict[type, Callable[[object], Iterable[object]]] = {}
+
+
+def _field_reader(kind: type) -> Callable[[object], Iterable[object]]:
+    """Return what reads all fields of a class's objects: those of a dataclass, else none."""
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+    if len(names) < 2:  # attrgetter answers no tuple then
+        return lambda tree: [getattr(tree, name) for name in names]
+    return attrgetter(*names)

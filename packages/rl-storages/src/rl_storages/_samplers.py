@@ -11,7 +11,6 @@ from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages._flags import VALID
 from rl_storages._ring import Positions, ReplayRing
 
 _ROUNDS = 8
@@ -80,7 +79,7 @@ class IndexSampler(ABC):
 
 
 class UniformSampler(IndexSampler):
-    """Draws all transitions alike, with replacement.
+    """Draws all transitions, or all sequences, alike, with replacement.
 
     Args:
         ring: whose slots are drawn.
@@ -92,51 +91,17 @@ class UniformSampler(IndexSampler):
         self._generator = generator
 
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
-        """Yield one block, drawn by rejection: a slot that holds no transition is drawn anew."""
-        flags, used, wanted = self._ring.flags, self._ring.used_slots, VALID
-        drawn = self._draw(used, num_batches * size)
-        slots: Positions = drawn.numpy()
-        for _ in range(_ROUNDS):
-            is_wrong = (flags.take(slots) & wanted) == 0
-            if not np.count_nonzero(is_wrong):
-                break
-            wrong = is_wrong.nonzero()[0]
-            slots[wrong] = self._draw(used, len(wrong))
-        else:
-            wrong = ((flags.take(slots) & wanted) == 0).nonzero()[0]
-            there = (flags[:used] & wanted).nonzero()[0]
-            if len(there) == 0:
-                raise nothing_to_draw()
-            slots[wrong] = there[self._draw(len(there), len(wrong))]
-        yield drawn.view(num_batches, size)
-
-    def _draw(self, high: int, count: int) -> Tensor:
-        return torch.randint(high, (count,), generator=self._generator)
-
-
-class UniformSequenceSampler(IndexSampler):
-    """Draws all sequences alike, with replacement.
-
-    Args:
-        ring: whose slots are drawn.
-        generator: lives on the CPU.
-    """
-
-    def __init__(self, ring: ReplayRing, generator: torch.Generator) -> None:
-        self._ring = ring
-        self._generator = generator
-
-    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
-        """Yield one block, drawn by rejection: of all rows drawn, those that begin sequences."""
-        flags, used, wanted = self._ring.flags, self._ring.used_slots, self._ring.drawn
-        spacing = self._ring.learned  # rows from one sequence to the next, in long episodes
+        """Yield one block, drawn by rejection: the first that may be drawn, of more slots."""
+        ring = self._ring
+        flags, used, wanted = ring.flags, ring.used_slots, ring.drawn
         missing = num_batches * size
         parts: list[Positions] = []
         for _ in range(_ROUNDS):
-            rows = self._draw(used, missing * spacing)
-            found = rows[(flags.take(rows) & wanted) > 0][:missing]
-            parts.append(found)
-            missing -= len(found)
+            # In long episodes almost every row is a transition, and every so manyth a sequence's.
+            rows = self._draw(used, (missing + missing // 8 + 8) * ring.learned)
+            accepted = (flags.take(rows) & wanted).nonzero()[0]
+            parts.append(rows.take(accepted[:missing]))
+            missing -= len(parts[-1])
             if not missing:
                 break
         else:
@@ -144,7 +109,8 @@ class UniformSequenceSampler(IndexSampler):
             if len(there) == 0:
                 raise nothing_to_draw()
             parts.append(there[self._draw(len(there), missing)])
-        yield torch.from_numpy(np.concatenate(parts)).view(num_batches, size)
+        slots = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        yield torch.from_numpy(slots).view(num_batches, size)
 
     def _draw(self, high: int, count: int) -> Positions:
         drawn: Positions = torch.randint(high, (count,), generator=self._generator).numpy()

@@ -36,7 +36,7 @@ from rl_storages._options import (
 )
 from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
-from rl_storages._samplers import IndexSampler, UniformSampler, UniformSequenceSampler
+from rl_storages._samplers import IndexSampler, UniformSampler
 from rl_storages._sequences import SequenceGather
 from rl_storages._slices import checked_num_rows, copy_slice
 from rl_storages._tiles import SequenceTiles
@@ -351,8 +351,6 @@ class ReplayBuffer(Storage[ReplayBatch]):
             return PrioritizedSampler(ring, generator, self.prioritized, self.recent)
         if self.recent is not None:
             return NewestSampler(ring, generator, self.recent)
-        if self.sequences is not None:
-            return UniformSequenceSampler(ring, generator)
         return UniformSampler(ring, generator)
 
     def _allocated(self) -> StorageSpec:

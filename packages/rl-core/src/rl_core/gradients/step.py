@@ -69,7 +69,8 @@ class GradientStep(Generic[BatchT]):
         paces = {1, *(group.every for group in groups)}
         self._rare_targets = tuple(target for target in targets if target.every not in paces)
         self.vectors = self._layout.vectors
-        self._device = next(iter(self.vectors.values())).values.device
+        self._values = {name: vector.values for name, vector in self.vectors.items()}
+        self._device = next(iter(self._values.values())).device
         self.optimizer_states = {
             name: new_optimizer_state(group.optimizer, self.vectors[name].values)
             for name, group in self._groups.items()
@@ -276,8 +277,7 @@ class GradientStep(Generic[BatchT]):
         )
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-        values = {name: vector.values for name, vector in self.vectors.items()}
-        return values, self.optimizer_states
+        return self._values, self.optimizer_states
 
     def _functional_step(
         self,
