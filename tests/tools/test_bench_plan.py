@@ -1,8 +1,18 @@
+import shlex
 from pathlib import Path
 
 import pytest
 from bench.peers import linear_schedule
-from bench.plan import PlanError, PlanRow, Run, load_plan, options_digest, select_runs
+from bench.plan import (
+    PlanError,
+    PlanRow,
+    Run,
+    load_plan,
+    load_plans,
+    options_digest,
+    select_rows,
+    select_runs,
+)
 
 PLANS = Path(__file__).resolve().parents[2] / "tools" / "bench" / "plans"
 
@@ -90,12 +100,72 @@ def test_a_plan_gives_each_seed_with_all_systems_in_turn(tmp_path: Path) -> None
     assert rows[1].target == -95.5
 
 
-@pytest.mark.parametrize(
-    ("pattern", "count"), [("ppo/CartPole", 4), ("acrobot", 1), ("*/*-v1", 5), ("ppo/acro", 0)]
-)
+@pytest.mark.parametrize(("pattern", "count"), [("ppo/CartPole", 4), ("acrobot", 1), ("*/*-v1", 5)])
 def test_a_pattern_chooses_rows(tmp_path: Path, pattern: str, count: int) -> None:
     rows = load_plan(write(tmp_path, PLAN))
-    assert len(select_runs(rows, ("ours", "sb3"), pattern)) == count
+    assert len(select_runs(select_rows(rows, pattern), ("ours", "sb3"))) == count
+
+
+NOTED = """
+[[row]]
+algorithm = "dqn"
+env = "LunarLander-v3"
+steps = 1000
+seeds = [0]
+target = 200
+[row.ours]
+
+[[row]]
+algorithm = "dqn"
+env = "LunarLander-v3"
+note = "double, prioritised"
+steps = 1000
+seeds = [0]
+target = 200
+[row.ours]
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "notes"),
+    [
+        ("dqn/LunarLander-v3", [""]),
+        ("DQN/lunarlander-v3 double, prioritised", ["double, prioritised"]),
+        ("dqn/LunarLander-v3 double", ["double, prioritised"]),
+        ("prioritised", ["double, prioritised"]),
+        ("lunar*", ["", "double, prioritised"]),
+    ],
+)
+def test_a_note_tells_rows_apart(tmp_path: Path, pattern: str, notes: list[str]) -> None:
+    rows = select_rows(load_plan(write(tmp_path, NOTED)), pattern)
+    assert [row.note for row in rows] == notes
+
+
+def test_a_run_names_itself_with_its_note(tmp_path: Path) -> None:
+    plain, noted = select_runs(load_plan(write(tmp_path, NOTED)), ("ours",))
+    assert str(plain) == "ours dqn/LunarLander-v3, 1,000 steps, seed 0"
+    assert str(noted) == "ours dqn/LunarLander-v3 double, prioritised, 1,000 steps, seed 0"
+
+
+def test_a_pattern_that_no_row_has_is_refused(tmp_path: Path) -> None:
+    rows = load_plan(write(tmp_path, NOTED))
+    message = "'dueling'; there are 'dqn/LunarLander-v3', 'dqn/LunarLander-v3 double, prioritised'"
+    with pytest.raises(PlanError, match=message):
+        select_rows(rows, "dueling")
+
+
+def test_rows_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
+    plan = write(tmp_path, NOTED.replace('note = "double, prioritised"', ""))
+    with pytest.raises(PlanError, match="'dqn/LunarLander-v3' is there twice; give one a note"):
+        load_plans([plan])
+
+
+def test_the_command_of_a_row_selects_its_runs_alone() -> None:
+    rows = load_plans(sorted(PLANS.glob("*.toml")))
+    for row in rows:
+        words = shlex.split(row.command)
+        assert words[:-1] == ["hatch", "run", "bench:learning", "--only"]
+        assert select_rows(rows, words[-1]) == [row]
 
 
 @pytest.mark.parametrize(

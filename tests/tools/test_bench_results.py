@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,14 +58,23 @@ def test_a_damaged_line_is_told(tmp_path: Path) -> None:
         read_records(path)
 
 
-def test_successes_come_back_as_a_percentage(tmp_path: Path) -> None:
+def test_each_success_comes_back_as_a_hundred_percent(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    append_record(path, run(0), {**result(-3.0, -5.0), "success_rate": 0.75})
+    append_record(path, run(0), {**result(-3.0, -5.0, -1.0, -2.0), "success_rate": 0.75})
     append_record(path, run(1), result(-3.0, -5.0))
     told, silent = read_records(path).values()
-    assert told.values("success").tolist() == [75.0]
-    assert told.values("return").tolist() == [-3.0, -5.0]
-    assert np.isnan(silent.values("success")).all()
+    assert told.values("success").tolist() == [100.0, 100.0, 100.0, 0.0]
+    assert told.values("return").tolist() == [-3.0, -5.0, -1.0, -2.0]
+    assert silent.values("success").shape == (0,)
+
+
+def test_a_note_is_recorded_but_makes_no_other_run(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    noted = replace(run(0), note="double")
+    append_record(path, noted, result(1.0))
+    assert read_records(path)[run(0).key].run.note == "double"
+    append_record(path, run(0), result(2.0))
+    assert len(read_records(path)) == 1
 
 
 def test_a_curve_comes_back_and_may_be_missing(tmp_path: Path) -> None:

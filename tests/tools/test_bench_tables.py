@@ -42,10 +42,10 @@ def test_seeds_count_alike_however_many_episodes_they_have() -> None:
     )
     assert summary.num_seeds == 2
     assert summary.mean == (450.0 + 500.0) / 2
-    assert summary.iqm == 500.0  # of eight episodes, two are dropped from each end
+    assert summary.centre == 500.0  # of eight episodes, two are dropped from each end
     assert summary.steps_per_second == 20.0
     low, high = summary.interval
-    assert 450.0 <= low <= summary.iqm <= high <= 500.0
+    assert 450.0 <= low <= summary.centre <= high <= 500.0
 
 
 def test_the_interval_is_drawn_within_seeds() -> None:
@@ -56,13 +56,26 @@ def test_the_interval_is_drawn_within_seeds() -> None:
 def test_a_row_may_be_judged_by_successes() -> None:
     row = replace(ROW, metric="success", target=90.0, note="HER")
     records = [
-        replace(record("ours", seed, [-3.0]), success_rate=rate)
+        replace(record("ours", seed, [-3.0] * 10), success_rate=rate)
         for seed, rate in enumerate((0.8, 0.9, 1.0))
     ]
-    line = cells(learning_table([row], by_key(*records)))
+    theirs = replace(record("sb3", 0, [-3.0] * 4), success_rate=1.0)
+    silent = record("sb3", 1, [-3.0] * 4)  # nothing told how many of its episodes succeeded
+    line = cells(learning_table([row], by_key(*records, theirs, silent)))
     assert line[1] == "`CartPole-v1`, HER"
-    assert line[5] == "90.0"
-    assert line[7] == "90: reached (% success)"
+    assert line[3] == "`hatch run bench:learning --only 'ppo/CartPole-v1 HER'`"
+    assert line[5] == "90.0 %"
+    assert line[6].startswith("90.0 % [")  # an interquartile mean of 27 in 30 would be 100
+    assert line[7] == "90 % success: reached"
+    assert line[8:11] == ["1 of 3", "100.0 %", "100.0 % [100.0, 100.0]"]
+    failing = replace(row, at_most=True)
+    assert cells(learning_table([failing], by_key(*records)))[7] == "at most 90 % success: reached"
+
+
+def test_a_system_that_a_row_does_not_run_has_no_seeds() -> None:
+    row = replace(ROW, options={"ours": {}})
+    line = cells(learning_table([row], by_key(record("ours", 0, [1.0]))))
+    assert line[8:11] == ["-", "-", "-"]
 
 
 def test_a_row_says_whether_its_target_is_reached() -> None:

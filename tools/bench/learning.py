@@ -18,28 +18,33 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 from bench.child import ChildError, Json, run_child, termination_interrupts
 from bench.machine import machine_line, source_version
 from bench.markdown import write_block
-from bench.plan import SYSTEMS, PlanError, PlanRow, Run, load_plan, select_runs
+from bench.plan import SYSTEMS, PlanError, PlanRow, Run, load_plans, select_rows, select_runs
 from bench.results import append_record, read_records
 
 _HERE = Path(__file__).resolve().parent
 _PLANS = _HERE / "plans"
 _RESULTS = _HERE / "results" / "learning.jsonl"
-_PAGE = _HERE.parents[1] / "docs" / "pages" / "benchmarks.md"
+_PAGES = _HERE.parents[1] / "docs" / "pages"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    given = [plan.resolve() for plan in options.plan or []]
     try:
-        rows = [row for plan in options.plan or _all_plans() for row in load_plan(plan)]
+        shown = load_plans(dict.fromkeys([*_all_plans(), *given]))
+        rows = load_plans(dict.fromkeys(given)) if given else shown
+        rows = select_rows(rows, options.only) if options.only else rows
     except PlanError as error:
         print(error, file=sys.stderr)
         return 2
+    if options.curves:
+        return _draw_curves(shown, options.results)
     status = 0
     if not options.table:
         systems = SYSTEMS if options.system == "all" else (options.system,)
-        runs = select_runs(rows, systems, options.only)
+        runs = select_runs(rows, systems)
         status = _run_all(runs, options.results, options.threads, options.again)
-    _write_table(options.page, options.results, options.plan or [])
+    _write_table(shown, options.page, options.results)
     return status
 
 
@@ -52,7 +57,7 @@ def _run_all(runs: Sequence[Run], results: Path, threads: int, again: bool) -> i
     try:
         with termination_interrupts():
             for number, run in enumerate(left, start=1):
-                print(f"[{number}/{len(left)}] {_describe(run)}", flush=True)
+                print(f"[{number}/{len(left)}] {run}", flush=True)
                 if not _run_one(run, results, threads):
                     status = 1
     except KeyboardInterrupt:
@@ -66,7 +71,7 @@ def _run_one(run: Run, results: Path, threads: int) -> bool:
     try:
         result = run_child("learn", run.as_dict(), threads)
     except ChildError as error:
-        print(f"    failed: {error}", flush=True)
+        print(f"    failed: {run}: {error}", flush=True)
         return False
     result |= {
         "wall_seconds": round(time.perf_counter() - start, 1),
@@ -79,21 +84,25 @@ def _run_one(run: Run, results: Path, threads: int) -> bool:
     return True
 
 
-def _write_table(page: Path, results: Path, more_plans: Sequence[Path]) -> None:
+def _write_table(rows: Sequence[PlanRow], page: Path, results: Path) -> None:
     from bench.learning_table import learning_table
 
-    plans = dict.fromkeys([*_all_plans(), *(plan.resolve() for plan in more_plans)])
-    rows: list[PlanRow] = [row for plan in plans for row in load_plan(plan)]
     write_block(page, "learning", learning_table(rows, read_records(results)))
     print(f"wrote the table into {page.name}")
 
 
+def _draw_curves(rows: Sequence[PlanRow], results: Path) -> int:
+    """Draw what was recorded, and return an exit status."""
+    from bench.learning_curves import write_curves
+
+    problems = write_curves(rows, read_records(results), _PAGES)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return int(bool(problems))
+
+
 def _all_plans() -> list[Path]:
     return sorted(_PLANS.glob("*.toml"))
-
-
-def _describe(run: Run) -> str:
-    return f"{run.system} {run.algorithm} {run.env}, {run.steps:,} steps, seed {run.seed}"
 
 
 def _summary(result: dict[str, Json]) -> str:
@@ -109,13 +118,25 @@ def _summary(result: dict[str, Json]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="learning", description=__doc__)
     parser.add_argument("--plan", type=Path, action="append", help="a plan; all of plans/ if none")
-    parser.add_argument("--only", metavar="PATTERN", help="rows like ppo/CartPole* or pendulum")
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        help="the row of this label, or all in which it occurs: ppo/CartPole*, pendulum, "
+        "'dqn/LunarLander-v3 double'",
+    )
     parser.add_argument("--system", choices=(*SYSTEMS, "all"), default="all")
     parser.add_argument("--again", action="store_true", help="make finished runs again")
     parser.add_argument("--table", action="store_true", help="run nothing, rewrite the table")
+    parser.add_argument(
+        "--curves",
+        action="store_true",
+        help="run nothing, draw the learning curves on the algorithms' pages",
+    )
     parser.add_argument("--threads", type=int, default=1, help="of every system")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="where runs are recorded")
-    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    parser.add_argument(
+        "--page", type=Path, default=_PAGES / "benchmarks.md", help="where the table is written"
+    )
     return parser
 
 

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.markdown import table
 from bench.plan import Key, PlanRow
-from bench.results import Record
-from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
+from bench.results import Record, records_of
+from rl_core.statistics import Statistic, interquartile_mean, stratified_bootstrap_interval
 
 _HEADER = (
     "algorithm",
@@ -35,14 +36,15 @@ class Summary:
     Attributes:
         num_seeds: how many there are.
         mean: over seeds, of each seed's mean return.
-        iqm: interquartile mean over the episodes of all seeds.
+        centre: interquartile mean over the episodes of all seeds; of successes their mean, because
+            an interquartile mean of them is all or nothing.
         interval: its 95 % bootstrap interval, whose strata are the seeds.
         steps_per_second: median over seeds.
     """
 
     num_seeds: int
     mean: float
-    iqm: float
+    centre: float
     interval: tuple[float, float]
     steps_per_second: float
 
@@ -52,18 +54,16 @@ def summarize(records: Sequence[Record], metric: str = "return") -> Summary:
 
     Args:
         records: of one system, one per seed; at least one.
-        metric: what the row is judged by. Of successes there is one figure per seed, so the
-            interval is over seeds.
+        metric: what the row is judged by.
     """
     strata = [record.values(metric) for record in records]
-    if metric == "success":
-        strata = [np.concatenate(strata)]
+    statistic: Statistic = _mean if metric == "success" else interquartile_mean
     return Summary(
         num_seeds=len(records),
         mean=float(np.mean([values.mean() for values in strata])),
-        iqm=float(interquartile_mean(np.concatenate(strata))),
+        centre=float(statistic(np.concatenate(strata))),
         interval=stratified_bootstrap_interval(
-            strata, interquartile_mean, generator=np.random.default_rng(0)
+            strata, statistic, generator=np.random.default_rng(0)
         ),
         steps_per_second=statistics.median(record.steps_per_second for record in records),
     )
@@ -80,20 +80,13 @@ def learning_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> st
     machines: dict[str, None] = {}
     for row in rows:
         found = {
-            system: [
-                records[key] for seed in row.seeds if (key := row.run(system, seed).key) in records
-            ]
-            for system in row.options
+            system: [run for run in runs if len(run.values(row.metric))]
+            for system, runs in records_of(row, records).items()
         }
         if any(found.values()):
-            lines.append(
-                _line(
-                    row, {name: summarize(runs, row.metric) for name, runs in found.items() if runs}
-                )
-            )
-            machines.update(
-                dict.fromkeys(record.machine for runs in found.values() for record in runs)
-            )
+            summaries = {name: summarize(runs, row.metric) for name, runs in found.items() if runs}
+            lines.append(_line(row, summaries))
+            machines.update(dict.fromkeys(run.machine for runs in found.values() for run in runs))
     if not lines:
         return "Nothing was run yet."
     measured = "\n".join(f"Measured on: {machine}." for machine in machines)
@@ -102,38 +95,49 @@ def learning_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> st
 
 def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
     ours, sb3 = summaries.get("ours"), summaries.get("sb3")
-    wanted = len(row.seeds)
+    unit = " %" if row.metric == "success" else ""
     return [
         row.algorithm.upper(),
         f"`{row.env}`{', ' + row.note if row.note else ''}",
         _short_count(row.steps),
-        f"`hatch run bench:learning --only {row.label}`",
-        _seeds(ours, wanted),
-        "-" if ours is None else f"{ours.mean:.1f}",
-        _interval(ours),
-        _target(row, ours) + (" (% success)" if row.metric == "success" else ""),
-        _seeds(sb3, wanted),
-        "-" if sb3 is None else f"{sb3.mean:.1f}",
-        _interval(sb3),
+        f"`{row.command}`",
+        _seeds(row, "ours", ours),
+        _mean_cell(ours, unit),
+        _interval(ours, unit),
+        _target(row, ours),
+        _seeds(row, "sb3", sb3),
+        _mean_cell(sb3, unit),
+        _interval(sb3, unit),
         "-" if ours is None else f"{ours.steps_per_second:,.0f}",
         "-" if sb3 is None else f"{sb3.steps_per_second:,.0f}",
     ]
 
 
-def _seeds(summary: Summary | None, wanted: int) -> str:
-    found = 0 if summary is None else summary.num_seeds
+def _mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(values.mean(axis=-1))
+
+
+def _seeds(row: PlanRow, system: str, summary: Summary | None) -> str:
+    if system not in row.options:
+        return "-"
+    found, wanted = 0 if summary is None else summary.num_seeds, len(row.seeds)
     return str(found) if found == wanted else f"{found} of {wanted}"
 
 
-def _interval(summary: Summary | None) -> str:
+def _mean_cell(summary: Summary | None, unit: str) -> str:
+    return "-" if summary is None else f"{summary.mean:.1f}{unit}"
+
+
+def _interval(summary: Summary | None, unit: str) -> str:
     if summary is None:
         return "-"
     low, high = summary.interval
-    return f"{summary.iqm:.1f} [{low:.1f}, {high:.1f}]"
+    return f"{summary.centre:.1f}{unit} [{low:.1f}, {high:.1f}]"
 
 
 def _target(row: PlanRow, summary: Summary | None) -> str:
-    target = f"at most {row.target:g}" if row.at_most else f"{row.target:g}"
+    target = f"{row.target:g}{' % success' if row.metric == 'success' else ''}"
+    target = f"at most {target}" if row.at_most else target
     if summary is None:
         return target
     is_met = summary.mean <= row.target if row.at_most else summary.mean >= row.target

@@ -6,6 +6,7 @@ seeds, with a target, and under ``row.ours`` and ``row.sb3`` the options of each
 
 import hashlib
 import json
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Run:
         steps: environment transitions.
         seed: of everything random in it.
         options: of the system, in its own words.
+        note: of its row; it makes no other run of it.
     """
 
     system: str
@@ -56,6 +58,11 @@ class Run:
     steps: int
     seed: int
     options: Mapping[str, Json]
+    note: str = ""
+
+    def __str__(self) -> str:
+        label = label_of(self.algorithm, self.env, self.note)
+        return f"{self.system} {label}, {self.steps:,} steps, seed {self.seed}"
 
     @property
     def key(self) -> Key:
@@ -82,6 +89,7 @@ class Run:
             "steps": self.steps,
             "seed": self.seed,
             "options": dict(self.options),
+            **({"note": self.note} if self.note else {}),
         }
 
     @classmethod
@@ -94,6 +102,7 @@ class Run:
             steps=cast("int", values["steps"]),
             seed=cast("int", values["seed"]),
             options=cast("dict[str, Json]", values["options"]),
+            note=cast("str", values.get("note", "")),
         )
 
 
@@ -154,12 +163,13 @@ class PlanRow:
 
     @property
     def label(self) -> str:
-        """What `matches` compares a pattern with."""
-        return f"{self.algorithm}/{self.env}"
+        """What tells it from all other rows, and what `select_rows` compares a pattern with."""
+        return label_of(self.algorithm, self.env, self.note)
 
-    def matches(self, pattern: str | None) -> bool:
-        """Tell whether a pattern, such as ``ppo/Cart*``, occurs in the label."""
-        return pattern is None or fnmatchcase(self.label.lower(), f"*{pattern.lower()}*")
+    @property
+    def command(self) -> str:
+        """What makes its runs, and no others."""
+        return f"hatch run bench:learning --only {shlex.quote(self.label)}"
 
     def run(self, system: str, seed: int) -> Run:
         """Return one of the row's runs."""
@@ -170,7 +180,28 @@ class PlanRow:
             steps=self.steps,
             seed=seed,
             options=self.options[system],
+            note=self.note,
         )
+
+
+def label_of(algorithm: str, env: str, note: str) -> str:
+    """Return such as ``ppo/CartPole-v1``, followed by the note where there is one."""
+    return f"{algorithm}/{env} {note}".rstrip()
+
+
+def load_plans(paths: Iterable[Path]) -> list[PlanRow]:
+    """Read plans whose rows go into one table.
+
+    Raises:
+        PlanError: when a file is no plan, or two rows have one label.
+    """
+    rows: dict[str, PlanRow] = {}
+    for path in paths:
+        for row in load_plan(path):
+            if row.label.lower() in rows:
+                raise PlanError(f"{path.name}: '{row.label}' is there twice; give one a note")
+            rows[row.label.lower()] = row
+    return list(rows.values())
 
 
 def load_plan(path: Path) -> list[PlanRow]:
@@ -188,20 +219,38 @@ def load_plan(path: Path) -> list[PlanRow]:
         raise PlanError(f"{path.name}: {error}") from error
 
 
-def select_runs(
-    rows: Iterable[PlanRow], systems: Iterable[str], pattern: str | None = None
-) -> list[Run]:
+def select_rows(rows: Sequence[PlanRow], pattern: str) -> list[PlanRow]:
+    """Choose the row whose label is the pattern or, where none is, all in which it occurs.
+
+    Args:
+        rows: to choose from.
+        pattern: such as ``ppo/Cart*`` or ``dqn/LunarLander-v3 double``; in upper or lower case.
+
+    Raises:
+        PlanError: when it occurs in none.
+    """
+    pattern = pattern.lower()
+    labels = {row.label.lower(): row for row in rows}
+    if pattern in labels:
+        return [labels[pattern]]
+    found = [row for label, row in labels.items() if fnmatchcase(label, f"*{pattern}*")]
+    if not found:
+        known = ", ".join(f"'{row.label}'" for row in rows)
+        raise PlanError(f"no row matches '{pattern}'; there are {known}")
+    return found
+
+
+def select_runs(rows: Iterable[PlanRow], systems: Iterable[str]) -> list[Run]:
     """List the runs to make: a row at a time, each seed with all systems in turn.
 
     Args:
-        rows: of a plan.
-        systems: which to run.
-        pattern: only rows that match it.
+        rows: of plans.
+        systems: which to run; those that a row has no options of are left out.
     """
+    systems = tuple(systems)
     return [
         row.run(system, seed)
         for row in rows
-        if row.matches(pattern)
         for seed in row.seeds
         for system in systems
         if system in row.options

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.child import Json
-from bench.plan import Key, Run, options_digest
+from bench.plan import Key, PlanRow, Run, options_digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +36,31 @@ class Record:
     curve: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))
 
     def values(self, metric: str) -> npt.NDArray[np.float64]:
-        """Return what a row is judged by: returns, or one percentage of successful episodes."""
+        """Return what a row is judged by: returns, or 100 for a success and 0 for a failure.
+
+        Args:
+            metric: one of `bench.plan.METRICS`.
+
+        Returns:
+            Shape `(episodes,)`; `(0,)` where successes are asked for and nothing told them.
+        """
         if metric == "return":
             return self.returns
-        rate = np.nan if self.success_rate is None else self.success_rate
-        return np.array([100.0 * rate])
+        if self.success_rate is None:
+            return np.empty(0)
+        num_episodes = len(self.returns)
+        num_successes = round(self.success_rate * num_episodes)
+        return np.where(np.arange(num_episodes) < num_successes, 100.0, 0.0)
+
+
+def records_of(row: PlanRow, records: Mapping[Key, Record]) -> dict[str, list[Record]]:
+    """Return a row's finished runs by system, in the order of its seeds; maybe none of a system."""
+    return {
+        system: [
+            records[key] for seed in row.seeds if (key := row.run(system, seed).key) in records
+        ]
+        for system in row.options
+    }
 
 
 def append_record(path: Path, run: Run, result: Mapping[str, Json]) -> None:

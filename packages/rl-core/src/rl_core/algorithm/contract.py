@@ -1,52 +1,48 @@
-"""The abstract class of all algorithms."""
+"""The abstract class of all algorithms: what each one gets besides its definition."""
 
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rl_core.actor import ActionOutput, Actor
+from rl_core.actor import Actor
 from rl_core.addon import PolicyLossAddOn, PreparedRollout
-from rl_core.algorithm.acting import ActingGraphs
-from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
-from rl_core.algorithm.hyper import check_value, schedules_of
-from rl_core.algorithm.schedule import UpdateSchedule
+from rl_core.algorithm.add_ons import AddOns
+from rl_core.algorithm.behaviour import Behaviour
+from rl_core.algorithm.definition import Definition
+from rl_core.algorithm.hyper import check_value, saved_schedule, schedules_of
 from rl_core.algorithm.update import run_update
 from rl_core.algorithm.watch import UpdateWatch
 from rl_core.algorithm.weights import Weights
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
-from rl_core.errors import CheckpointError, ConfigError, nearest
+from rl_core.errors import ConfigError, nearest
 from rl_core.gradients import (
-    CompileMode,
     Gradients,
     GradientStep,
     HyperParameters,
     LossModule,
     LossOutput,
     Noise,
-    ParameterGroup,
-    TargetNetwork,
 )
 from rl_core.nn.distributions import Distribution
-from rl_core.schedules import Schedule, as_schedule, parse_schedule
+from rl_core.schedules import Schedule, as_schedule
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import Storage, TensorSpec
-from rl_core.types import Observation, State, StateDict
+from rl_core.storage import Storage
+from rl_core.types import Observation, StateDict
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
 
 
-class Algorithm(ABC, Generic[ConfigT, BatchT]):
+class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
     """Learns from batches by minimising a loss.
 
-    A subclass gives `schedule`, `loss` and, on-policy, `prepare`. Acting, gradient steps in their
-    three forms, schedules of hyper-parameters, weights and checkpoints come from here.
+    A subclass gives `schedule`, `loss` and, on-policy, `prepare`: see `Definition`. Acting,
+    gradient steps in their three forms, schedules of hyper-parameters, weights and checkpoints
+    come with it.
 
     Every config field typed ``Scheduled`` becomes a 0-dim tensor in ``self.hyper`` that may
     change while running without recompiling anything.
@@ -86,22 +82,18 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
         _check_type("actor", actor, Actor)
-        self.actor = actor
+        super().__init__(actor)
         self.config: ConfigT = self.config_type() if config is None else config
         _check_type("config", self.config, self.config_type)
         self.device = actor.device
-        self.add_ons = nn.ModuleList(_check_add_ons(add_ons, self.batch_type))
-        for add_on in self.add_ons:
-            typing.cast(PolicyLossAddOn, add_on).setup(actor, self.device)
+        self.add_ons = AddOns(add_ons, self.batch_type)
+        self.add_ons.setup(actor, self.device)
         self.schedules = schedules_of(self.config)
         self.hyper = HyperParameters({n: s.value(0.0) for n, s in self.schedules.items()}).to(
             self.device
         )
         self.generator = torch.Generator(self.device)
-        self.compile_mode: CompileMode = "off"
         self.watch = UpdateWatch()
-        self._is_recurrent = actor.is_recurrent
-        self._acting = ActingGraphs(self.explore)
         self._modules = LossModule(
             self.loss,
             {"actor": actor, **self.make_modules(), "add_ons": self.add_ons},
@@ -115,85 +107,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             self.constant_modules(),
         )
 
-    # What a subclass says of itself
-
-    @property
-    @abstractmethod
-    def schedule(self) -> UpdateSchedule:
-        """How collection and gradient steps take turns."""
-
-    @abstractmethod
-    def loss(self, batch: BatchT, noise: Noise) -> LossOutput:
-        """Compute the loss: tensors in, tensors out, no branch on a tensor's value.
-
-        Args:
-            batch: the data.
-            noise: what `draw_update_noise` drew for this step.
-        """
-
-    @classmethod
-    @abstractmethod
-    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Say by name which actor and storage the algorithm wants for an environment."""
-
-    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Estimate advantages and targets of a rollout with the behaviour's weights.
-
-        Args:
-            rollout: `(T, B, ...)`.
-
-        Returns:
-            Columns to attach, each `(T, B, ...)`, at least those of a `RolloutBatch`; and 0-dim
-            metrics by path.
-        """
-        raise ConfigError(f"{type(self).__name__} does not learn from rollouts")
-
-    def make_modules(self) -> Mapping[str, nn.Module]:
-        """Make what else the loss uses, such as target networks, by name; nothing by default.
-
-        It is called once, with actor, config, schedules and ``hyper`` at hand.
-        """
-        return {}
-
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Say which parameters are learned, and how; the default is Adam over everything."""
-        return (ParameterGroup(name="actor", modules=("actor", "add_ons")),)
-
-    def target_networks(self) -> tuple[TargetNetwork, ...]:
-        """Say which modules follow which groups; none by default."""
-        return ()
-
-    def constant_modules(self) -> tuple[str, ...]:
-        """Name modules, such as ``actor.critics``, that the loss leaves alone; none by default."""
-        return ()
-
-    def draw_update_noise(self, batch: BatchT) -> Noise:
-        """Draw the random numbers of one gradient step from ``self.generator``; none by default."""
-        return {}
-
-    @property
-    def extras(self) -> Mapping[str, TensorSpec]:
-        """Say what `acting_step` answers in ``extras``, without the environment axis."""
-        return {}
-
-    @property
-    def collects(self) -> bool:
-        """Whether it learns from what acting brings.
-
-        If not, environments are only evaluated in, and a run's steps are gradient steps:
-        ``schedule.update_every`` of them in each update.
-        """
-        return True
-
-    @property
-    def needs_episode_start(self) -> bool:
-        """Whether acting looks at ``episode_start``; recurrent actors do."""
-        return self._is_recurrent
-
     @property
     def uses_objects(self) -> bool:
         """Whether it was given objects that no recipe can name, such as add-ons."""
-        return any(add_on.uses_objects for add_on in self._listed_add_ons())
+        return self.add_ons.uses_objects
 
     @property
     def warm_up_steps(self) -> int:
@@ -201,12 +118,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
         They are no part of the run: nothing is stored, and environments start anew after them.
         """
-        return max((add_on.warm_up_steps for add_on in self._listed_add_ons()), default=0)
+        return self.add_ons.warm_up_steps
 
     def observe(self, observation: Observation) -> None:
         """Look at observations `(N, ...)` of the warm-up."""
-        for add_on in self._listed_add_ons():
-            add_on.observe(observation)
+        self.add_ons.observe(observation)
 
     def is_due(self, group: str) -> bool:
         """Return whether the gradient step at hand moves a parameter group.
@@ -218,88 +134,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def if_set(self, name: str) -> str | None:
         """Return a hyper-parameter's name, or None where the config leaves it None."""
         return None if getattr(self.config, name) is None else name
-
-    # Acting
-
-    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw what `acting_step` needs for these steps."""
-        return self.actor.draw_noise(batch_shape, generator)
-
-    def explore(
-        self,
-        observation: Observation,
-        state: State,
-        noise: Tensor,
-        episode_start: Tensor | None = None,
-    ) -> ActionOutput:
-        """Choose actions while collecting: a pure function, which is compiled where that pays.
-
-        The default samples the policy; exploration beyond the policy's own belongs here.
-
-        Args:
-            observation: shape `(B, ...)`.
-            state: recurrent state, each `(B, S)`.
-            noise: shape `(B, ...)`, one step of what `draw_noise` drew.
-            episode_start: shape `(B,)`, bool; only recurrent actors need it.
-        """
-        return self.actor.get_action(observation, state, noise, False, episode_start)
-
-    def acting_step(
-        self,
-        observation: Observation,
-        state: State,
-        noise: Tensor | None,
-        deterministic: bool = False,
-        episode_start: Tensor | None = None,
-    ) -> ActionOutput:
-        """Choose actions, exploring unless ``deterministic``.
-
-        Args:
-            observation: shape `(B, ...)`.
-            state: recurrent state, each `(B, S)`.
-            noise: shape `(B, ...)`, one step of what `draw_noise` drew.
-            deterministic: take the mode, explore nothing.
-            episode_start: shape `(B,)`, bool.
-        """
-        if deterministic or noise is None:
-            return self.actor.get_action(observation, state, noise, deterministic, episode_start)
-        if self.compile_mode == "off" or self._is_recurrent or self.extras:
-            return self.explore(observation, state, noise, episode_start)
-        action, env_action = self._acting(
-            observation, noise, must_compile=self.compile_mode == "on"
-        )
-        return ActionOutput(action, env_action, None, state)
-
-    def random_step(
-        self,
-        observation: Observation,
-        state: State,
-        noise: Tensor,
-        generator: torch.Generator,
-        episode_start: Tensor | None = None,
-    ) -> ActionOutput:
-        """Choose uniformly random actions, for the first ``start_steps`` of a run.
-
-        Extras are those that acting would have answered, and so is the state but for memories
-        that see actions.
-
-        Args:
-            observation: shape `(B, ...)`.
-            state: recurrent state, each `(B, S)`.
-            noise: shape `(B, ...)`, as for `acting_step`.
-            generator: draws the actions; on the actor's device.
-            episode_start: shape `(B,)`, bool.
-        """
-        output = self.acting_step(observation, state, noise, episode_start=episode_start)
-        actor = self.actor
-        action = actor.random_actions(len(noise), generator)
-        return replace(
-            output,
-            action=action,
-            env_action=actor.to_env_action(action),
-            log_prob=None,
-            state=actor.remember_action(observation, action, state, output.state, episode_start),
-        )
 
     # Learning
 
@@ -359,28 +193,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """
         return run_update(self, storage)
 
-    def before_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
-        """Do what an update does once, before its gradient steps; nothing by default.
-
-        Args:
-            storage: prepared already; `whole_batch` takes all of it.
-
-        Returns:
-            0-dim metrics by path.
-        """
-        return {}
-
-    def after_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
-        """Do what an update does once, after its gradient steps; nothing by default.
-
-        Args:
-            storage: which still holds what the steps learned from.
-
-        Returns:
-            0-dim metrics by path.
-        """
-        return {}
-
     def read_metrics(self) -> dict[str, float]:
         """Return the gradient steps' metrics, averaged since the last reading."""
         return self.gradients.read_metrics()
@@ -392,28 +204,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the add-ons' terms of the policy loss, with their metrics."""
-        total = torch.zeros((), device=self.device)
-        metrics: dict[str, Tensor] = {}
-        for add_on in self._listed_add_ons():
-            term, more = add_on.compute_loss_term(batch, distribution, info)
-            total = total + term
-            metrics.update(more)
-        return total, metrics
+        return self.add_ons.terms(batch, distribution, info, self.device)
 
     def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
         """Let the add-ons look at a fresh rollout, each at what the one before it made of it."""
-        prepared = PreparedRollout(rollout)
-        for add_on in self._listed_add_ons():
-            own = add_on.prepare(prepared.rollout, self.generator)
-            prepared = PreparedRollout(
-                own.rollout,
-                {**prepared.columns, **own.columns},
-                {**prepared.metrics, **own.metrics},
-            )
-        return prepared
-
-    def _listed_add_ons(self) -> list[PolicyLossAddOn]:
-        return typing.cast("list[PolicyLossAddOn]", list(self.add_ons))
+        return self.add_ons.prepare(rollout, self.generator)
 
     # Hyper-parameters
 
@@ -480,10 +275,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             "gradients": self.gradients.state_dict(),
             "schedules": {name: str(schedule) for name, schedule in self.schedules.items()},
             "generator": generator_state(self.generator),
-            "add_ons": {
-                str(index): add_on.more_state()
-                for index, add_on in enumerate(self._listed_add_ons())
-            },
+            "add_ons": self.add_ons.more_state(),
             "more": self.more_state(),
         }
 
@@ -498,54 +290,19 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         schedules.expect(self.schedules)
         current = self._modules.state_dict()
         modules.expect(current)
-        loaded = {name: self._saved_schedule(schedules, name) for name in self.schedules}
+        loaded = {name: saved_schedule(schedules, self.config, name) for name in self.schedules}
         self._modules.load_state_dict(
             {name: modules.tensor(name, like=tensor) for name, tensor in current.items()}
         )
         self.schedules = loaded
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
-        add_ons = saved.reader("add_ons")
-        for index, add_on in enumerate(self._listed_add_ons()):
-            add_on.load_more_state(add_ons.tree(str(index)))
+        self.add_ons.load_more_state(saved.reader("add_ons"))
         self.load_more_state(saved.tree("more"))
-
-    def _saved_schedule(self, saved: StateReader, name: str) -> Schedule:
-        try:
-            schedule = parse_schedule(saved.text(name))
-            check_value(self.config, name, schedule)
-        except ConfigError as error:
-            raise CheckpointError(f"the saved schedule of '{name}' is wrong: {error}") from error
-        return schedule
-
-    def more_state(self) -> StateDict:
-        """Return what a subclass keeps beyond modules and hyper-parameters; nothing by default."""
-        return {}
-
-    def load_more_state(self, state: StateDict) -> None:
-        """Take over what `more_state` returned."""
 
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
 """An algorithm of whatever config and batches; collector and trainer treat all alike."""
-
-
-def _check_add_ons(
-    add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn], batch_type: type
-) -> list[PolicyLossAddOn]:
-    listed = [add_ons] if isinstance(add_ons, PolicyLossAddOn) else list(add_ons)
-    for add_on in listed:
-        if not isinstance(add_on, PolicyLossAddOn):
-            raise ConfigError(
-                f"add_ons: expected PolicyLossAddOn objects, got {type(add_on).__name__}"
-            )
-        if batch_type not in add_on.batch_types:
-            known = " or ".join(known.__name__ for known in add_on.batch_types)
-            raise ConfigError(
-                f"add_ons: {type(add_on).__name__} reads {known}, but the algorithm learns from "
-                f"{batch_type.__name__}; leave it out"
-            )
-    return listed
 
 
 def _batch_size(batch: object) -> int:

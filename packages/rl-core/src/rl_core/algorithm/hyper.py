@@ -3,8 +3,9 @@
 import typing
 from dataclasses import fields, is_dataclass, replace
 
-from rl_core.errors import ConfigError
-from rl_core.schedules import Schedule, as_schedule
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.schedules import Schedule, as_schedule, parse_schedule
+from rl_core.stateful import StateReader
 
 Scheduled = float | Schedule
 """The type of a config field that may change while running: a number, or a schedule of them."""
@@ -28,3 +29,17 @@ def check_value(config: object, name: str, value: float | Schedule) -> None:
     assert is_dataclass(config)
     assert not isinstance(config, type)
     replace(config, **{name: value})
+
+
+def saved_schedule(saved: StateReader, config: object, name: str) -> Schedule:
+    """Read a field's schedule from a checkpoint.
+
+    Raises:
+        CheckpointError: when it is none, or the config refuses it.
+    """
+    try:
+        schedule = parse_schedule(saved.text(name))
+        check_value(config, name, schedule)
+    except ConfigError as error:
+        raise CheckpointError(f"the saved schedule of '{name}' is wrong: {error}") from error
+    return schedule

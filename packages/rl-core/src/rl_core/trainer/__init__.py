@@ -1,5 +1,5 @@
 """The training loop, on-policy and off-policy alike."""
 
-from rl_core.trainer.loop import Trainer as Trainer
 from rl_core.trainer.result import TrainingResult as TrainingResult
+from rl_core.trainer.trainer import Trainer as Trainer
 from rl_core.trainer_config import TrainerConfig as TrainerConfig

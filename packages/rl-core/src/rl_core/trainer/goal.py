@@ -1,8 +1,12 @@
 """When a run is over."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rl_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl_core.trainer.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +44,25 @@ class Goal:
         if target < 1:
             raise ConfigError(f"total_{unit} must be at least 1, got {target}")
         return cls(unit, target)
+
+    def reached(self, trainer: "Trainer") -> int:
+        """Return how many of the unit a run has so far."""
+        counts = {
+            "steps": trainer.total_steps,
+            "episodes": trainer.collector.total_episodes,
+            "updates": trainer.updates,
+        }
+        return counts[self.unit]
+
+    def default_log_every(self, update_every: int) -> int:
+        """Aim at 200 lines in a run, but at most one per update.
+
+        Args:
+            update_every: rows of environments between updates.
+
+        Returns:
+            Environment transitions.
+        """
+        if self.unit == "steps":
+            return max(update_every, self.target // 200)
+        return max(update_every, 1000)

@@ -8,7 +8,7 @@ from rl_core.algorithm import UpdateWatch
 from rl_core.callbacks import Callback
 
 if TYPE_CHECKING:
-    from rl_core.trainer.loop import Trainer
+    from rl_core.trainer.trainer import Trainer
 
 
 def overriders(callbacks: Sequence[Callback], method: str) -> list[Callback]:

@@ -1,0 +1,106 @@
+"""The add-ons of an algorithm's policy loss, as one module."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.actor import Actor
+from rl_core.addon import PolicyLossAddOn, PreparedRollout
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
+from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Distribution
+from rl_core.stateful import StateReader
+from rl_core.types import Observation, StateDict
+
+
+class AddOns(nn.ModuleList):
+    """The add-ons of one algorithm, in their order.
+
+    Args:
+        add_ons: one, or several.
+        batch_type: what the algorithm learns from.
+
+    Raises:
+        ConfigError: when one is no add-on, or reads other batches.
+    """
+
+    def __init__(
+        self, add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn], batch_type: type
+    ) -> None:
+        listed = [add_ons] if isinstance(add_ons, PolicyLossAddOn) else list(add_ons)
+        for add_on in listed:
+            _check(add_on, batch_type)
+        super().__init__(listed)
+
+    def setup(self, actor: Actor, device: torch.device) -> None:
+        """Get ready, once, before training."""
+        for add_on in self._listed():
+            add_on.setup(actor, device)
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether one was given objects that no recipe can name."""
+        return any(add_on.uses_objects for add_on in self._listed())
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Environment transitions with random actions that one wants to see before training."""
+        return max((add_on.warm_up_steps for add_on in self._listed()), default=0)
+
+    def observe(self, observation: Observation) -> None:
+        """Look at observations `(N, ...)` of the warm-up."""
+        for add_on in self._listed():
+            add_on.observe(observation)
+
+    def prepare(self, rollout: Rollout, generator: torch.Generator) -> PreparedRollout:
+        """Look at a fresh rollout, each add-on at what the one before it made of it."""
+        prepared = PreparedRollout(rollout)
+        for add_on in self._listed():
+            own = add_on.prepare(prepared.rollout, generator)
+            prepared = PreparedRollout(
+                own.rollout,
+                {**prepared.columns, **own.columns},
+                {**prepared.metrics, **own.metrics},
+            )
+        return prepared
+
+    def terms(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+        device: torch.device,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum the terms of the policy loss, with their metrics."""
+        total = torch.zeros((), device=device)
+        metrics: dict[str, Tensor] = {}
+        for add_on in self._listed():
+            term, more = add_on.compute_loss_term(batch, distribution, info)
+            total = total + term
+            metrics.update(more)
+        return total, metrics
+
+    def more_state(self) -> StateDict:
+        """Return what each keeps beyond parameters and buffers."""
+        return {str(index): add_on.more_state() for index, add_on in enumerate(self._listed())}
+
+    def load_more_state(self, saved: StateReader) -> None:
+        """Take over what `more_state` returned."""
+        for index, add_on in enumerate(self._listed()):
+            add_on.load_more_state(saved.tree(str(index)))
+
+    def _listed(self) -> list[PolicyLossAddOn]:
+        return cast("list[PolicyLossAddOn]", list(self))
+
+
+def _check(add_on: object, batch_type: type) -> None:
+    if not isinstance(add_on, PolicyLossAddOn):
+        raise ConfigError(f"add_ons: expected PolicyLossAddOn objects, got {type(add_on).__name__}")
+    if batch_type not in add_on.batch_types:
+        known = " or ".join(known.__name__ for known in add_on.batch_types)
+        raise ConfigError(
+            f"add_ons: {type(add_on).__name__} reads {known}, but the algorithm learns from "
+            f"{batch_type.__name__}; leave it out"
+        )
