@@ -25,6 +25,8 @@ from rl_algos_offpolicy.memory import Remembered, current_and_following
 from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.demonstrations import fill_storage
+from rl_core.env import VecEnv
 from rl_core.types import State
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
 
@@ -89,12 +91,7 @@ def test_replayed_states_are_those_of_acting(
 ) -> None:
     limited = partial(gymnasium.make, env, max_episode_steps=23)
     envs = make_gym_vec(limited, NUM_ENVS, seed=0)
-    torch.manual_seed(0)
-    actor = OffPolicyActor(
-        envs.single_observation_space,
-        envs.single_action_space,
-        OffPolicyActorConfig(policy=policy, hidden_sizes=(8,), memory="lstm", memory_size=4),
-    )
+    actor = _actor(envs, policy)
     algorithm = make(actor)
     diary = _Diary(algorithm, monkeypatch)
     length, overlap = lengths
@@ -108,6 +105,39 @@ def test_replayed_states_are_those_of_acting(
     Trainer(envs, algorithm, storage, config=options, seed=0).train(total_steps=480)
     envs.close()
 
+    _check_states(storage, actor, diary)
+
+
+def test_demonstrations_are_remembered_by_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actor that learns would have done something else, which the critics must not see."""
+    envs = make_gym_vec(partial(gymnasium.make, "Pendulum-v1", max_episode_steps=23), 3, seed=0)
+    actor = _actor(envs, "deterministic")
+    algorithm = _td3(actor)
+    diary = _Diary(algorithm, monkeypatch)
+    storages = [
+        ReplayBuffer(500, n_step=N_STEP, sequences=SequenceConfig(length=length, overlap=overlap))
+        for length, overlap in ((40, 0.0), (6, 0.5))
+    ]
+    options = TrainerConfig(compile="off", num_threads=1)
+    Trainer(envs, algorithm, storages[0], config=options, seed=0).train(total_steps=300)
+    envs.close()
+    spec = storages[0].spec
+    assert spec is not None
+    storages[1].allocate(spec, torch.Generator().manual_seed(0))
+    assert fill_storage(storages[1], storages[0], actor) == 300
+    _check_states(storages[1], actor, diary)
+
+
+def _actor(envs: VecEnv, policy: PolicyKind) -> OffPolicyActor:
+    torch.manual_seed(0)
+    return OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(policy=policy, hidden_sizes=(8,), memory="lstm", memory_size=4),
+    )
+
+
+def _check_states(storage: ReplayBuffer, actor: OffPolicyActor, diary: _Diary) -> None:
     (batch,) = storage.generate_batches(1, 400)
     assert isinstance(batch.observation, Tensor)
     assert isinstance(batch.next_observation, Tensor)
