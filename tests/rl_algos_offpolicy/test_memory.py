@@ -21,7 +21,13 @@ from rl_algos_offpolicy import (
     SACConfig,
 )
 from rl_algos_offpolicy.composed_critics import ComposedCritics
-from rl_algos_offpolicy.memory import Remembered, current, following
+from rl_algos_offpolicy.memory import (
+    Remembered,
+    Seen,
+    current,
+    current_and_following,
+    following,
+)
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.errors import ConfigError
@@ -160,6 +166,59 @@ def test_values_along_a_sequence_are_those_of_single_rows(make: Maker) -> None:
             torch.testing.assert_close(modes[row], actor.distribution(*step)[0].mode())
 
 
+@ALGORITHMS
+def test_one_pass_over_a_sequence_finds_what_two_do(make: Maker) -> None:
+    algorithm = make()
+    actor, batch = algorithm.actor, _Run(algorithm).batch
+    networks = [actor.critics] if actor.policy is None else [actor.critics, actor.policy]
+    for network in networks:
+        now, after = current_and_following(network, batch)
+        expected_now, expected_after = current(network, batch), following(network, batch)
+        for found, expected in ((now, expected_now), (after, expected_after)):
+            assert isinstance(found, Remembered)
+            assert isinstance(expected, Remembered)
+            torch.testing.assert_close(found.features, expected.features)
+            torch.testing.assert_close(found.state, expected.state)
+        assert isinstance(after, Remembered)
+        assert not after.state.requires_grad
+        assert not after.features.requires_grad
+        torch.testing.assert_close(_gradients(network, now), _gradients(network, expected_now))
+
+
+def _gradients(network: nn.Module, seen: Seen) -> tuple[Tensor, ...]:
+    assert isinstance(seen, Remembered)
+    total = seen.state.square().sum() + seen.features.sum()
+    parameters = list(network.parameters())
+    return torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.parametrize("make", [_dqn, _categorical_dqn, _sac, _discrete_sac])
+def test_the_network_that_learns_runs_over_a_sequence_once(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = make()
+    batch = _Run(algorithm).batch
+    network = algorithm.actor.policy or algorithm.actor.critics
+    lengths = []
+    advance = network.advance
+
+    def counted(features: Tensor, *others: object) -> Tensor:
+        lengths.append(len(features))
+        states: Tensor = advance(features, *others)
+        return states
+
+    monkeypatch.setattr(network, "advance", counted)
+    noise = algorithm.draw_update_noise(batch)
+    shared = algorithm.compute_loss(batch, noise)
+    assert lengths == [W, T + N_STEP - 1]
+    target = type(algorithm).target
+    monkeypatch.setattr(algorithm, "target", lambda *known: target(algorithm, *known[:2]))
+    apart = algorithm.compute_loss(batch, noise)
+    assert lengths[2:] == 2 * [W, T + N_STEP - 1]
+    torch.testing.assert_close(shared.loss, apart.loss)
+    torch.testing.assert_close(shared.samples["td_error"], apart.samples["td_error"])
+
+
 def test_target_networks_warm_up_by_themselves() -> None:
     algorithm = _dqn()
     run, critics = _Run(algorithm), algorithm.target_critics
@@ -263,6 +322,30 @@ def test_padding_counts_for_nothing(make: Maker) -> None:
         for one in (batch, other)
     ]
     assert everything[0] != everything[1]
+
+
+@pytest.mark.parametrize("make", [_sac, _discrete_sac])
+def test_the_temperature_learns_from_no_padding(make: Maker) -> None:
+    algorithm = make()
+    with torch.no_grad():
+        for parameter in algorithm.policy.parameters():
+            parameter.add_(0.5 * torch.randn(parameter.shape))
+    batch = _Run(algorithm).batch
+    mask = batch.mask.clone()
+    mask[1:, 1:] = 0.0
+    batch = replace(batch, mask=mask, num_steps=torch.ones_like(batch.num_steps))
+    assert isinstance(batch.observation, Tensor)
+    spoilt = batch.observation.clone()
+    spoilt[2:, 1:] = 3.0
+    noise = algorithm.draw_update_noise(batch)
+    gradients, metrics = [], []
+    for observation in (batch.observation, spoilt):
+        output = algorithm.compute_loss(replace(batch, observation=observation), noise)
+        gradients.append(torch.autograd.grad(output.loss, algorithm.temperature.log)[0])
+        metrics.append({name: part.detach().item() for name, part in output.metrics.items()})
+    assert gradients[0].abs() > 0.0
+    assert torch.equal(*gradients)
+    assert metrics[0] == metrics[1]
 
 
 def test_every_critic_has_a_state_that_advances_by_itself() -> None:

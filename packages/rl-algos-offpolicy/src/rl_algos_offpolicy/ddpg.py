@@ -29,7 +29,7 @@ from rl_algos_offpolicy.losses import (
 )
 from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.parameters import call_frozen
@@ -102,7 +102,7 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
         metrics = {
             "loss/critic": critic_term,
             "loss/policy": policy_term,
-            "value/mean": values.mean(),
+            "value/mean": masked_mean(values.mean(0), batch.mask),
         }
         added, more = self.add_on_terms(batch, distribution, metrics)
         return LossOutput(

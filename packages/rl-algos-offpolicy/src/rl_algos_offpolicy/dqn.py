@@ -33,11 +33,11 @@ from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_algos_offpolicy.critics import Critics, of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
-from rl_algos_offpolicy.memory import current, following
+from rl_algos_offpolicy.memory import Seen, current_and_following, following
 from rl_core.actor import ActionOutput, Actor
 from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.ranges import check_choice, check_ranges
@@ -195,10 +195,10 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (3), or that of the distribution of returns."""
         critics = self.actor.critics
-        outputs = critics.outputs(current(critics, batch), noise=noise.get("online"))
-        taken = of_action(outputs, batch.action)
-        target = self.target(batch, noise)
-        metrics = {"value/mean": critics.expected(taken).mean()}
+        seen, after = current_and_following(critics, batch)
+        taken = of_action(critics.outputs(seen, noise=noise.get("online")), batch.action)
+        target = self.target(batch, noise, after)
+        metrics = {"value/mean": masked_mean(critics.expected(taken).mean(0), batch.mask)}
         if critics.returns is None:
             error, absolute = _value_errors(taken, target, self.config.loss)
         else:
@@ -210,25 +210,33 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         return LossOutput(loss, metrics, {"td_error": absolute.mean(0)})
 
     @torch.no_grad()
-    def target(self, batch: ReplayBatch, noise: Noise) -> Tensor:
-        """Eq. (1) or (2), shape `(N,)`, or the moved distribution, `(N, K)`.
+    def target(self, batch: ReplayBatch, noise: Noise, after: Seen | None = None) -> Tensor:
+        """Eq. (1) or (2), or the moved distribution.
 
         Of several target critics the one that expects least counts.
+
+        Args:
+            batch: transitions.
+            noise: of `draw_update_noise`.
+            after: what the online critics are given of what follows; None finds it out.
+
+        Returns:
+            Shape `(N,)`, or `(N, K)`.
         """
         critics, online = self.target_critics, self.actor.critics
         outputs = critics.outputs(following(critics, batch), noise=noise.get("target"))
         if self.config.double:
-            chosen = online.outputs(following(online, batch), noise=noise.get("choice"))
-            values = online.expected(chosen)[0]
+            after = following(online, batch) if after is None else after
+            values = online.expected(online.outputs(after, noise=noise.get("choice")))[0]
         else:
             values = critics.expected(outputs).amin(0)
-        after = of_action(outputs, values.argmax(-1))
+        best = of_action(outputs, values.argmax(-1))
         clips_reward = self.config.clip_reward is not None
         if critics.returns is None:
-            return bootstrapped_target(batch, after.amin(0), self.hyper, clips_reward=clips_reward)
-        least = critics.expected(after).argmin(0)
+            return bootstrapped_target(batch, best.amin(0), self.hyper, clips_reward=clips_reward)
+        least = critics.expected(best).argmin(0)
         return critics.returns.target(
-            torch.take_along_dim(after, least.unsqueeze(0).unsqueeze(-1), 0).squeeze(0),
+            torch.take_along_dim(best, least.unsqueeze(0).unsqueeze(-1), 0).squeeze(0),
             scaled_reward(batch, self.hyper, clips_reward=clips_reward),
             batch.num_steps,
             batch.terminated,

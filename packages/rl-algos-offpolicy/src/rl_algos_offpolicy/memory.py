@@ -96,12 +96,21 @@ def following(network: Network, batch: ReplayBatch) -> Seen:
     start = _start(network, batch)
     if start is None:
         return batch.next_observation
-    rows = _remembered(network, start, _joined(batch.observation, batch.next_observation))
-    num_rows, num_sequences = batch.num_steps.shape
-    device = batch.num_steps.device
-    row = torch.arange(num_rows, device=device).unsqueeze(-1) + batch.num_steps
-    sequence = torch.arange(num_sequences, device=device)
-    return Remembered(rows.features[row, sequence], rows.state[row, sequence])
+    return _after(_all_rows(network, start, batch), batch)
+
+
+def current_and_following(network: Network, batch: ReplayBatch) -> tuple[Seen, Seen]:
+    """Return both for a network that looks at both, running it over the sequence once.
+
+    What follows is a constant: no gradient goes through it.
+    """
+    start = _start(network, batch)
+    if start is None:
+        return batch.observation, batch.next_observation
+    rows = _all_rows(network, start, batch)
+    num_rows = len(batch.num_steps)
+    now = Remembered(rows.features[:num_rows], rows.state[:num_rows])
+    return now, _after(rows.detach(), batch)
 
 
 def constant(seen: Seen) -> Seen:
@@ -121,6 +130,20 @@ def _start(network: Network, batch: ReplayBatch) -> SequenceStart | None:
             "or 'lstm', or leave storage.sequences out"
         )
     return batch.start
+
+
+def _all_rows(network: object, start: SequenceStart, batch: ReplayBatch) -> Remembered:
+    """Look at the rows of a sequence and at those after it, `(T + n, N, ...)`."""
+    return _remembered(network, start, _joined(batch.observation, batch.next_observation))
+
+
+def _after(rows: Remembered, batch: ReplayBatch) -> Remembered:
+    """Pick the row that follows each of the batch's transitions."""
+    num_rows, num_sequences = batch.num_steps.shape
+    device = batch.num_steps.device
+    row = torch.arange(num_rows, device=device).unsqueeze(-1) + batch.num_steps
+    sequence = torch.arange(num_sequences, device=device)
+    return Remembered(rows.features[row, sequence], rows.state[row, sequence])
 
 
 def _remembered(network: object, start: SequenceStart, observation: Observation) -> Remembered:

@@ -42,9 +42,15 @@ from rl_algos_offpolicy.losses import (
     squared_error_loss,
     weighted_mean,
 )
-from rl_algos_offpolicy.memory import Seen, constant, current, following
+from rl_algos_offpolicy.memory import (
+    Seen,
+    constant,
+    current,
+    current_and_following,
+    following,
+)
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Categorical, Distribution
@@ -197,18 +203,20 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics, (3) and (5) for the policy, (4) for the temperature."""
-        target = self.target(batch, noise["next"])
+        acting, after = current_and_following(self.policy, batch)
+        target = self.target(batch, noise["next"], after)
         seen = current(self.actor.critics, batch)
         values = self.actor.q_values(seen, batch.action, {})
         critic_term = squared_error_loss(values, target, batch)
 
-        distribution: Distribution = self.policy(current(self.policy, batch))
+        distribution: Distribution = self.policy(acting)
         policy_term, log_prob = self.policy_terms(batch, constant(seen), distribution, noise["now"])
+        mean_log_prob = masked_mean(log_prob.detach(), batch.mask)
         metrics = {
             "loss/critic": critic_term,
             "loss/policy": policy_term,
-            "value/mean": values.mean(),
-            "policy/entropy": -log_prob.mean(),
+            "value/mean": masked_mean(values.mean(0), batch.mask),
+            "policy/entropy": -mean_log_prob,
             "policy/temperature": self.temperature(),
         }
         added, more = self.add_on_terms(batch, distribution, metrics)
@@ -218,8 +226,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             metrics["loss/smoothness"] = smoothness
             total = total + smoothness
         if self.config.learn_temperature:
-            excess = (log_prob.detach() + self._target_entropy).mean()
-            temperature_term = -self.temperature.log * excess
+            temperature_term = -self.temperature.log * (mean_log_prob + self._target_entropy)
             metrics["loss/temperature"] = temperature_term
             total = total + temperature_term
         return LossOutput(
@@ -227,16 +234,22 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         )
 
     @torch.no_grad()
-    def target(self, batch: ReplayBatch, noise: Tensor) -> Tensor:
-        """Eq. (1), shape `(N,)`."""
+    def target(self, batch: ReplayBatch, noise: Tensor, after: Seen | None = None) -> Tensor:
+        """Eq. (1), shape `(N,)`.
+
+        Args:
+            batch: transitions.
+            noise: shape `(N, ...)`, to sample actions by.
+            after: what the policy is given of what follows; None finds it out.
+        """
         alpha = self.temperature()
+        distribution = self.policy(following(self.policy, batch) if after is None else after)
         if self.actor.is_discrete:
-            probabilities, log_prob = _all_actions(self.policy(following(self.policy, batch)))
+            probabilities, log_prob = _all_actions(distribution)
             values = self.target_critics(following(self.target_critics, batch)).amin(0)
             next_value = (probabilities * (values - alpha * log_prob)).sum(-1)
         else:
-            after = self.policy(following(self.policy, batch))
-            action, log_prob = after.sample_with_log_prob(noise)
+            action, log_prob = distribution.sample_with_log_prob(noise)
             values = self.target_critics(following(self.target_critics, batch), action).amin(0)
             next_value = values - alpha * log_prob
         return bootstrapped_target(batch, next_value, self.hyper)

@@ -29,7 +29,7 @@ from rl_algos_offpolicy.losses import (
 )
 from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.gradients import LossOutput, Noise
 from rl_core.parameters import call_frozen
 from rl_core.ranges import check_ranges
@@ -89,7 +89,10 @@ class TD3(DeterministicAlgorithm[TD3Config]):
         seen = current(self.actor.critics, batch)
         values = self.actor.q_values(seen, batch.action, {})
         total = critic_term = squared_error_loss(values, target, batch)
-        metrics = {"loss/critic": critic_term, "value/mean": values.mean()}
+        metrics = {
+            "loss/critic": critic_term,
+            "value/mean": masked_mean(values.mean(0), batch.mask),
+        }
         if self.is_due("policy"):
             distribution = self.policy(current(self.policy, batch))
             value = call_frozen(self.actor.critics, constant(seen), distribution.mode())[0]

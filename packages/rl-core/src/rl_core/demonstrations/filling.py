@@ -133,7 +133,7 @@ class _Rows:
                 state=state,
                 extras={},
             )
-            state = self._after(observation, state, start)
+            state = self._after(observation, actions, state, start)
 
     def _observed(self, env: int, ahead: int, idle: dict[str, Array]) -> dict[str, Array]:
         playing, row = self._playing[env], self._step[env] + ahead
@@ -158,13 +158,17 @@ class _Rows:
                 terminated[env], truncated[env] = playing.terminated, not playing.terminated
         return actions, rewards, terminated, truncated
 
-    def _after(self, observation: ArrayObservation, state: State, start: Array) -> State:
-        if self._actor is None:
+    def _after(
+        self, observation: ArrayObservation, action: Tensor, state: State, start: Array
+    ) -> State:
+        """Return what the actor remembers after what was demonstrated."""
+        actor = self._actor
+        if actor is None:
             return {}
-        device = self._actor.device
-        starts = torch.from_numpy(start).to(device)
-        inputs = to_tensors(observation, device)
-        return self._actor.get_action(inputs, state, None, True, starts).state
+        starts = torch.from_numpy(start).to(actor.device)
+        inputs = to_tensors(observation, actor.device)
+        _, after = actor.distribution(inputs, state, starts)
+        return actor.remember_action(inputs, action.to(actor.device), state, after, starts)
 
 
 def _zeros(observation: TensorSpec | Mapping[str, TensorSpec]) -> dict[str, Array]:
