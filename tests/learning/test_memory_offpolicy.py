@@ -21,7 +21,7 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.actor import PolicyKind
+from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.testing.scripted import MemoryCueEnv

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_offpolicy import BC, SAC, BCConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.actor import PolicyKind
+from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_algos_offpolicy.bc import squared_distance
 from rl_core.collector import Collector
 from rl_core.env import SyncVecEnv

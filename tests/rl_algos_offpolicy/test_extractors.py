@@ -113,7 +113,8 @@ def test_algorithms_learn_all_of_the_users_networks(
     space: spaces.Space[object],
     memory: str,
 ) -> None:
-    actor = _actor(space, policy=policy, memory=memory, memory_size=4)
+    size = {} if memory == "none" else {"memory_size": 4}
+    actor = _actor(space, policy=policy, memory=memory, **size)
     learner = algorithm(actor)
     before = {name: p.detach().clone() for name, p in actor.named_parameters()}
     for seed in range(2):
@@ -152,6 +153,10 @@ def test_the_recipe_calls_such_an_actor_custom() -> None:
         (
             {"common_extractor": Layers, "config": OffPolicyActorConfig(hidden_sizes=(64,))},
             "hidden_sizes has no effect with common_extractor",
+        ),
+        (
+            {"common_extractor": Layers, "config": OffPolicyActorConfig(activation="tanh")},
+            "activation has no effect with common_extractor",
         ),
         (
             {

@@ -198,3 +198,16 @@ def test_a_mask_is_refused_rather_than_ignored() -> None:
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         OffPolicyActorConfig(**options)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory_size": 64}, "memory_size has no effect with memory='none'; set memory to 'gru'"),
+        ({"memory_layers": 2}, "memory_layers has no effect with memory='none'"),
+        ({"policy": "greedy", "critic_hidden_sizes": (8,)}, "give hidden_sizes alone"),
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OffPolicyActorConfig(**options)  # type: ignore[arg-type]  # wrong on purpose

@@ -1,5 +1,5 @@
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -188,6 +188,29 @@ def test_the_first_policy_is_nearly_uniform() -> None:
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="value_hidden_sizes has no effect"):
         OnPolicyActorConfig(shared_policy_value_network=True, value_hidden_sizes=(8,))
+    with pytest.raises(ConfigError, match="recurrent_hidden_size has no effect with recurrent_net"):
+        OnPolicyActorConfig(recurrent_hidden_size=64)
+    with pytest.raises(ConfigError, match="recurrent_layers has no effect with recurrent_net"):
+        OnPolicyActorConfig(recurrent_layers=2)
+
+
+@pytest.mark.parametrize(
+    "options", [{"squash_actions": True}, {"state_dependent_std": True}, {"initial_log_std": -1.0}]
+)
+def test_options_of_real_actions_are_refused_for_others(options: dict[str, Any]) -> None:
+    config = OnPolicyActorConfig(**options)
+    with pytest.raises(ConfigError, match=f"actor.{next(iter(options))} is for real actions"):
+        OnPolicyActor(VECTOR, spaces.Discrete(2), config)
+    OnPolicyActor(VECTOR, spaces.Box(-1.0, 1.0, (2,), np.float32), config)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"recurrent_net": "rnn"}, {"recurrent_net": "gru", "recurrent_layers": 0}],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=list(options)[-1]):
+        OnPolicyActorConfig(**options)
 
 
 def test_spaces_it_cannot_do_are_refused() -> None:

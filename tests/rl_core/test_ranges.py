@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 import pytest
 
 from rl_core.errors import ConfigError
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.ranges import check_choice, check_owners, check_ranges
 from rl_core.schedules import Constant, Linear, Piecewise, Schedule
 
 
@@ -132,3 +132,32 @@ def test_values_of_the_declared_types_pass() -> None:
 def test_values_of_other_types_are_refused(name: str, value: object, expected: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be {expected}"):
         Typed(**{name: value})  # type: ignore[arg-type]  # what is tested
+
+
+@dataclass
+class Owned:
+    kind: str = "none"
+    size: int | None = None
+    names: tuple[str, ...] = field(default_factory=tuple)
+
+
+OWNERS = {"size": ("kind", ("gru", "lstm")), "names": ("kind", ("gru",))}
+
+
+@pytest.mark.parametrize(
+    "config", [Owned(), Owned("gru", 3, ("a",)), Owned("lstm", 3), Owned("other", None, ())]
+)
+def test_options_with_their_owner_are_taken(config: Owned) -> None:
+    check_owners(config, OWNERS)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Owned(size=3), "size has no effect with kind='none'; set kind to 'gru' or 'lstm', or "),
+        (Owned("lstm", names=("a",)), "names has no effect with kind='lstm'; set kind to 'gru', "),
+    ],
+)
+def test_options_without_their_owner_are_refused(config: Owned, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_owners(config, OWNERS)

@@ -18,7 +18,7 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.actor import PolicyKind
+from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_algos_onpolicy import (
     PPO,
     TRPO,

@@ -1,87 +1,21 @@
 """The actor of off-policy algorithms: critics, and a policy where there is one."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
 
 import gymnasium
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_algos_offpolicy._networks import Extractors, NetworkMaker
+from rl_algos_offpolicy.actor_config import OffPolicyActorConfig, check_spaces
 from rl_algos_offpolicy.composed_critics import ComposedCritics
-from rl_algos_offpolicy.critic_config import CriticConfig
 from rl_algos_offpolicy.critics import Critics, of_action
 from rl_algos_offpolicy.memory import Remembered, Seen
-from rl_algos_offpolicy.policy import Policy
 from rl_core.actor import Actor
-from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
-from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
-from rl_core.nn.heads import ActionHead, CategoricalHead, DeterministicHead, SquashedGaussianHead
-from rl_core.nn.mlp import Activation
-from rl_core.nn.trunk import MemoryKind, Trunk
-from rl_core.ranges import check_choice, check_ranges
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
-
-PolicyKind = Literal["stochastic", "deterministic", "greedy"]
-"""How actions are chosen: sampled, by a function of the observation, or by the first critic."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OffPolicyActorConfig(CriticConfig):
-    """The networks of an `OffPolicyActor`.
-
-    Attributes:
-        policy: ``"stochastic"`` samples a squashed Gaussian (Box) or a categorical distribution
-            (Discrete); ``"deterministic"`` is a function with outputs in [-1, 1] (Box);
-            ``"greedy"`` has no network and takes the action of highest value (Discrete).
-        hidden_sizes: widths of the policy's layers, and of the critics'.
-        critic_hidden_sizes: widths of the critics' layers; None takes ``hidden_sizes``.
-        activation: after each hidden layer.
-        num_critics: how many action-value functions.
-        dueling: value and advantages as streams of their own (Discrete).
-        normalize_observations: by running statistics, refreshed after each update.
-        image_features: width of each image's features.
-        memory: recurrent network after the layers, in the policy and in each critic.
-        memory_size: its hidden size.
-        memory_layers: how many of its layers are stacked.
-
-    Raises:
-        ConfigError: when a value is out of range, or an option belongs to what is not chosen.
-    """
-
-    policy: PolicyKind = "stochastic"
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    critic_hidden_sizes: tuple[int, ...] | None = None
-    activation: Activation = "relu"
-    num_critics: int = 2
-    dueling: bool = False
-    normalize_observations: bool = False
-    image_features: int = 512
-    memory: MemoryKind = "none"
-    memory_size: int = 64
-    memory_layers: int = 1
-
-    def __post_init__(self) -> None:
-        CriticConfig.__post_init__(self)
-        check_choice(self, "policy", get_args(PolicyKind))
-        check_choice(self, "memory", get_args(MemoryKind))
-        check_ranges(self, counts=("num_critics", "image_features", "memory_size", "memory_layers"))
-        for option, off in (("distribution", "none"), ("noisy", False)):
-            if self.policy != "greedy" and getattr(self, option) != off:
-                raise ConfigError(
-                    f"{option}={getattr(self, option)!r} needs the policy 'greedy', got "
-                    f"'{self.policy}'"
-                )
-        if self.noisy and self.is_recurrent:
-            raise ConfigError("noisy does not go with memory; set one of them off")
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether the networks have memories, and learn from sequences."""
-        return self.memory != "none"
 
 
 class OffPolicyActor(Actor):
@@ -131,23 +65,23 @@ class OffPolicyActor(Actor):
     ) -> None:
         super().__init__(observation_space, action_space)
         self.config = config = config or OffPolicyActorConfig()
-        _check_spaces(observation_space, action_space, config)
-        self._observation_extractor = observation_extractor
-        self._action_extractor = action_extractor
-        self._common_extractor = common_extractor
-        self._check_extractors()
-        self.policy = None if config.policy == "greedy" else self._new_policy()
-        self.critics: Critics | ComposedCritics = (
-            self._new_composed_critics()
-            if config.is_recurrent or self.uses_objects
-            else self._new_critics()
+        check_spaces(observation_space, action_space, config)
+        extractors = Extractors(
+            observation_extractor=observation_extractor,
+            action_extractor=action_extractor,
+            common_extractor=common_extractor,
         )
+        extractors.check(config, action_space)
+        self._uses_objects = bool(extractors)
+        make = NetworkMaker(observation_space, action_space, config, extractors)
+        self.policy = None if config.policy == "greedy" else make.policy()
+        action_size = 0 if self.is_discrete else self.action_spec.shape[0]
+        self.critics: Critics | ComposedCritics = make.critics(action_size)
 
     @property
     def uses_objects(self) -> bool:
         """Whether a part of the networks is the user's own."""
-        makers = (self._observation_extractor, self._action_extractor, self._common_extractor)
-        return any(make is not None for make in makers)
+        return self._uses_objects
 
     @property
     def state_sizes(self) -> Mapping[str, int]:
@@ -291,138 +225,3 @@ class OffPolicyActor(Actor):
     def normalizes_observations(self) -> bool:
         """Whether the networks keep running statistics."""
         return self.config.normalize_observations
-
-    @property
-    def _critic_hidden_sizes(self) -> tuple[int, ...]:
-        sizes = self.config.critic_hidden_sizes
-        return self.config.hidden_sizes if sizes is None else sizes
-
-    def _new_encoder(self) -> nn.Module:
-        if self._observation_extractor is not None:
-            return self._observation_extractor(self.observation_space)
-        return ObservationEncoder(
-            self.observation_space,
-            normalize=self.config.normalize_observations,
-            image_features=self.config.image_features,
-        )
-
-    def _new_policy(self) -> Policy:
-        config, space = self.config, self.action_space
-        trunk = Trunk(
-            self._new_encoder(),
-            config.hidden_sizes,
-            config.activation,
-            memory=config.memory,
-            memory_size=config.memory_size,
-            memory_layers=config.memory_layers,
-            make_layers=self._common_extractor,
-        )
-        head: ActionHead
-        if isinstance(space, spaces.Discrete):
-            head = CategoricalHead(space, trunk.out_features)
-        else:
-            assert isinstance(space, spaces.Box)
-            head = (
-                SquashedGaussianHead(space, trunk.out_features)
-                if config.policy == "stochastic"
-                else DeterministicHead(space, trunk.out_features)
-            )
-        return Policy(trunk, head)
-
-    def _new_critics(self) -> Critics:
-        config = self.config
-        return Critics(
-            self._new_encoder(),
-            num_critics=config.num_critics,
-            hidden_sizes=self._critic_hidden_sizes,
-            activation=config.activation,
-            action_size=0 if self.is_discrete else self.action_spec.shape[0],
-            num_actions=self.num_actions if self.is_discrete else 1,
-            dueling=config.dueling,
-            returns=config.returns,
-            noisy_sigma=config.sigma,
-        )
-
-    def _new_composed_critics(self) -> ComposedCritics:
-        config, num_critics = self.config, self.config.num_critics
-        num_encoders = 1 if self._observation_extractor is None else num_critics
-        make_action_encoder = self._action_extractor
-        return ComposedCritics(
-            [self._new_encoder() for _ in range(num_encoders)],
-            []
-            if make_action_encoder is None
-            else [make_action_encoder(self.action_space) for _ in range(num_critics)],
-            num_critics=num_critics,
-            hidden_sizes=self._critic_hidden_sizes,
-            activation=config.activation,
-            make_layers=self._common_extractor,
-            memory=None if config.memory == "none" else config.memory,
-            memory_size=config.memory_size,
-            memory_layers=config.memory_layers,
-            action_size=0 if self.is_discrete else self.action_spec.shape[0],
-            num_actions=self.num_actions if self.is_discrete else 1,
-            dueling=config.dueling,
-            returns=config.returns,
-        )
-
-    def _check_extractors(self) -> None:
-        """Make sure that extractors are makers of modules and leave no option without effect."""
-        config, defaults = self.config, OffPolicyActorConfig()
-        replaced = {
-            "observation_extractor": ("normalize_observations", "image_features"),
-            "action_extractor": (),
-            "common_extractor": ("hidden_sizes", "critic_hidden_sizes"),
-        }
-        for name, options in replaced.items():
-            maker = getattr(self, f"_{name}")
-            if maker is None:
-                continue
-            if isinstance(maker, nn.Module) or not callable(maker):
-                raise ConfigError(
-                    f"{name} is a {type(maker).__name__}; expected what makes a module, such as "
-                    "its class: the policy and each critic get one of their own"
-                )
-            for option in options:
-                if getattr(config, option) != getattr(defaults, option):
-                    raise ConfigError(
-                        f"actor.{option} has no effect with {name}; leave one of them out"
-                    )
-        if config.noisy and self.uses_objects:
-            raise ConfigError(
-                "actor.noisy is for the default networks, all of whose layers have noisy weights; "
-                "set it off"
-            )
-        if self._action_extractor is not None and self.is_discrete:
-            raise ConfigError(
-                "action_extractor needs real actions (Box); critics evaluate all of "
-                f"{self.action_space} at once"
-            )
-
-
-def _check_spaces(
-    observation_space: gymnasium.Space[object],
-    action_space: gymnasium.Space[object],
-    config: OffPolicyActorConfig,
-) -> None:
-    if not isinstance(action_space, spaces.Discrete | spaces.Box):
-        raise SpaceError(
-            f"action space {action_space} is not supported; expected Discrete, or a Box with "
-            "finite bounds"
-        )
-    is_discrete = isinstance(action_space, spaces.Discrete)
-    if is_discrete and config.policy == "deterministic":
-        raise ConfigError(
-            "actor.policy 'deterministic' needs real actions (Box); use 'greedy' or 'stochastic' "
-            f"for {action_space}"
-        )
-    if not is_discrete and config.policy == "greedy":
-        raise ConfigError(
-            "actor.policy 'greedy' needs Discrete actions; use 'deterministic' or 'stochastic' "
-            f"for {action_space}"
-        )
-    if config.dueling and not is_discrete:
-        raise ConfigError("actor.dueling needs Discrete actions, whose advantages it compares")
-    if isinstance(observation_space, spaces.Dict) and ACTION_MASK_KEY in observation_space.spaces:
-        raise SpaceError(
-            f"off-policy actors do not take the observation '{ACTION_MASK_KEY}'; leave it out"
-        )

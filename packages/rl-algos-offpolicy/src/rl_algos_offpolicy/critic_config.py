@@ -10,16 +10,16 @@ from rl_algos_offpolicy.distributional import (
     ReturnDistribution,
 )
 from rl_core.errors import ConfigError
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.ranges import check_choice, check_owners, check_ranges
 
 ReturnKind = Literal["none", "categorical", "quantile"]
 """What critics know of returns: what to expect, probabilities of given returns, or quantiles."""
 
 _OWNERS = {
-    "num_atoms": ("distribution", "categorical"),
-    "value_range": ("distribution", "categorical"),
-    "num_quantiles": ("distribution", "quantile"),
-    "noisy_sigma": ("noisy", True),
+    "num_atoms": ("distribution", ("categorical",)),
+    "value_range": ("distribution", ("categorical",)),
+    "num_quantiles": ("distribution", ("quantile",)),
+    "noisy_sigma": ("noisy", (True,)),
 }
 """Which option with which value each other option belongs to."""
 
@@ -50,13 +50,7 @@ class CriticConfig:
     def __post_init__(self) -> None:
         check_choice(self, "distribution", get_args(ReturnKind))
         check_ranges(self, positive=("noisy_sigma",), counts=("num_quantiles",))
-        for option, (owner, value) in _OWNERS.items():
-            chosen = getattr(self, owner)
-            if getattr(self, option) is not None and chosen != value:
-                raise ConfigError(
-                    f"{option} has no effect with {owner}={chosen!r}; set {owner} to {value!r}, or "
-                    f"leave {option} out"
-                )
+        check_owners(self, _OWNERS)
         if self.num_atoms is not None and self.num_atoms < 2:
             raise ConfigError(f"num_atoms must be at least 2, got {self.num_atoms}")
         if self.value_range is not None:

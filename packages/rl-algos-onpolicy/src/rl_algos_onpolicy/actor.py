@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import gymnasium
 import torch
@@ -16,9 +17,18 @@ from rl_core.nn.heads import make_head
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.trunk import MemoryKind, Trunk
+from rl_core.ranges import check_choice, check_owners, check_ranges
 from rl_core.spaces import random_env_actions
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
+
+_OWNERS = {
+    "recurrent_hidden_size": ("recurrent_net", ("gru", "lstm")),
+    "recurrent_layers": ("recurrent_net", ("gru", "lstm")),
+}
+"""Which option with which value each other option belongs to."""
+
+_OF_REAL_ACTIONS = ("squash_actions", "state_dependent_std", "initial_log_std")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +48,8 @@ class OnPolicyActorConfig:
         share_body: one body for both, instead of one each.
         shared_policy_value_network: one trunk for both, instead of one each.
         recurrent_net: memory after the layers.
-        recurrent_hidden_size: its size.
-        recurrent_layers: how many of its layers are stacked.
+        recurrent_hidden_size: its size; None takes 64.
+        recurrent_layers: how many of its layers are stacked; None takes 1.
         normalize_observations: by running statistics, refreshed after each update.
         image_features: width of each image's features.
         squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
@@ -61,8 +71,8 @@ class OnPolicyActorConfig:
     share_body: bool = False
     shared_policy_value_network: bool = False
     recurrent_net: MemoryKind = "none"
-    recurrent_hidden_size: int = 64
-    recurrent_layers: int = 1
+    recurrent_hidden_size: int | None = None
+    recurrent_layers: int | None = None
     normalize_observations: bool = False
     image_features: int = 512
     squash_actions: bool = False
@@ -77,12 +87,19 @@ class OnPolicyActorConfig:
                 "leave one of them out"
             )
         check_networks(self)
+        check_choice(self, "recurrent_net", get_args(MemoryKind))
+        check_ranges(self, counts=("image_features", "recurrent_hidden_size", "recurrent_layers"))
+        check_owners(self, _OWNERS)
 
     @property
     def memory(self) -> tuple[MemoryKind, int, int]:
         """Kind, size and number of layers of what remembers."""
         own = memory_of(self.head, "actor.head")
-        return own or (self.recurrent_net, self.recurrent_hidden_size, self.recurrent_layers)
+        return own or (
+            self.recurrent_net,
+            self.recurrent_hidden_size or 64,
+            self.recurrent_layers or 1,
+        )
 
 
 class OnPolicyActor(Actor):
@@ -98,6 +115,7 @@ class OnPolicyActor(Actor):
 
     Raises:
         SpaceError: for a space that it cannot do.
+        ConfigError: when an option is for real actions, and these are none.
     """
 
     def __init__(
@@ -110,6 +128,7 @@ class OnPolicyActor(Actor):
     ) -> None:
         super().__init__(observation_space, action_space)
         self.config = config = config or OnPolicyActorConfig()
+        _check_real_options(config, action_space)
         self._uses_objects = feature_extractor is not None
         encoder = feature_extractor or self._new_encoder()
         self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes)
@@ -315,3 +334,15 @@ class OnPolicyActor(Actor):
             memory_layers=num_layers,
             make_layers=layers_maker(head or self.config.head, "actor.head"),
         )
+
+
+def _check_real_options(config: OnPolicyActorConfig, action_space: gymnasium.Space[object]) -> None:
+    if isinstance(action_space, gymnasium.spaces.Box):
+        return
+    defaults = OnPolicyActorConfig()
+    for option in _OF_REAL_ACTIONS:
+        if getattr(config, option) != getattr(defaults, option):
+            raise ConfigError(
+                f"actor.{option} is for real actions (Box) and has no effect with {action_space}; "
+                "leave it out"
+            )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType
 from typing import Literal, get_args, get_origin
@@ -61,6 +62,31 @@ def check_choice(config: object, name: str, choices: Sequence[str]) -> None:
     value = getattr(config, name)
     if value not in choices:
         raise ConfigError(f"{name}: unknown name '{value}'{nearest(str(value), choices)}")
+
+
+def check_owners(config: object, owners: Mapping[str, tuple[str, tuple[object, ...]]]) -> None:
+    """Refuse options that were given although another option leaves them without effect.
+
+    Args:
+        config: a dataclass; an option counts as given where it differs from its default.
+        owners: by option, the option that it belongs to, and the values with which it does.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    by_name = {field.name: field for field in fields(config)}  # type: ignore[arg-type]  # one
+    for option, (owner, values) in owners.items():
+        given, chosen = getattr(config, option), getattr(config, owner)
+        if given != _default(by_name[option]) and chosen not in values:
+            expected = " or ".join(map(repr, values))
+            raise ConfigError(
+                f"{option} has no effect with {owner}={chosen!r}; set {owner} to {expected}, or "
+                f"leave {option} out"
+            )
+
+
+def _default(field: Field[object]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _check_types(config: object) -> None:

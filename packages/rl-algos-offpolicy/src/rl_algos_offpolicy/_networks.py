@@ -1,0 +1,175 @@
+"""What an off-policy actor's networks are made from: options, spaces and the user's own parts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium
+from gymnasium import spaces
+from torch import nn
+
+from rl_algos_offpolicy.actor_config import OffPolicyActorConfig
+from rl_algos_offpolicy.composed_critics import ComposedCritics
+from rl_algos_offpolicy.critics import Critics
+from rl_algos_offpolicy.policy import Policy
+from rl_core.errors import ConfigError
+from rl_core.nn.encoder import ObservationEncoder
+from rl_core.nn.heads import ActionHead, CategoricalHead, DeterministicHead, SquashedGaussianHead
+from rl_core.nn.trunk import Trunk
+
+_REPLACED = {
+    "observation_extractor": ("normalize_observations", "image_features"),
+    "action_extractor": (),
+    "common_extractor": ("hidden_sizes", "critic_hidden_sizes", "activation"),
+}
+"""Which options each extractor leaves without effect."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extractors:
+    """What makes the user's own parts; see `OffPolicyActor`. None is for the default part."""
+
+    observation_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None
+    action_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None
+    common_extractor: Callable[[int], nn.Module] | None = None
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) is not None for name in _REPLACED)
+
+    def check(self, config: OffPolicyActorConfig, action_space: gymnasium.Space[object]) -> None:
+        """Make sure that these are makers of modules, and leave no option without effect.
+
+        Raises:
+            ConfigError: naming the extractor.
+        """
+        defaults = OffPolicyActorConfig()
+        for name, options in _REPLACED.items():
+            maker = getattr(self, name)
+            if maker is None:
+                continue
+            if isinstance(maker, nn.Module) or not callable(maker):
+                raise ConfigError(
+                    f"{name} is a {type(maker).__name__}; expected what makes a module, such as "
+                    "its class: the policy and each critic get one of their own"
+                )
+            for option in options:
+                if getattr(config, option) != getattr(defaults, option):
+                    raise ConfigError(
+                        f"actor.{option} has no effect with {name}; leave one of them out"
+                    )
+        if config.noisy and self:
+            raise ConfigError(
+                "actor.noisy is for the default networks, all of whose layers have noisy weights; "
+                "set it off"
+            )
+        if self.action_extractor is not None and isinstance(action_space, spaces.Discrete):
+            raise ConfigError(
+                "action_extractor needs real actions (Box); critics evaluate all of "
+                f"{action_space} at once"
+            )
+
+
+class NetworkMaker:
+    """Makes the policy and the critics of one actor.
+
+    Args:
+        observation_space: of the actor.
+        action_space: of the actor.
+        config: the networks.
+        extractors: the user's own parts.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        action_space: gymnasium.Space[object],
+        config: OffPolicyActorConfig,
+        extractors: Extractors,
+    ) -> None:
+        self._observation_space = observation_space
+        self._action_space = action_space
+        self._config = config
+        self._extractors = extractors
+
+    def policy(self) -> Policy:
+        """Make a policy with the head of its kind."""
+        config, space = self._config, self._action_space
+        memory_size, memory_layers = config.memory_shape
+        trunk = Trunk(
+            self._encoder(),
+            config.hidden_sizes,
+            config.activation,
+            memory=config.memory,
+            memory_size=memory_size,
+            memory_layers=memory_layers,
+            make_layers=self._extractors.common_extractor,
+        )
+        head: ActionHead
+        if isinstance(space, spaces.Discrete):
+            head = CategoricalHead(space, trunk.out_features)
+        else:
+            assert isinstance(space, spaces.Box)
+            head = (
+                SquashedGaussianHead(space, trunk.out_features)
+                if config.policy == "stochastic"
+                else DeterministicHead(space, trunk.out_features)
+            )
+        return Policy(trunk, head)
+
+    def critics(self, action_size: int) -> Critics | ComposedCritics:
+        """Make the critics.
+
+        Args:
+            action_size: width of a real action; 0 for discrete actions.
+        """
+        if self._config.is_recurrent or self._extractors:
+            return self._composed_critics(action_size)
+        config = self._config
+        return Critics(
+            self._encoder(),
+            num_critics=config.num_critics,
+            hidden_sizes=config.critic_widths,
+            activation=config.activation,
+            action_size=action_size,
+            num_actions=self._num_actions,
+            dueling=config.dueling,
+            returns=config.returns,
+            noisy_sigma=config.sigma,
+        )
+
+    def _composed_critics(self, action_size: int) -> ComposedCritics:
+        config, extractors = self._config, self._extractors
+        num_critics = config.num_critics
+        num_encoders = 1 if extractors.observation_extractor is None else num_critics
+        make_action_encoder = extractors.action_extractor
+        memory_size, memory_layers = config.memory_shape
+        return ComposedCritics(
+            [self._encoder() for _ in range(num_encoders)],
+            []
+            if make_action_encoder is None
+            else [make_action_encoder(self._action_space) for _ in range(num_critics)],
+            num_critics=num_critics,
+            hidden_sizes=config.critic_widths,
+            activation=config.activation,
+            make_layers=extractors.common_extractor,
+            memory=None if config.memory == "none" else config.memory,
+            memory_size=memory_size,
+            memory_layers=memory_layers,
+            action_size=action_size,
+            num_actions=self._num_actions,
+            dueling=config.dueling,
+            returns=config.returns,
+        )
+
+    @property
+    def _num_actions(self) -> int:
+        space = self._action_space
+        return int(space.n) if isinstance(space, spaces.Discrete) else 1
+
+    def _encoder(self) -> nn.Module:
+        if self._extractors.observation_extractor is not None:
+            return self._extractors.observation_extractor(self._observation_space)
+        return ObservationEncoder(
+            self._observation_space,
+            normalize=self._config.normalize_observations,
+            image_features=self._config.image_features,
+        )

@@ -1,0 +1,129 @@
+"""Which networks an off-policy actor is made of, and for which spaces."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import gymnasium
+from gymnasium import spaces
+
+from rl_algos_offpolicy.critic_config import CriticConfig
+from rl_core.errors import ConfigError, SpaceError
+from rl_core.nn.encoder import ACTION_MASK_KEY
+from rl_core.nn.mlp import Activation
+from rl_core.nn.trunk import MemoryKind
+from rl_core.ranges import check_choice, check_owners, check_ranges
+
+PolicyKind = Literal["stochastic", "deterministic", "greedy"]
+"""How actions are chosen: sampled, by a function of the observation, or by the first critic."""
+
+_OWNERS = {
+    "memory_size": ("memory", ("gru", "lstm")),
+    "memory_layers": ("memory", ("gru", "lstm")),
+}
+"""Which option with which values each other option belongs to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OffPolicyActorConfig(CriticConfig):
+    """The networks of an `OffPolicyActor`.
+
+    Attributes:
+        policy: ``"stochastic"`` samples a squashed Gaussian (Box) or a categorical distribution
+            (Discrete); ``"deterministic"`` is a function with outputs in [-1, 1] (Box);
+            ``"greedy"`` has no network and takes the action of highest value (Discrete).
+        hidden_sizes: widths of the policy's layers, and of the critics'.
+        critic_hidden_sizes: widths of the critics' layers; None takes ``hidden_sizes``.
+        activation: after each hidden layer.
+        num_critics: how many action-value functions.
+        dueling: value and advantages as streams of their own (Discrete).
+        normalize_observations: by running statistics, refreshed after each update.
+        image_features: width of each image's features.
+        memory: recurrent network after the layers, in the policy and in each critic.
+        memory_size: its hidden size; None takes 64.
+        memory_layers: how many of its layers are stacked; None takes 1.
+
+    Raises:
+        ConfigError: when a value is out of range, or an option belongs to what is not chosen.
+    """
+
+    policy: PolicyKind = "stochastic"
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    activation: Activation = "relu"
+    num_critics: int = 2
+    dueling: bool = False
+    normalize_observations: bool = False
+    image_features: int = 512
+    memory: MemoryKind = "none"
+    memory_size: int | None = None
+    memory_layers: int | None = None
+
+    def __post_init__(self) -> None:
+        CriticConfig.__post_init__(self)
+        check_choice(self, "policy", get_args(PolicyKind))
+        check_choice(self, "memory", get_args(MemoryKind))
+        check_ranges(self, counts=("num_critics", "image_features", "memory_size", "memory_layers"))
+        check_owners(self, _OWNERS)
+        if self.policy == "greedy" and self.critic_hidden_sizes is not None:
+            raise ConfigError(
+                "critic_hidden_sizes says the same as hidden_sizes where the policy is 'greedy'; "
+                "give hidden_sizes alone"
+            )
+        for option, off in (("distribution", "none"), ("noisy", False)):
+            if self.policy != "greedy" and getattr(self, option) != off:
+                raise ConfigError(
+                    f"{option}={getattr(self, option)!r} needs the policy 'greedy', got "
+                    f"'{self.policy}'"
+                )
+        if self.noisy and self.is_recurrent:
+            raise ConfigError("noisy does not go with memory; set one of them off")
+
+    @property
+    def critic_widths(self) -> tuple[int, ...]:
+        """Widths of the critics' layers."""
+        return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
+
+    @property
+    def memory_shape(self) -> tuple[int, int]:
+        """Hidden size and number of layers of a memory."""
+        return self.memory_size or 64, self.memory_layers or 1
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the networks have memories, and learn from sequences."""
+        return self.memory != "none"
+
+
+def check_spaces(
+    observation_space: gymnasium.Space[object],
+    action_space: gymnasium.Space[object],
+    config: OffPolicyActorConfig,
+) -> None:
+    """Make sure that the networks can be made for the spaces.
+
+    Raises:
+        SpaceError: for a space that no off-policy actor can do.
+        ConfigError: when an option does not fit the action space.
+    """
+    if not isinstance(action_space, spaces.Discrete | spaces.Box):
+        raise SpaceError(
+            f"action space {action_space} is not supported; expected Discrete, or a Box with "
+            "finite bounds"
+        )
+    is_discrete = isinstance(action_space, spaces.Discrete)
+    if is_discrete and config.policy == "deterministic":
+        raise ConfigError(
+            "actor.policy 'deterministic' needs real actions (Box); use 'greedy' or 'stochastic' "
+            f"for {action_space}"
+        )
+    if not is_discrete and config.policy == "greedy":
+        raise ConfigError(
+            "actor.policy 'greedy' needs Discrete actions; use 'deterministic' or 'stochastic' "
+            f"for {action_space}"
+        )
+    if config.dueling and not is_discrete:
+        raise ConfigError("actor.dueling needs Discrete actions, whose advantages it compares")
+    if isinstance(observation_space, spaces.Dict) and ACTION_MASK_KEY in observation_space.spaces:
+        raise SpaceError(
+            f"off-policy actors do not take the observation '{ACTION_MASK_KEY}'; leave it out"
+        )
