@@ -14,7 +14,7 @@ from rl_core.collector import Collection, Collector
 from rl_core.demonstrations import fill_storage
 from rl_core.description import describe
 from rl_core.env import AnyEnv, VecEnv, as_vec_env
-from rl_core.errors import ConfigError
+from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_metrics
 from rl_core.gradients import CompileMode
 from rl_core.graphs import check_compiler
@@ -101,6 +101,7 @@ class Trainer:
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
         algorithm.generator = on_device["algorithm"]
+        algorithm.gradients.guard.mode = self.config.on_nonfinite
         scaler = (
             RewardScaler(envs.num_envs, gamma=_gamma(algorithm))
             if self.config.scale_rewards
@@ -148,6 +149,8 @@ class Trainer:
 
         Raises:
             ConfigError: when not just one count is given, or it is not above what was reached.
+            NonFiniteError: when a loss or gradient was not finite; the state before that step is
+                saved, and so is its batch.
         """
         goal = Goal.choose(total_steps, total_episodes, total_updates)
         if goal.target <= self._reached(goal):
@@ -179,7 +182,7 @@ class Trainer:
             try:
                 if not any(starts):
                     self._warm_up()
-                    self._loop(goal)
+                    self._loop_to(goal)
                 seconds = time.perf_counter() - self._started_at
                 if self.run_dir is not None:
                     self.save_checkpoint()  # before an evaluation that could fail
@@ -284,6 +287,29 @@ class Trainer:
         ):
             recent.clear()
             recent.extend(saved.numbers(key))
+
+    def _loop_to(self, goal: Goal) -> None:
+        try:
+            self._loop(goal)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}; {self._keep_evidence(str(error))}") from error
+
+    def _keep_evidence(self, message: str) -> str:
+        """Save the last good state and the batch that led out of it, and say where they are."""
+        if self._directory is None:
+            return "with a run_dir, the batch would have been saved"
+        self.storage.after_update()  # whoever resumes begins with a fresh rollout
+        faulty = self.algorithm.gradients.guard.faulty
+        try:
+            kept = f"the state before it is in {self.save_checkpoint()}"
+            if faulty is not None:
+                path = self._directory.save_faulty(
+                    self.total_steps, faulty, message, recipe=self.recipe
+                )
+                kept = f"its batch is in {path}, {kept}"
+        except CheckpointError as failure:
+            return f"what led to it could not be saved: {failure}"
+        return kept
 
     def _loop(self, goal: Goal) -> None:
         schedule = self.algorithm.schedule
