@@ -1,3 +1,5 @@
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +10,10 @@ from torch import Tensor
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.config import OnPolicyConfig
+from rl_core.algorithm.hyper import schedules_of
 from rl_core.batch import Rollout
+from rl_core.gradients import HyperParameters
 from rl_core.nn.distributions import from_columns
 from rl_core.rollouts import evaluate_rollout
 
@@ -62,6 +67,26 @@ def _rollout(
     )
 
 
+def _columns(
+    actor: OnPolicyActor,
+    rollout: Rollout,
+    config: OnPolicyConfig,
+    *,
+    normalize: bool = False,
+    **options: bool,
+) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    hyper = {name: schedule.value(0.0) for name, schedule in schedules_of(config).items()}
+    return advantage_columns(
+        actor,
+        rollout,
+        config,
+        HyperParameters(hyper),
+        normalize_advantage=normalize,
+        positive_advantage=config.positive_advantage,
+        **options,
+    )
+
+
 def test_termination_truncation_and_the_end_of_the_rollout_by_hand() -> None:
     # One environment terminates, one is truncated inside the step, one goes on.
     rollout = _rollout(
@@ -73,8 +98,7 @@ def test_termination_truncation_and_the_end_of_the_rollout_by_hand() -> None:
         start=[(1, 0), (1, 1)],
         finals={(0, 1): 8.0},
     )
-    gamma, lambda_ = torch.tensor(0.5), torch.tensor(0.5)
-    columns, _ = advantage_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
+    columns, _ = _columns(_actor(), rollout, OnPolicyConfig(gamma=0.5, gae_lambda=0.5))
     last = 20.0 + 0.5 * 3.0 - 2.0  # 19.5
     expected = [
         [10.0 - 1.0, 10.0 + 0.5 * 8.0 - 1.0, 10.0 + 0.5 * 2.0 - 1.0 + 0.25 * last],
@@ -97,8 +121,7 @@ def test_a_row_that_only_resets_hands_nothing_on() -> None:
         invalid=[(1, 0)],
         start=[(2, 0)],
     )
-    one = torch.tensor(1.0)
-    columns, metrics = advantage_columns(_actor(), rollout, one, one, normalize_advantage=False)
+    columns, metrics = _columns(_actor(), rollout, OnPolicyConfig(gamma=1.0, gae_lambda=1.0))
     assert columns["advantage"][0].item() == pytest.approx(10.0 + 8.0 - 1.0)
     assert columns["advantage"][2].item() == pytest.approx(20.0 + 6.0 - 5.0)
     # targets 18 and 26, errors 17 and 21: 1 - 4 / 16
@@ -107,17 +130,16 @@ def test_a_row_that_only_resets_hands_nothing_on() -> None:
 
 def test_targets_belong_to_advantages_that_are_not_standardised() -> None:
     rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
-    half = torch.tensor(0.5)
-    plain, _ = advantage_columns(_actor(), rollout, half, half, normalize_advantage=False)
-    scaled, _ = advantage_columns(_actor(), rollout, half, half, normalize_advantage=True)
+    config = OnPolicyConfig(gamma=0.5, gae_lambda=0.5)
+    plain, _ = _columns(_actor(), rollout, config)
+    scaled, _ = _columns(_actor(), rollout, config, normalize=True)
     assert torch.equal(scaled["value_target"], plain["value_target"])
     torch.testing.assert_close(scaled["advantage"], torch.tensor([[-1.0], [1.0]]))
 
 
 def test_a_lambda_of_one_is_the_complete_return() -> None:
     rollout = _rollout([[1.0], [2.0], [0.0]], [4.0], [[1.0], [1.0], [1.0]])
-    gamma, lambda_ = torch.tensor(0.5), torch.tensor(1.0)
-    columns, _ = advantage_columns(_actor(), rollout, gamma, lambda_, normalize_advantage=False)
+    columns, _ = _columns(_actor(), rollout, OnPolicyConfig(gamma=0.5, gae_lambda=1.0))
     returns = [1 + 0.5 * (1 + 0.5 * (1 + 0.5 * 4)), 1 + 0.5 * (1 + 0.5 * 4), 1 + 0.5 * 4]
     torch.testing.assert_close(columns["value_target"].squeeze(-1), torch.tensor(returns))
 
@@ -152,10 +174,8 @@ def test_memory_is_carried_to_every_successor(memory: str) -> None:
 
 def test_without_a_value_function_nothing_is_bootstrapped() -> None:
     rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
-    half, one = torch.tensor(0.5), torch.tensor(1.0)
-    columns, metrics = advantage_columns(
-        _actor(), rollout, half, one, normalize_advantage=False, has_value=False
-    )
+    config = OnPolicyConfig(gamma=0.5, gae_lambda=1.0)
+    columns, metrics = _columns(_actor(), rollout, config, has_value=False)
     assert columns["advantage"].squeeze(-1).tolist() == [20.0, 20.0]
     assert not columns["value"].any()
     assert metrics == {}
@@ -165,16 +185,17 @@ def test_a_bonus_is_rewarded_before_advantages_are_estimated() -> None:
     rollout = _rollout(
         [[1.0], [2.0], [0.0]], [3.0], [[10.0], [20.0], [0.0]], terminated=[(1, 0)], invalid=[(2, 0)]
     )
-    half, one = torch.tensor(0.5), torch.tensor(1.0)
-    columns, _ = advantage_columns(
-        _actor(),
-        rollout,
-        half,
-        one,
-        normalize_advantage=False,
-        estimator="return",
-        reward_bonus=lambda policy: 4.0 * torch.ones_like(policy.entropy()),
+    actor = _actor()
+    for parameter in actor.action_head.parameters():
+        torch.nn.init.zeros_(parameter)  # two actions alike: an entropy of log 2
+    config = OnPolicyConfig(
+        gamma=0.5,
+        advantage_estimator="return",
+        entropy_method="max",
+        entropy_coef=4.0 / math.log(2.0),
+        stop_entropy_gradient=True,
     )
+    columns, _ = _columns(actor, rollout, config)
     # a row that only resets earns nothing: it is worth what follows it
     returns = [14.0 + 0.5 * 24.0, 24.0, 1.5]
     assert columns["advantage"].squeeze(-1).tolist() == pytest.approx(returns)
@@ -182,20 +203,15 @@ def test_a_bonus_is_rewarded_before_advantages_are_estimated() -> None:
 
 def test_advantages_are_standardised_before_they_are_shifted() -> None:
     rollout = _rollout([[0.0], [0.0]], [0.0], [[10.0], [20.0]], terminated=[(0, 0), (1, 0)])
-    one = torch.tensor(1.0)
-    columns, _ = advantage_columns(
-        _actor(), rollout, one, one, normalize_advantage=True, positive_advantage=True
-    )
+    config = OnPolicyConfig(gamma=1.0, gae_lambda=1.0, positive_advantage=True)
+    columns, _ = _columns(_actor(), rollout, config, normalize=True)
     torch.testing.assert_close(columns["advantage"], torch.tensor([[0.0], [2.0]]))
 
 
 def test_the_behaviours_policy_is_kept_on_request() -> None:
     rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
-    one = torch.tensor(1.0)
     actor = _actor()
-    columns, _ = advantage_columns(
-        actor, rollout, one, one, normalize_advantage=False, keeps_policy=True
-    )
+    columns, _ = _columns(actor, rollout, OnPolicyConfig(), keeps_policy=True)
     policy, _ = actor.distribution(rollout.observation, {})
     again = from_columns(policy, columns)
     assert torch.equal(again.kl_divergence(policy), torch.zeros(2, 1))
@@ -209,10 +225,7 @@ def test_the_kept_policy_does_not_follow_the_one_that_learns() -> None:
     rollout = replace(
         _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]]), action=torch.zeros(2, 1, 2)
     )
-    one = torch.tensor(1.0)
-    columns, _ = advantage_columns(
-        actor, rollout, one, one, normalize_advantage=False, keeps_policy=True
-    )
+    columns, _ = _columns(actor, rollout, OnPolicyConfig(), keeps_policy=True)
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(1.0)

@@ -11,12 +11,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term
 from rl_algos_onpolicy.ppo import (
     AdvantageNormalization,
-    adapted_penalty,
     clipped_surrogate_loss,
     clipped_value_loss,
-    kl_penalty_term,
     surrogate_loss,
     value_loss,
 )

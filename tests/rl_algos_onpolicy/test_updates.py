@@ -23,7 +23,7 @@ from rl_algos_onpolicy import (
     TRPOConfig,
 )
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.batch import RolloutBatch
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.collector import Collector
 from rl_core.env import VecEnv, make_gym_vec
 from rl_core.errors import ConfigError
@@ -87,6 +87,27 @@ def _learned(algorithm: AnyAlgorithm) -> StateDict:
 
 def _envs(make_env: Callable[[], gymnasium.Env] = _count) -> VecEnv:
     return make_gym_vec(make_env, NUM_ENVS, seed=0)
+
+
+def test_a_rollout_is_put_together_once_and_normalises_by_what_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with _envs() as envs:
+        algorithm = PPO(_actor(envs), WHOLE)
+        storage = _collected(envs, algorithm)
+        rollout = storage.rollout()
+        calls: list[None] = []
+
+        def counted() -> Rollout:
+            calls.append(None)
+            return rollout
+
+        monkeypatch.setattr(storage, "rollout", counted)
+        algorithm.update(storage)
+    assert len(calls) == 1
+    counts = [n for name, n in algorithm.actor.named_buffers() if name.endswith("norm.count")]
+    assert counts
+    assert all(count == rollout.valid.sum() for count in counts)
 
 
 def test_every_epoch_takes_every_sample_once() -> None:

@@ -16,6 +16,7 @@ from rl_core.gradients import (
     LossModule,
     LossOutput,
     Noise,
+    OnNonFinite,
     ParameterGroup,
     TargetNetwork,
 )
@@ -261,6 +262,7 @@ def test_a_target_stays_where_the_step_was_not_finite_or_the_rate_is_zero() -> N
     before = slow.x.item()
     step.step(torch.tensor([math.nan]), {})
     assert slow.x.item() == before
+    step.guard.clear()
     step._hyper["learning_rate"].fill_(0.0)
     step.step(torch.tensor([4.0]), {})
     assert slow.x.item() == before
@@ -294,7 +296,7 @@ def test_one_bad_group_holds_back_all(bad: float) -> None:
     step.step(torch.tensor(bad), {})
     assert (a.x.item(), b.x.item()) == (1.0, 2.0)
     assert step.optimizer_states["a"]["step"] == 0
-    with pytest.raises(NonFiniteError, match="1 gradient steps"):
+    with pytest.raises(NonFiniteError, match="gradient step 1 had"):
         step.read_metrics()
     assert step.read_metrics() == {}
 
@@ -306,6 +308,57 @@ def test_a_finite_loss_with_an_infinite_gradient_changes_nothing() -> None:
     assert a.x.item() == 0.0
     with pytest.raises(NonFiniteError):
         step.read_metrics()
+
+
+def _nan_at(bad: int, mode: OnNonFinite) -> tuple[GradientStep[Tensor], Numbers]:
+    """Take a hundred steps, one of which is not finite, on batches that hold their number."""
+    a = Numbers(0.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        term = torch.where(batch == bad, torch.nan, 1.0)
+        return LossOutput(a.x.sum() * term + 0.0 * noise["n"])
+
+    step = _step({"a": a}, loss, [_group("a")])
+    step.guard.mode = mode
+    for number in range(1, 101):
+        step.step(torch.tensor(float(number)), {"n": torch.tensor(-float(number))})
+    return step, a
+
+
+@pytest.mark.parametrize("bad", [1, 2, 64, 65, 100])
+def test_a_stop_keeps_the_batch_and_the_state_before_it(bad: int) -> None:
+    step, a = _nan_at(bad, "stop")
+    assert a.x.item() == pytest.approx(-0.1 * (bad - 1), rel=1e-5)
+    with pytest.raises(NonFiniteError, match=f"gradient step {bad} had"):
+        step.end_phase()
+    faulty = step.guard.faulty
+    assert faulty is not None
+    assert (faulty.number, faulty.batch.item(), faulty.noise["n"].item()) == (bad, bad, -bad)
+    step.step(torch.tensor(0.0), {"n": torch.tensor(0.0)})
+    step.end_phase()
+    assert a.x.item() == pytest.approx(-0.1 * bad, rel=1e-5)
+
+
+def test_a_skip_leaves_one_step_out_and_counts_it() -> None:
+    step, a = _nan_at(7, "skip")
+    step.end_phase()
+    assert a.x.item() == pytest.approx(-0.1 * 99, rel=1e-5)
+    assert step.read_metrics()["gradients/skipped_steps"] == 1.0
+    assert step.read_metrics() == {}
+    assert step.guard.faulty is None
+
+
+def test_large_batches_are_not_hoarded() -> None:
+    a = Numbers(0.0)
+    step = _step({"a": a}, lambda b, n: LossOutput((a.x * b[0]).sum()), [_group("a")])
+    for _ in range(3):
+        step.step(torch.ones(2**23), {})  # 32 MiB; two fit
+        assert sum(kept is not None for kept in step.guard._kept) <= 1
+    gradients = step.compute_gradients(torch.full((4,), math.nan), {}, num_samples=1)
+    step.apply_gradients(gradients)
+    with pytest.raises(NonFiniteError, match="a gradient step had"):
+        step.read_metrics()
+    assert step.guard.faulty is None  # its batch is where the gradient was computed
 
 
 def _stopping() -> tuple[GradientStep[Tensor], Numbers]:
@@ -559,6 +612,7 @@ def test_compiled_steps_stop_and_skip_as_eager_ones_do() -> None:
     seen = []
     for is_compiled in (False, True):
         step, a, slow = _everything_at_once()
+        step.guard.mode = "skip"
         if is_compiled:
             assert step.compile("on", torch.tensor(1.0), {})
         record = []
@@ -573,8 +627,15 @@ def test_compiled_steps_stop_and_skip_as_eager_ones_do() -> None:
             moments = step.optimizer_states["a"]["square_avg"].item()
             record.append((a.x.item(), slow.x.item(), moments, step.stopped))
         seen.append(record)
-        with pytest.raises(NonFiniteError, match="1 gradient steps"):
-            step.read_metrics()
+        assert step.read_metrics()["gradients/skipped_steps"] == 1.0
+        held = (a.x.item(), slow.x.item())
+        step.guard.mode = "stop"
+        for number in (math.nan, 1.0):
+            step.step(torch.tensor(number), {})
+        assert step.stopped
+        assert (a.x.item(), slow.x.item()) == held
+        with pytest.raises(NonFiniteError, match="gradient step 9 had"):
+            step.end_phase()
         step.step(torch.tensor(4.0), {})
         assert step.read_metrics()["seen"] == 4.0
     eager, compiled = seen

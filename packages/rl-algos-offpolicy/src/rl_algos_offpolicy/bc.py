@@ -139,13 +139,8 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
     def schedule(self) -> UpdateSchedule:
         """Take some gradient steps after every few of the expert's, or without any."""
         config = self.config
-        return UpdateSchedule(
-            update_every=config.update_every if self.collects else config.num_mini_batch,
-            num_mini_batch=config.num_mini_batch,
-            mini_batch_size=config.mini_batch_size,
-            test_every=config.test_every,
-            num_test_episodes=config.num_test_episodes,
-        )
+        every = config.update_every if self.collects else config.num_mini_batch
+        return UpdateSchedule.of(config, update_every=every)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

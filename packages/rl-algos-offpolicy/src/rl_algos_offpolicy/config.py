@@ -61,12 +61,4 @@ class OffPolicyConfig:
     @property
     def schedule(self) -> UpdateSchedule:
         """Some gradient steps after every few environment transitions."""
-        return UpdateSchedule(
-            start_steps=self.start_steps,
-            update_after=self.update_after,
-            update_every=self.update_every,
-            num_mini_batch=self.num_mini_batch,
-            mini_batch_size=self.mini_batch_size,
-            test_every=self.test_every,
-            num_test_episodes=self.num_test_episodes,
-        )
+        return UpdateSchedule.of(self)

@@ -13,39 +13,34 @@ value function have optimisers of their own, so that their rates can differ.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import get_args
 
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.sharing import check_one_rate
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.estimators import AdvantageEstimator, ValueTarget
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.ranges import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class A2CConfig:
-    """Options of `A2C`.
+class A2CConfig(OnPolicyConfig):
+    """Options of `A2C`, besides those of `OnPolicyConfig`; ``entropy_coef`` is c of Eq. (1).
+
+    A ``gae_lambda`` of 1 gives the paper's n-step return.
 
     Attributes:
         policy_learning_rate: of the policy's optimiser.
         value_learning_rate: of the value function's optimiser; must equal the policy's when they
             share a trunk.
-        gamma: discount per step, in [0, 1].
-        gae_lambda: bias against variance of the advantages; 1 gives the paper's n-step return.
-        entropy_coef: c of Eq. (1).
         max_grad_norm: bound of the joint gradient's norm; None does not bound it.
         normalize_advantage: standardise advantages over the batch.
-        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
-        value_target: what the value function learns.
         optimizer: the update rule of both.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -53,29 +48,17 @@ class A2CConfig:
 
     policy_learning_rate: Scheduled = 7e-4
     value_learning_rate: Scheduled = 7e-4
-    gamma: Scheduled = 0.99
     gae_lambda: Scheduled = 1.0
-    entropy_coef: Scheduled = 0.0
     max_grad_norm: Scheduled | None = 0.5
     normalize_advantage: bool = False
-    advantage_estimator: AdvantageEstimator = "gae"
-    value_target: ValueTarget = "advantage"
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(name="rmsprop", eps=1e-5)
     )
-    test_every: int | None = None
-    num_test_episodes: int = 5
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            unit=("gamma", "gae_lambda"),
-            positive=("max_grad_norm",),
-            not_negative=("policy_learning_rate", "value_learning_rate", "entropy_coef"),
-            counts=("test_every", "num_test_episodes"),
-        )
-        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
-        check_choice(self, "value_target", get_args(ValueTarget))
+        OnPolicyConfig.__post_init__(self)
+        check_ranges(self, not_negative=("policy_learning_rate", "value_learning_rate"))
+        check_entropy(self, normalizes=self.normalize_advantage)
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -104,11 +87,7 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
     @property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout, with all of it."""
-        return UpdateSchedule(
-            num_mini_batch=1,
-            test_every=self.config.test_every,
-            num_test_episodes=self.config.num_test_episodes,
-        )
+        return UpdateSchedule.of(self.config, num_mini_batch=1)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -139,14 +118,14 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""
+        config = self.config
         return advantage_columns(
             self.actor,
             rollout,
-            self.hyper["gamma"],
-            self.hyper["gae_lambda"],
-            normalize_advantage=self.config.normalize_advantage,
-            estimator=self.config.advantage_estimator,
-            value_target=self.config.value_target,
+            config,
+            self.hyper,
+            normalize_advantage=config.normalize_advantage,
+            positive_advantage=config.positive_advantage,
         )
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
@@ -158,12 +137,14 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
         assert now.value is not None
         policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)
         value_term = masked_mean((now.value - batch.value_target).square(), mask)
-        entropy = masked_mean(now.entropy, mask)
+        entropy_term, entropy = entropy_loss(
+            self.config, self.hyper["entropy_coef"], now.distribution, mask
+        )
         metrics = {
             "loss/policy": policy_term,
             "loss/value": value_term,
             "policy/entropy": entropy,
         }
         added, more = self.add_on_terms(batch, now.distribution, metrics)
-        total = policy_term + added + value_term - self.hyper["entropy_coef"] * entropy
+        total = policy_term + added + value_term + entropy_term
         return LossOutput(total, {**metrics, **more})

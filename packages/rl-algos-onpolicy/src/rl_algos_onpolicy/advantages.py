@@ -1,20 +1,17 @@
 """Advantages and value targets of a fresh rollout."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from rl_algos_onpolicy.config import OnPolicyConfig
+from rl_algos_onpolicy.entropy import entropy_bonus
 from rl_core.actor import Actor
 from rl_core.batch import Rollout
-from rl_core.estimators import (
-    AdvantageEstimator,
-    Steps,
-    ValueTarget,
-    estimate,
-    shift_to_positive,
-)
-from rl_core.nn.distributions import Distribution, to_columns
+from rl_core.estimators import Steps, estimate, shift_to_positive
+from rl_core.gradients import HyperParameters
+from rl_core.nn.distributions import to_columns
 from rl_core.returns import explained_variance, normalize
 from rl_core.rollouts import evaluate_rollout
 
@@ -22,15 +19,12 @@ from rl_core.rollouts import evaluate_rollout
 def advantage_columns(
     actor: Actor,
     rollout: Rollout,
-    gamma: Tensor,
-    gae_lambda: Tensor,
+    config: OnPolicyConfig,
+    hyper: HyperParameters,
     *,
     normalize_advantage: bool,
-    positive_advantage: bool = False,
-    estimator: AdvantageEstimator = "gae",
-    value_target: ValueTarget = "advantage",
+    positive_advantage: bool,
     has_value: bool = True,
-    reward_bonus: Callable[[Distribution], Tensor] | None = None,
     keeps_policy: bool = False,
 ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
     """Estimate advantages and, before they are normalised, value targets.
@@ -38,14 +32,11 @@ def advantage_columns(
     Args:
         actor: with the behaviour's weights.
         rollout: `(T, B, ...)`.
-        gamma: discount.
-        gae_lambda: λ.
+        config: which estimator and value target, and whether entropy is rewarded.
+        hyper: the present discount, λ and coefficient of the entropy.
         normalize_advantage: standardise advantages over the whole rollout.
         positive_advantage: then subtract the smallest.
-        estimator: of the advantages.
-        value_target: what the value function learns.
         has_value: False where no value function is learned: all values are 0.
-        reward_bonus: from the policy to what is added to the rewards, `(T, B)`.
         keeps_policy: attach the behaviour's distribution, for `from_columns`.
 
     Returns:
@@ -55,12 +46,14 @@ def advantage_columns(
     value, next_value = values.value, values.next_value
     if not has_value:
         value, next_value = torch.zeros_like(value), torch.zeros_like(next_value)
-    reward = rollout.reward
-    if reward_bonus is not None:
-        reward = reward + reward_bonus(values.distribution) * rollout.valid
-    steps = Steps(reward, value, next_value, rollout.terminated, rollout.truncated)
+    bonus = entropy_bonus(config, hyper["entropy_coef"], values.distribution)
+    reward = rollout.reward if bonus is None else rollout.reward + bonus * rollout.valid
     advantage, target = estimate(
-        steps, gamma, gae_lambda, advantage=estimator, value_target=value_target
+        Steps(reward, value, next_value, rollout.terminated, rollout.truncated),
+        hyper["gamma"],
+        hyper["gae_lambda"],
+        advantage=config.advantage_estimator,
+        value_target=config.value_target,
     )
     if normalize_advantage:
         advantage = normalize(advantage, rollout.valid)

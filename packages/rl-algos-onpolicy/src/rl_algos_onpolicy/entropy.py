@@ -3,7 +3,6 @@
 Source: Levine 2018, https://arxiv.org/abs/1805.00909, for entropy as a reward.
 """
 
-from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 import torch.nn.functional as F
@@ -82,17 +81,18 @@ def policy_entropy(options: EntropyOptions, distribution: Distribution) -> Tenso
 
 
 def entropy_bonus(
-    options: EntropyOptions, coefficient: Tensor
-) -> Callable[[Distribution], Tensor] | None:
-    """Return what turns the policy into a bonus for rewards; None where there is none.
+    options: EntropyOptions, coefficient: Tensor, distribution: Distribution
+) -> Tensor | None:
+    """Return what is added to each step's reward; None where nothing is.
 
     Args:
         options: of an algorithm.
         coefficient: the present one, 0-dim.
+        distribution: of the policy.
     """
     if options.entropy_method != "max":
         return None
-    return lambda distribution: coefficient * policy_entropy(options, distribution)
+    return coefficient * policy_entropy(options, distribution)
 
 
 def entropy_loss(

@@ -13,19 +13,16 @@ With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old
 
 (4) $L = L^{CLIP} + c_1 L^{V} - c_2 \mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
 
-The policy's term may be another one: without a bound, or with a penalty $\beta$ that adapts,
-where $d$ is the target of $KL = \mathbb{E}_t[KL(\pi_{\theta_{old}} \| \pi_\theta)]$:
+The policy's term may be another one: without a bound, or with a penalty $\beta$ that adapts to a
+target $d$ of the divergence by the rule of `rl_algos_onpolicy.divergence`:
 
 (5) $L^{CPI} = -\mathbb{E}_t[r_t A_t]$
 
-(6) $L^{KLPEN} = L^{CPI} + \beta\, KL + 50 \max(0, KL - 2 d)^2$
-
-(7) after each update $\beta \leftarrow \beta / 2$ if $KL < d / 1.5$, $2 \beta$ if
-    $KL > 1.5 d$; an update ends once $KL > 4 d$
+(6) $L^{KLPEN} = L^{CPI} + \beta\, KL + 50 \max(0, KL - 2 d)^2$; an update ends once $KL > 4 d$
 
 Deviations from the paper: advantages are standardised, the gradient's norm is bounded, and
-the clipped value loss (3), which the paper does not have, is an option. The last term of (6) and
-the end of (7) are those of the paper's first implementations.
+the clipped value loss (3), which the paper does not have, is an option. The end of (6) is that of
+the paper's first implementations.
 """
 
 from collections.abc import Mapping
@@ -36,8 +33,10 @@ import torch
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.entropy import EntropyMethod, check_entropy, entropy_bonus, entropy_loss
+from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
+from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
@@ -48,9 +47,8 @@ from rl_core.algorithm import (
 )
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
-from rl_core.estimators import AdvantageEstimator, ValueTarget, shift_to_positive
+from rl_core.estimators import shift_to_positive
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
-from rl_core.nn.distributions import Distribution, from_columns
 from rl_core.optimizers import OptimizerConfig
 from rl_core.ranges import check_choice, check_ranges
 from rl_core.returns import normalize
@@ -65,13 +63,11 @@ Surrogate = Literal["clip", "plain", "kl-penalty"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PPOConfig:
-    """Options of `PPO`.
+class PPOConfig(OnPolicyConfig):
+    """Options of `PPO`, besides those of `OnPolicyConfig`; ``entropy_coef`` is c₂ of Eq. (4).
 
     Attributes:
         learning_rate: of the optimiser, above 0; 0 collects and evaluates without learning.
-        gamma: discount per step, in [0, 1].
-        gae_lambda: bias against variance of the advantages, in [0, 1].
         num_epochs: passes over each rollout.
         num_mini_batch: minibatches per epoch; None when ``mini_batch_size`` is given.
         mini_batch_size: samples per minibatch; None when ``num_mini_batch`` is given.
@@ -82,29 +78,17 @@ class PPOConfig:
             it. Its present value is saved, and may be set while running.
         use_clipped_value_loss: Eq. (3) with the same ε, instead of Eq. (2).
         value_loss_coef: c₁ of Eq. (4).
-        entropy_method: ``regularized`` is Eq. (4), ``max`` adds each step's entropy to its reward
-            instead, ``no_entropy`` does neither.
-        entropy_coef: c₂ of Eq. (4).
-        use_softplus_entropy: softplus keeps entropies positive.
-        stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
         max_grad_norm: bound of the gradient's norm; None does not bound it.
-        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
-        value_target: what the value function learns.
         normalize_advantage: standardise advantages over each minibatch, the batch, or not.
-        positive_advantage: then subtract the smallest, over the same samples.
         target_kl: end the update once the policy has moved further than 1.5 times this; None
             never does.
         optimizer: the update rule.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range or two contradict each other.
     """
 
     learning_rate: Scheduled = 3e-4
-    gamma: Scheduled = 0.99
-    gae_lambda: Scheduled = 0.95
     num_epochs: int = 10
     num_mini_batch: int | None = None
     mini_batch_size: int | None = 64
@@ -114,44 +98,23 @@ class PPOConfig:
     kl_penalty: Scheduled | None = None
     use_clipped_value_loss: bool = False
     value_loss_coef: Scheduled = 0.5
-    entropy_method: EntropyMethod = "regularized"
-    entropy_coef: Scheduled = 0.0
-    use_softplus_entropy: bool = False
-    stop_entropy_gradient: bool = False
     max_grad_norm: Scheduled | None = 0.5
-    advantage_estimator: AdvantageEstimator = "gae"
-    value_target: ValueTarget = "advantage"
     normalize_advantage: AdvantageNormalization = "minibatch"
-    positive_advantage: bool = False
     target_kl: Scheduled | None = None
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-5))
-    test_every: int | None = None
-    num_test_episodes: int = 5
 
     def __post_init__(self) -> None:
         self._settle_penalty()
+        OnPolicyConfig.__post_init__(self)
         check_ranges(
             self,
-            unit=("gamma", "gae_lambda"),
-            positive=("clip_range", "max_grad_norm", "target_kl", "kl_target", "kl_penalty"),
-            not_negative=("learning_rate", "value_loss_coef", "entropy_coef"),
-            counts=(
-                "num_epochs",
-                "num_mini_batch",
-                "mini_batch_size",
-                "test_every",
-                "num_test_episodes",
-            ),
+            positive=("clip_range", "target_kl", "kl_target", "kl_penalty"),
+            not_negative=("learning_rate", "value_loss_coef"),
+            counts=("num_epochs", "num_mini_batch", "mini_batch_size"),
         )
         check_choice(self, "normalize_advantage", get_args(AdvantageNormalization))
-        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
-        check_choice(self, "value_target", get_args(ValueTarget))
         check_entropy(self, normalizes=self.normalize_advantage != "none")
-        if (self.num_mini_batch is None) == (self.mini_batch_size is None):
-            raise ConfigError(
-                "algorithm: give just one of num_mini_batch and mini_batch_size, got "
-                f"{self.num_mini_batch} and {self.mini_batch_size}"
-            )
+        check_minibatches(self)
 
     def _settle_penalty(self) -> None:
         check_choice(self, "surrogate", get_args(Surrogate))
@@ -195,30 +158,6 @@ def surrogate_loss(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor
         mask: shape `(N,)`, which samples count.
     """
     return -masked_mean(log_ratio.exp() * advantage, mask)
-
-
-def kl_penalty_term(kl: Tensor, penalty: Tensor, target: Tensor) -> Tensor:
-    """Return the second and third term of Eq. (6).
-
-    Args:
-        kl: 0-dim, the mean divergence.
-        penalty: β, 0-dim.
-        target: d, 0-dim.
-    """
-    return penalty * kl + 50.0 * (kl - 2.0 * target).clamp(min=0.0).square()
-
-
-def adapted_penalty(penalty: Tensor, kl: Tensor, target: Tensor) -> Tensor:
-    """Eq. (7): the penalty of the next update, kept within 1e-6 and 1e6, all 0-dim.
-
-    Args:
-        penalty: β of this update.
-        kl: the mean divergence after it.
-        target: d.
-    """
-    penalty = torch.where(kl < target / 1.5, penalty / 2.0, penalty)
-    penalty = torch.where(kl > 1.5 * target, penalty * 2.0, penalty)
-    return penalty.clamp(1e-6, 1e6)
 
 
 def value_loss(value: Tensor, value_target: Tensor, mask: Tensor) -> Tensor:
@@ -265,14 +204,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
     @property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout, over it several times."""
-        config = self.config
-        return UpdateSchedule(
-            num_epochs=config.num_epochs,
-            num_mini_batch=config.num_mini_batch,
-            mini_batch_size=config.mini_batch_size,
-            test_every=config.test_every,
-            num_test_episodes=config.num_test_episodes,
-        )
+        return UpdateSchedule.of(self.config)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -297,24 +229,21 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         return advantage_columns(
             self.actor,
             rollout,
-            self.hyper["gamma"],
-            self.hyper["gae_lambda"],
+            config,
+            self.hyper,
             normalize_advantage=config.normalize_advantage == "batch",
             positive_advantage=config.positive_advantage and whole,
-            estimator=config.advantage_estimator,
-            value_target=config.value_target,
-            reward_bonus=entropy_bonus(config, self.hyper["entropy_coef"]),
             keeps_policy=config.surrogate == "kl-penalty",
         )
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
-        """Adapt the penalty, Eq. (7), by the divergence over the whole rollout."""
+        """Adapt the penalty of Eq. (6) by the divergence over the whole rollout."""
         if self.config.surrogate != "kl-penalty" or not self.gradients.learns:
             return {}
         batch, penalty = whole_batch(storage), self.hyper["kl_penalty"]
         with torch.no_grad():
             now, _ = self.actor.distribution(batch.observation, batch.state, batch.episode_start)
-            kl = _mean_kl(batch, now)
+            kl = mean_kl(batch, now)
             penalty.copy_(adapted_penalty(penalty, kl, self.hyper["kl_target"]))
         return {"policy/kl": kl, "policy/kl_penalty": penalty}
 
@@ -334,7 +263,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             policy_term = surrogate_loss(log_ratio, advantage, mask)
         stops = []
         if config.surrogate == "kl-penalty":
-            kl, target = _mean_kl(batch, now.distribution), hyper["kl_target"]
+            kl, target = mean_kl(batch, now.distribution), hyper["kl_target"]
             policy_term = policy_term + kl_penalty_term(kl, hyper["kl_penalty"], target)
             stops.append(kl > 4.0 * target)
         value_term = (
@@ -365,8 +294,3 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             return batch.advantage
         advantage = normalize(batch.advantage, batch.mask)
         return shift_to_positive(advantage, batch.mask) if config.positive_advantage else advantage
-
-
-def _mean_kl(batch: RolloutBatch, now: Distribution) -> Tensor:
-    """Average KL(old || new) over the samples that count."""
-    return masked_mean(from_columns(now, batch.extras).kl_divergence(now), batch.mask)

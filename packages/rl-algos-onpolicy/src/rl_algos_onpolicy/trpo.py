@@ -19,15 +19,17 @@ Deviations from the paper: advantages are estimated by GAE and standardised, and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, get_args
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.entropy import EntropyMethod, check_entropy, entropy_bonus, entropy_loss
+from rl_algos_onpolicy.divergence import mean_kl
+from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
 from rl_algos_onpolicy.sharing import shared_modules
 from rl_core.algorithm import (
@@ -38,21 +40,20 @@ from rl_core.algorithm import (
     UpdateSchedule,
     whole_batch,
 )
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.errors import ConfigError, NonFiniteError
-from rl_core.estimators import AdvantageEstimator, ValueTarget
+from rl_core.batch import Rollout, RolloutBatch
+from rl_core.errors import ConfigError
 from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
-from rl_core.nn.distributions import from_columns
-from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.ranges import check_ranges
 from rl_core.storage import Storage
 from rl_core.trust_region import ConstrainedStep, Parameters, constrained_step
 from rl_core.types import map_observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TRPOConfig:
-    """Options of `TRPO`.
+class TRPOConfig(OnPolicyConfig):
+    """Options of `TRPO`, besides those of `OnPolicyConfig`.
+
+    ``entropy_coef`` is c of Eq. (1); ``optimizer`` and ``max_grad_norm`` are the value function's.
 
     Attributes:
         max_kl: δ of Eq. (2), above 0.
@@ -66,21 +67,7 @@ class TRPOConfig:
         num_epochs: passes of the value function over each rollout.
         num_mini_batch: its minibatches per epoch; None when ``mini_batch_size`` is given.
         mini_batch_size: samples in each; None when ``num_mini_batch`` is given.
-        gamma: discount per step, in [0, 1].
-        gae_lambda: bias against variance of the advantages, in [0, 1].
-        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
-        value_target: what the value function learns.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
-        positive_advantage: then subtract the smallest.
-        entropy_method: ``regularized`` is Eq. (1), ``max`` adds each step's entropy to its reward
-            instead, ``no_entropy`` does neither.
-        entropy_coef: c of Eq. (1).
-        use_softplus_entropy: softplus keeps entropies positive.
-        stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
-        max_grad_norm: bound of the value function's gradient; None does not bound it.
-        optimizer: the value function's update rule.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range or two contradict each other.
@@ -96,27 +83,16 @@ class TRPOConfig:
     num_epochs: int = 10
     num_mini_batch: int | None = None
     mini_batch_size: int | None = 128
-    gamma: Scheduled = 0.99
     gae_lambda: Scheduled = 0.98
-    advantage_estimator: AdvantageEstimator = "gae"
-    value_target: ValueTarget = "advantage"
     normalize_advantage: bool = True
-    positive_advantage: bool = False
-    entropy_method: EntropyMethod = "regularized"
-    entropy_coef: Scheduled = 0.0
-    use_softplus_entropy: bool = False
-    stop_entropy_gradient: bool = False
-    max_grad_norm: Scheduled | None = None
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    test_every: int | None = None
-    num_test_episodes: int = 5
 
     def __post_init__(self) -> None:
+        OnPolicyConfig.__post_init__(self)
         check_ranges(
             self,
-            unit=("gamma", "gae_lambda", "backtrack_ratio"),
-            positive=("max_kl", "backtrack_ratio", "max_grad_norm"),
-            not_negative=("cg_damping", "value_learning_rate", "entropy_coef"),
+            unit=("backtrack_ratio",),
+            positive=("max_kl", "backtrack_ratio"),
+            not_negative=("cg_damping", "value_learning_rate"),
             counts=(
                 "cg_steps",
                 "num_backtracks",
@@ -124,18 +100,10 @@ class TRPOConfig:
                 "num_epochs",
                 "num_mini_batch",
                 "mini_batch_size",
-                "test_every",
-                "num_test_episodes",
             ),
         )
-        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
-        check_choice(self, "value_target", get_args(ValueTarget))
         check_entropy(self, normalizes=self.normalize_advantage)
-        if (self.num_mini_batch is None) == (self.mini_batch_size is None):
-            raise ConfigError(
-                "algorithm: give just one of num_mini_batch and mini_batch_size, got "
-                f"{self.num_mini_batch} and {self.mini_batch_size}"
-            )
+        check_minibatches(self)
 
 
 class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
@@ -159,14 +127,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     @property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout; epochs and minibatches are the value function's."""
-        config = self.config
-        return UpdateSchedule(
-            num_epochs=config.num_epochs,
-            num_mini_batch=config.num_mini_batch,
-            mini_batch_size=config.mini_batch_size,
-            test_every=config.test_every,
-            num_test_episodes=config.num_test_episodes,
-        )
+        return UpdateSchedule.of(self.config)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -202,13 +163,10 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         return advantage_columns(
             self.actor,
             rollout,
-            self.hyper["gamma"],
-            self.hyper["gae_lambda"],
+            config,
+            self.hyper,
             normalize_advantage=config.normalize_advantage,
             positive_advantage=config.positive_advantage,
-            estimator=config.advantage_estimator,
-            value_target=config.value_target,
-            reward_bonus=entropy_bonus(config, self.hyper["entropy_coef"]),
             keeps_policy=True,
         )
 
@@ -216,11 +174,14 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         """Take the policy's constrained step, unless the run only evaluates.
 
         Raises:
-            NonFiniteError: when the surrogate or its gradient is not finite; nothing moved.
+            NonFiniteError: when the surrogate or its gradient is not finite, unless such steps are
+                skipped; nothing moved.
         """
         if not self.gradients.learns:
             return {}
         step = self.policy_step(whole_batch(storage))
+        if not step.is_finite:
+            return {"policy/step_fraction": torch.zeros(())}
         return {
             "loss/policy": step.loss,
             "loss/policy_improvement": step.loss_before - step.loss,
@@ -236,7 +197,8 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
             batch: the whole rollout.
 
         Raises:
-            NonFiniteError: when the surrogate or its gradient is not finite; nothing moved.
+            NonFiniteError: when the surrogate or its gradient is not finite, unless such steps are
+                skipped; nothing moved.
         """
         config = self.config
         surrogate = LossModule(
@@ -263,11 +225,14 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
             num_backtracks=config.num_backtracks,
             backtrack_ratio=config.backtrack_ratio,
         )
-        if not bool(step.loss_before.isfinite() & step.gradient_norm.isfinite()):
-            raise NonFiniteError(
+        if not step.is_finite:
+            self.gradients.guard.refuse(
+                self.gradients.count + 1,
+                batch,
                 "TRPO's surrogate or its gradient is not finite; the policy was left as it was. "
-                "Look for extreme rewards, observations and add-on terms"
+                "Look for extreme rewards, observations and add-on terms",
             )
+            return step
         with torch.no_grad():
             for name, parameter in start.items():
                 parameter.copy_(step.parameters[name])
@@ -293,7 +258,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         now, _ = self.actor.distribution(batch.observation, batch.state, batch.episode_start)
         log_ratio = now.log_prob(batch.action) - batch.log_prob
         term = surrogate_loss(log_ratio, batch.advantage, mask)
-        kl = masked_mean(from_columns(now, batch.extras).kl_divergence(now), mask)
+        kl = mean_kl(batch, now)
         entropy_term, entropy = entropy_loss(self.config, self.hyper["entropy_coef"], now, mask)
         metrics = {"policy/kl": kl, "policy/entropy": entropy}
         added, more = self.add_on_terms(batch, now, metrics)

@@ -17,51 +17,37 @@ end of the rollout cuts is continued by the value function, where there is one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import get_args
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from rl_algos_onpolicy.a2c import policy_gradient_loss
 from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.entropy import EntropyMethod, check_entropy, entropy_bonus, entropy_loss
+from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.sharing import check_one_rate
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
-from rl_core.estimators import AdvantageEstimator, ValueTarget
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
-from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.ranges import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VPGConfig:
-    """Options of `VPG`.
+class VPGConfig(OnPolicyConfig):
+    """Options of `VPG`, besides those of `OnPolicyConfig`; ``entropy_coef`` is c of Eq. (1).
+
+    With a ``gae_lambda`` of 1 advantages are those of Eq. (2); without a value function λ is one
+    more discount.
 
     Attributes:
         policy_learning_rate: of the policy's optimiser.
         value_learning_rate: of the value function's optimiser; None learns no value function:
             advantages are the returns, and an episode counts no further than the rollout goes.
-        gamma: discount per step, in [0, 1].
-        gae_lambda: bias against variance of the advantages; 1 gives Eq. (2). Without a value
-            function it is one more discount.
-        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
-        value_target: what the value function learns.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
-        positive_advantage: then subtract the smallest.
-        entropy_method: ``regularized`` adds the mean entropy to the objective, ``max`` each
-            step's to its reward, ``no_entropy`` neither.
-        entropy_coef: c of Eq. (1).
-        use_softplus_entropy: softplus keeps entropies positive.
-        stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
         num_epochs: passes over each rollout.
         num_mini_batch: minibatches per epoch.
-        max_grad_norm: bound of the joint gradient's norm; None does not bound it.
-        optimizer: the update rule of both.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range or two contradict each other.
@@ -69,33 +55,18 @@ class VPGConfig:
 
     policy_learning_rate: Scheduled = 1e-3
     value_learning_rate: Scheduled | None = 1e-3
-    gamma: Scheduled = 0.99
     gae_lambda: Scheduled = 1.0
-    advantage_estimator: AdvantageEstimator = "gae"
-    value_target: ValueTarget = "advantage"
     normalize_advantage: bool = True
-    positive_advantage: bool = False
-    entropy_method: EntropyMethod = "regularized"
-    entropy_coef: Scheduled = 0.0
-    use_softplus_entropy: bool = False
-    stop_entropy_gradient: bool = False
     num_epochs: int = 1
     num_mini_batch: int = 1
-    max_grad_norm: Scheduled | None = None
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    test_every: int | None = None
-    num_test_episodes: int = 5
 
     def __post_init__(self) -> None:
+        OnPolicyConfig.__post_init__(self)
         check_ranges(
             self,
-            unit=("gamma", "gae_lambda"),
-            positive=("max_grad_norm",),
-            not_negative=("policy_learning_rate", "value_learning_rate", "entropy_coef"),
-            counts=("num_epochs", "num_mini_batch", "test_every", "num_test_episodes"),
+            not_negative=("policy_learning_rate", "value_learning_rate"),
+            counts=("num_epochs", "num_mini_batch"),
         )
-        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
-        check_choice(self, "value_target", get_args(ValueTarget))
         check_entropy(self, normalizes=self.normalize_advantage)
         if self.value_learning_rate is None:
             self._check_without_value()
@@ -125,12 +96,7 @@ class VPG(Algorithm[VPGConfig, RolloutBatch]):
     @property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout, by default with all of it."""
-        return UpdateSchedule(
-            num_epochs=self.config.num_epochs,
-            num_mini_batch=self.config.num_mini_batch,
-            test_every=self.config.test_every,
-            num_test_episodes=self.config.num_test_episodes,
-        )
+        return UpdateSchedule.of(self.config)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -172,14 +138,11 @@ class VPG(Algorithm[VPGConfig, RolloutBatch]):
         return advantage_columns(
             self.actor,
             rollout,
-            self.hyper["gamma"],
-            self.hyper["gae_lambda"],
+            config,
+            self.hyper,
             normalize_advantage=config.normalize_advantage,
             positive_advantage=config.positive_advantage,
-            estimator=config.advantage_estimator,
-            value_target=config.value_target,
             has_value=config.value_learning_rate is not None,
-            reward_bonus=entropy_bonus(config, self.hyper["entropy_coef"]),
         )
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:

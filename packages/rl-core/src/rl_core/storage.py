@@ -231,13 +231,19 @@ class Storage(ABC, Generic[BatchT]):
     def new_observations(self) -> tuple[Observation, Tensor]:
         """Return what was inserted since the last call, for running statistics.
 
-        This default is the rollout, of storages that keep one.
+        Only storages that replay are asked; a rollout is new as a whole.
 
         Returns:
             Observations `(*batch, ...)`, and which of them count, `(*batch)`, bool.
+
+        Raises:
+            ConfigError: when this storage does not tell; it goes with actors that keep no running
+                statistics.
         """
-        rollout = self.rollout()
-        return rollout.observation, rollout.valid
+        raise ConfigError(
+            f"{type(self).__name__} does not tell what is new in it; give the actor no running "
+            "statistics (normalize_observations=False)"
+        )
 
     def before_gradients(self) -> None:
         """Do what is needed once before the batches of an update are drawn."""

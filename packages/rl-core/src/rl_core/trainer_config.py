@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from rl_core.errors import ConfigError
-from rl_core.gradients import CompileMode
+from rl_core.gradients import CompileMode, OnNonFinite
 from rl_core.ranges import check_choice, check_ranges
 
 
@@ -18,6 +18,10 @@ class TrainerConfig:
         checkpoint_every: environment transitions between checkpoints; None keeps only the last.
         keep_checkpoints: how many checkpoints stay on disk, at least 1.
         compile: compile the gradient step; ``"auto"`` does where the run is long enough.
+        on_nonfinite: what becomes of a gradient step whose loss or gradient is not finite; it
+            changes nothing in any case. ``"stop"`` ends the run with an error, after saving the
+            state before that step and, in ``nonfinite`` of the run directory, the batch;
+            ``"skip"`` goes on, and counts such steps in ``gradients/skipped_steps``.
         num_threads: of PyTorch while training; None chooses by the size of the networks.
         demonstrations: what the replay storage is filled with before the first step: a run
             directory, what ``Storage.save`` wrote, or the id or directory of a Minari data set.
@@ -35,6 +39,7 @@ class TrainerConfig:
     checkpoint_every: int | None = None
     keep_checkpoints: int = 3
     compile: CompileMode = "auto"
+    on_nonfinite: OnNonFinite = "stop"
     num_threads: int | None = None
     demonstrations: str | None = None
     keep_best: bool = True
@@ -46,6 +51,7 @@ class TrainerConfig:
         try:
             check_ranges(self, counts=counts)
             check_choice(self, "compile", get_args(CompileMode))
+            check_choice(self, "on_nonfinite", get_args(OnNonFinite))
             if self.demonstrations is not None and self.scale_rewards:
                 raise ConfigError(
                     "scale_rewards scales what is collected only, and demonstrations would keep "

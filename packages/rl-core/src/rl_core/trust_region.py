@@ -54,6 +54,11 @@ class ConstrainedStep:
         """Whether the parameters moved."""
         return self.fraction > 0.0
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and gradient were numbers at the start."""
+        return bool(self.loss_before.isfinite() & self.gradient_norm.isfinite())
+
 
 def constrained_step(
     objective: Objective,

@@ -1,6 +1,6 @@
 """How data collection and gradient steps take turns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from rl_core.errors import ConfigError
 
@@ -31,6 +31,24 @@ class UpdateSchedule:
     mini_batch_size: int | None = None
     test_every: int | None = None
     num_test_episodes: int = 5
+
+    @classmethod
+    def of(cls, config: object, **others: int | None) -> "UpdateSchedule":
+        """Take what a config says of it under the same names.
+
+        Args:
+            config: a dataclass.
+            others: what it does not say, or says otherwise.
+
+        Raises:
+            ConfigError: for a negative or zero count.
+        """
+        said = {
+            field.name: getattr(config, field.name)
+            for field in fields(cls)
+            if hasattr(config, field.name)
+        }
+        return cls(**{**said, **others})
 
     def __post_init__(self) -> None:
         for name in ("start_steps", "update_after"):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl_core.algorithm.watch import ends
 from rl_core.batch import RolloutBatch
+from rl_core.errors import DataError
 from rl_core.storage import AnyStorage, Storage
 
 if TYPE_CHECKING:
@@ -30,12 +31,16 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
 
     Returns:
         The metrics of preparing a rollout, and of what an algorithm does once per update.
+
+    Raises:
+        NonFiniteError: when a step was not finite and such steps are not skipped.
     """
     schedule = algorithm.schedule
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
-    if algorithm.batch_type is RolloutBatch:
-        added = algorithm.prepare_add_ons(storage.rollout())
+    rollout = storage.rollout() if algorithm.batch_type is RolloutBatch else None
+    if rollout is not None:
+        added = algorithm.prepare_add_ons(rollout)
         columns, metrics = algorithm.prepare(added.rollout)
         storage.attach({**added.columns, **columns})
         prepared = {**added.metrics, **metrics}
@@ -53,14 +58,30 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
         for index, batch in enumerate(batches):
             if starts and ends(starts, index):
                 break
-            storage.after_gradients(batch, algorithm.gradient_step(batch))
+            _learn(algorithm, storage, batch)
             if finishes and ends(finishes, index):
                 break
         if watch.epoch_end and ends(watch.epoch_end, epoch):
             break
     after = algorithm.after_epochs(storage)
     if algorithm.actor.normalizes_observations and step.learns:
-        algorithm.actor.update_normalization(*storage.new_observations())
+        algorithm.actor.update_normalization(
+            *(
+                storage.new_observations()
+                if rollout is None
+                else (rollout.observation, rollout.valid)
+            )
+        )
     step.end_phase()
     storage.after_update()
     return {name: float(value) for name, value in {**prepared, **before, **after}.items()}
+
+
+def _learn(algorithm: "AnyAlgorithm", storage: AnyStorage, batch: object) -> None:
+    """Take a gradient step, and let the storage learn from it unless it was not finite."""
+    samples = algorithm.gradient_step(batch)
+    try:
+        storage.after_gradients(batch, samples)
+    except DataError:
+        if not algorithm.gradients.guard.is_faulty:
+            raise

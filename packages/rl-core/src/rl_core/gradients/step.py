@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.errors import ConfigError
 from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
 from rl_core.gradients.metrics import MetricSums, mean_metrics
+from rl_core.gradients.nonfinite import NonFiniteGuard
 from rl_core.graphs import compilation_error, compile_graph, tensor_shapes
 from rl_core.optimizers import new_optimizer_state, optimizer_step
 from rl_core.stateful import StateReader
@@ -47,6 +48,7 @@ class GradientStep(Generic[BatchT]):
         vectors: the parameters, by group, by target's module, and ``frozen``.
         optimizer_states: by group.
         count: gradient steps taken.
+        guard: what becomes of steps that are not finite.
 
     Raises:
         ConfigError: when groups or targets do not fit the loss's parameters.
@@ -78,7 +80,7 @@ class GradientStep(Generic[BatchT]):
         self.count = 0
         self._stopped = torch.zeros((), dtype=torch.bool, device=self._device)
         self._applied = torch.zeros((), dtype=torch.bool, device=self._device)
-        self._skipped = torch.zeros((), device=self._device)
+        self.guard: NonFiniteGuard[BatchT] = NonFiniteGuard(self._device)
         self._metrics: dict[Due, MetricSums] = {}
         self._computed: Gradients | None = None
         self._is_compiled = False
@@ -141,6 +143,7 @@ class GradientStep(Generic[BatchT]):
             self._apply(due, finite, output.stop, output.metrics)
             samples = _detached(output.samples)
         self._end_step()
+        self.guard.keep(self.count, batch, noise)
         return samples
 
     def compute_gradients(self, batch: BatchT, noise: Noise, num_samples: int) -> Gradients:
@@ -185,19 +188,25 @@ class GradientStep(Generic[BatchT]):
             {name: metric.to(self._device) for name, metric in gradients.metrics.items()},
         )
         self._end_step()
+        self.guard.keep(self.count, None, {})
 
     def begin_phase(self) -> None:
         """Let steps count again after a loss asked to stop."""
         self._stopped.fill_(False)
 
     def end_phase(self) -> None:
-        """Let targets have the buffers, such as running statistics, of what they follow."""
+        """Let targets have the buffers, such as running statistics, of what they follow.
+
+        Raises:
+            NonFiniteError: when a step was not finite and such steps are not skipped.
+        """
+        self.guard.check()
         self._layout.copy_buffers()
 
     @property
     def stopped(self) -> bool:
-        """Whether a loss asked for the phase to stop."""
-        return bool(self._stopped)
+        """Whether the phase goes on for nothing: a loss asked for its end, or was not finite."""
+        return bool(self._stopped | self.guard.holds)
 
     @property
     def learns(self) -> bool:
@@ -207,26 +216,27 @@ class GradientStep(Generic[BatchT]):
     def read_metrics(self) -> dict[str, float]:
         """Return the means of the metrics since the last reading; empty without any step.
 
+        Where steps that are not finite are skipped, ``gradients/skipped_steps`` counts them.
+
         Raises:
-            NonFiniteError: when the loss or gradient of a step was not finite; that step
-                changed no parameter.
+            NonFiniteError: when a step was not finite and such steps are not skipped; neither that
+                step nor any after it changed a parameter, and the next one counts again.
             ConfigError: when the actor's parameters were moved or replaced meanwhile.
         """
         for vector in self.vectors.values():
             vector.check_tied()
-        skipped = float(self._skipped)
-        means = mean_metrics(list(self._metrics.values()))
-        self._forget_metrics()
-        if skipped:
-            raise NonFiniteError(
-                f"{skipped:.0f} gradient steps since the last log had a loss or gradient that is "
-                "not finite; they changed no parameter. Lower the learning rate, bound the "
-                "gradient norm, or look for extreme rewards and observations"
-            )
+        try:
+            self.guard.check()
+            means = mean_metrics(list(self._metrics.values()))
+            skipped = self.guard.read_count()
+        finally:
+            self._forget_metrics()
+        if self.guard.mode == "skip" and (means or skipped):
+            means["gradients/skipped_steps"] = skipped
         return means
 
     def _forget_metrics(self) -> None:
-        self._skipped.zero_()
+        self.guard.clear()
         for sums in self._metrics.values():
             sums.clear()
 
@@ -331,10 +341,10 @@ class GradientStep(Generic[BatchT]):
         norms = {name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()}
         for norm in norms.values():
             finite = finite & torch.isfinite(norm)
-        before = ~self._stopped
+        before = ~(self._stopped | self.guard.holds)
         if stop is not None:
             self._stopped.logical_or_(stop.detach())
-        apply = finite & ~self._stopped
+        apply = finite & before & ~self._stopped
         for name, gradient in gradients.items():
             group = self._groups[name]
             if group.max_grad_norm is not None:
@@ -350,7 +360,7 @@ class GradientStep(Generic[BatchT]):
                 self._move(target, values, apply)
         if self._rare_targets:
             self._applied.copy_(apply)
-        self._skipped.add_((~finite & before).to(torch.float32))
+        self.guard.note(~finite & before)
         named = {**metrics, **{f"gradients/{name}_norm": norm for name, norm in norms.items()}}
         self._sums(due, metrics).add(named, finite & before)
 

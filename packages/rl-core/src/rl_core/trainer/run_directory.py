@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -18,9 +19,13 @@ from rl_core.checkpoint import (
     set_aside_checkpoint,
 )
 from rl_core.errors import CheckpointError, ConfigError
+from rl_core.faulty_steps import save_faulty_step
+from rl_core.gradients import FaultyStep
 from rl_core.logger import JsonlLogger
 from rl_core.recipe import Recipe
 from rl_core.types import Json, StateDict
+
+BatchT = TypeVar("BatchT")
 
 _LOCK = ".lock"
 """Held while training. One that a killed process left behind is held by nobody."""
@@ -144,6 +149,29 @@ class RunDirectory:
             resume_grade="weights",
         )
         prune_checkpoints(self._best, keep=1)
+        return path
+
+    def save_faulty(
+        self, total_steps: int, step: FaultyStep[BatchT], message: str, *, recipe: Recipe
+    ) -> Path:
+        """Keep what a gradient step that was not finite was computed from.
+
+        Args:
+            total_steps: of the run.
+            step: the gradient step.
+            message: what happened.
+            recipe: of the run.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            CheckpointError: when it cannot be written.
+        """
+        path = self.path / "nonfinite" / f"step-{total_steps}"
+        if path.exists():
+            set_aside_checkpoint(path)  # of an earlier session that got as far
+        save_faulty_step(path, step, total_steps, message, recipe)
         return path
 
     def latest(self) -> Checkpoint:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
 from rl_core.collector import Collection
+from rl_core.errors import CheckpointError, NonFiniteError
 from rl_core.evaluation import evaluation_metrics
 from rl_core.logger import Logger
 from rl_core.trainer.every import Every
@@ -69,7 +70,7 @@ class Session:
         try:
             if not any(starts):
                 self._warm_up()
-                self._loop()
+                self._go_on()
             seconds = time.perf_counter() - self._started_at
             if self._directory is not None:
                 trainer.save_checkpoint()  # before an evaluation that could fail
@@ -87,6 +88,30 @@ class Session:
         steps = self._trainer.algorithm.warm_up_steps
         if steps and self._trainer.total_steps == 0:
             self._trainer.collector.warm_up(steps)
+
+    def _go_on(self) -> None:
+        try:
+            self._loop()
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}; {self._keep_evidence(str(error))}") from error
+
+    def _keep_evidence(self, message: str) -> str:
+        """Save the last good state and the batch that led out of it, and say where they are."""
+        trainer = self._trainer
+        if self._directory is None:
+            return "with a run_dir, the batch would have been saved"
+        trainer.storage.after_update()  # whoever resumes begins with a fresh rollout
+        faulty = trainer.algorithm.gradients.guard.faulty
+        try:
+            kept = f"the state before it is in {trainer.save_checkpoint()}"
+            if faulty is not None:
+                path = self._directory.save_faulty(
+                    trainer.total_steps, faulty, message, recipe=trainer.recipe
+                )
+                kept = f"its batch is in {path}, {kept}"
+        except CheckpointError as failure:
+            return f"what led to it could not be saved: {failure}"
+        return kept
 
     def _loop(self) -> None:
         trainer, goal = self._trainer, self._goal

@@ -96,6 +96,7 @@ class Trainer:
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
         algorithm.generator = on_device["algorithm"]
+        algorithm.gradients.guard.mode = self.config.on_nonfinite
         scaler = (
             RewardScaler(envs.num_envs, gamma=_gamma(algorithm))
             if self.config.scale_rewards
@@ -138,6 +139,8 @@ class Trainer:
 
         Raises:
             ConfigError: when not just one count is given, or it is not above what was reached.
+            NonFiniteError: when a loss or gradient was not finite; the state before that step is
+                saved, and so is its batch.
         """
         goal = Goal.choose(total_steps, total_episodes, total_updates)
         if goal.target <= goal.reached(self):

@@ -26,7 +26,7 @@ class CompilationTests(AlgorithmCase):
 
         def check_both(batch: object) -> None:
             expected, got = (dict(a.gradient_step(batch)) for a in (eager, compiled))
-            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
             torch.testing.assert_close(
                 tensors_of(compiled), tensors_of(eager), rtol=1e-3, atol=1e-5, equal_nan=True
             )
@@ -41,9 +41,16 @@ class CompilationTests(AlgorithmCase):
                 algorithm.update_algorithm_parameter(name, 0.5 * float(algorithm.hyper[name]))
             for seed in range(steps):
                 check_both(self.make_batch(eager, seed))
-            before = copy_state(learned(compiled))
+            for algorithm in (eager, compiled):
+                algorithm.gradients.guard.mode = "skip"
             for _ in range(steps):
-                compiled.gradient_step(poisoned(self.make_batch(eager, 1)))
+                check_both(poisoned(self.make_batch(eager, 1)))
+            check_both(self.make_batch(eager, 0))
+            assert compiled.read_metrics()["gradients/skipped_steps"] == steps
+            compiled.gradients.guard.mode = "stop"
+            before = copy_state(learned(compiled))
+            compiled.gradient_step(poisoned(self.make_batch(eager, 1)))
+            compiled.gradient_step(self.make_batch(eager, 1))
             check_same_state(learned(compiled), before)
         with pytest.raises(NonFiniteError):
             compiled.read_metrics()

@@ -100,12 +100,13 @@ class GradientStepTests(AlgorithmCase):
         check_same_state(other.state_dict(), one.state_dict())
 
     def test_a_loss_that_is_not_finite_changes_nothing_and_is_reported(self) -> None:
-        """One bad batch costs one step, in either form, and the log says so."""
+        """No step after it counts, in either form, until the log has told of it."""
         algorithm = self._algorithm()
         self._step(algorithm, 1)
         batch = poisoned(self.make_batch(algorithm, 2))
         before = copy_state(learned(algorithm))
         algorithm.gradient_step(batch)
+        self._step(algorithm, 3)
         if algorithm.exchanges_gradients:
             gradients = algorithm.compute_gradients(batch)
             assert not gradients.finite
@@ -113,8 +114,29 @@ class GradientStepTests(AlgorithmCase):
         check_same_state(learned(algorithm), before)
         with pytest.raises(NonFiniteError):
             algorithm.read_metrics()
+        faulty = algorithm.gradients.guard.faulty
+        assert faulty is not None
+        assert faulty.batch is batch
         self._step(algorithm, 3)
         assert algorithm.read_metrics()
+
+    def test_a_step_that_is_not_finite_can_be_skipped(self) -> None:
+        """The run goes on as if there had been no such step, and the log counts it."""
+        algorithm, other = self._algorithm(), self._algorithm()
+        algorithm.gradients.guard.mode = "skip"
+        bad = poisoned(self.make_batch(algorithm, 2))
+        for seed in range(3):
+            state = algorithm.generator.get_state()
+            for _ in range(period(algorithm)):
+                algorithm.gradient_step(bad)
+            algorithm.generator.set_state(state)
+            algorithm.gradients.count -= period(algorithm)
+            self._step(algorithm, seed)
+            self._step(other, seed)
+        check_same_state(learned(algorithm), learned(other))
+        metrics = algorithm.read_metrics()
+        assert metrics.pop("gradients/skipped_steps") == 3 * period(algorithm)
+        assert metrics == other.read_metrics()
 
 
 def _by_name(algorithm: AnyAlgorithm) -> dict[str, Tensor]:

@@ -1,0 +1,175 @@
+"""What becomes of gradient steps whose loss or gradient is not finite.
+
+Such a step changes nothing; it is masked where it is computed, so that no step waits for a flag to
+be read. Flags are read when an update ends, and when metrics are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from rl_core.errors import NonFiniteError
+from rl_core.gradients.loss import Noise
+
+BatchT = TypeVar("BatchT")
+
+OnNonFinite = Literal["stop", "skip"]
+"""End the run at a step that is not finite, or leave the step out and go on."""
+
+_MOST_KEPT, _MOST_BYTES = 64, 2**26
+"""Bounds of the batches that are kept until the flag is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyStep(Generic[BatchT]):
+    """A step that was not finite, and what it was computed from.
+
+    Attributes:
+        number: of the gradient step, counted from 1.
+        batch: the data.
+        noise: what was drawn for the step.
+    """
+
+    number: int
+    batch: BatchT
+    noise: Noise
+
+
+class NonFiniteGuard(Generic[BatchT]):
+    """Counts steps that were not finite, and holds back those after one unless they are skipped.
+
+    Args:
+        device: where the parameters are.
+
+    Attributes:
+        faulty: the step that was refused last; None where there was none or its batch is not known.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.faulty: FaultyStep[BatchT] | None = None
+        self._count = torch.zeros((), device=device)
+        self._steps_before = torch.zeros((), device=device)
+        self._ends = torch.ones((), dtype=torch.bool, device=device)
+        self._mode: OnNonFinite = "stop"
+        self._kept: list[FaultyStep[BatchT] | None] = []
+        self._room: int | None = None
+
+    @property
+    def mode(self) -> OnNonFinite:
+        """What becomes of the steps after one that is not finite."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: OnNonFinite) -> None:
+        self._mode = mode
+        self._ends.fill_(mode == "stop")
+        self._kept.clear()
+
+    @property
+    def holds(self) -> Tensor:
+        """Whether steps must not count, because one before was not finite; 0-dim bool."""
+        return self._ends & (self._count > 0.0)
+
+    def note(self, faulty: Tensor) -> None:
+        """Note a step inside a graph.
+
+        Args:
+            faulty: 0-dim bool, whether it would have counted and was not finite.
+        """
+        self._count.add_(faulty.to(torch.float32))
+        self._steps_before.add_((self._count == 0.0).to(torch.float32))
+
+    def keep(self, number: int, batch: BatchT | None, noise: Noise) -> None:
+        """Keep what a step was computed from until it is known to be finite.
+
+        Args:
+            number: of the step.
+            batch: its data; None where they are elsewhere.
+            noise: what was drawn for it.
+        """
+        if self._mode == "skip":
+            return
+        if self._room is None:  # steps of one run take batches of one size
+            self._room = max(1, min(_MOST_KEPT, _MOST_BYTES // max(1, num_bytes(batch))))
+        if len(self._kept) < self._room:
+            self._kept.append(None if batch is None else FaultyStep(number, batch, noise))
+        if len(self._kept) == self._room and not self.is_faulty:
+            self._forget_kept()
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether a step was not finite since the last reading."""
+        return float(self._count) > 0.0
+
+    def check(self) -> None:
+        """Refuse steps that were not finite, unless they are skipped.
+
+        Raises:
+            NonFiniteError: when there was one; the next step counts again.
+        """
+        if self._mode == "skip":
+            return
+        if not self.is_faulty:
+            self._forget_kept()
+            return
+        index = int(self._steps_before)
+        faulty = self._kept[index] if index < len(self._kept) else None
+        number = "a gradient step" if faulty is None else f"gradient step {faulty.number}"
+        self._refuse(
+            faulty,
+            f"{number} had a loss or gradient that is not finite; it changed no parameter, and "
+            "neither did later ones. Lower the learning rate, bound the gradient norm, or look "
+            "for extreme rewards and observations",
+        )
+
+    def refuse(self, number: int, batch: BatchT, message: str) -> None:
+        """Refuse a step that is no gradient step, or count it where steps are skipped.
+
+        Args:
+            number: of the gradient step that would come next.
+            batch: its data.
+            message: what was not finite, and what became of it.
+
+        Raises:
+            NonFiniteError: unless steps are skipped.
+        """
+        if self._mode == "skip":
+            self._count.add_(1.0)
+            return
+        self._refuse(FaultyStep(number, batch, {}), message)
+
+    def read_count(self) -> float:
+        """Return how many steps were skipped since the last reading."""
+        count = float(self._count)
+        self.clear()
+        return count
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._count.zero_()
+        self._forget_kept()
+
+    def _forget_kept(self) -> None:
+        self._steps_before.zero_()
+        self._kept.clear()
+
+    def _refuse(self, faulty: FaultyStep[BatchT] | None, message: str) -> None:
+        self.faulty = faulty
+        self.clear()
+        raise NonFiniteError(
+            f"{message}. on_nonfinite='skip' leaves such steps out instead of ending the run"
+        )
+
+
+def num_bytes(tree: object) -> int:
+    """Count the bytes of all tensors in dataclasses and mappings."""
+    if isinstance(tree, Tensor):
+        return tree.numel() * tree.element_size()
+    if isinstance(tree, Mapping):
+        return sum(num_bytes(part) for part in tree.values())
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return sum(num_bytes(getattr(tree, field.name)) for field in fields(tree))
+    return 0
