@@ -24,11 +24,13 @@ class Job:
         title: for messages.
         task: of `worker.py`; it answers figures.
         payload: its arguments.
+        threads: how many every library may use.
     """
 
     title: str
     task: str
     payload: Mapping[str, Json]
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,6 @@ def measure_in_turn(
     name: str,
     jobs: Mapping[str, Job],
     rounds: int,
-    threads: int,
     describe: Callable[[Figures], str],
 ) -> list[Round]:
     """Measure systems one after the other, round by round, each in a fresh process.
@@ -90,7 +91,6 @@ def measure_in_turn(
         name: of what is compared, for messages.
         jobs: by system, in the order of a round.
         rounds: how many.
-        threads: of every system.
         describe: put a system's figures in words.
     """
     measured: list[Round] = []
@@ -98,7 +98,7 @@ def measure_in_turn(
         one: dict[str, Figures] = {}
         for system, job in jobs.items():
             try:
-                figures = cast("Figures", run_child(job.task, job.payload, threads))
+                figures = cast("Figures", run_child(job.task, job.payload, job.threads))
             except ChildError as error:
                 print(f"{name} round {number}: {job.title} failed: {error}", flush=True)
                 continue

@@ -72,6 +72,7 @@ def measure_operation(name: str, rounds: int, seconds: float, size: int) -> Meas
             SYSTEMS[system],
             "replay",
             {"operation": name, "system": system, "seconds": seconds, "size": size},
+            _THREADS,
         )
         for system in OPERATIONS[name].systems
     }
@@ -79,7 +80,7 @@ def measure_operation(name: str, rounds: int, seconds: float, size: int) -> Meas
     def describe(figures: Figures) -> str:
         return f"{1e6 / figures['rate']:,.1f} µs with {figures['transitions']:,.0f} transitions"
 
-    found = measure_in_turn(name, jobs, rounds, _THREADS, describe)
+    found = measure_in_turn(name, jobs, rounds, describe)
     return Measurement(found, seconds, machine_line(_THREADS))
 
 

@@ -6,6 +6,7 @@ meanwhile: two busy processes on two cores slow each other many times over.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from bench.measurement import (
     write_results,
 )
 from bench.speed_table import import_line, speed_table
-from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
+from bench.workloads import ON_ALL_CORES, PRODUCTS, SYSTEMS, WORKLOADS
 
 _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results" / "speed.json"
@@ -64,17 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure_workload(name: str, rounds: int, seconds: float, threads: int) -> Measurement:
     """Measure all systems of a workload, one after the other, round by round."""
     workload = WORKLOADS[name]
-    jobs = {
-        system: Job(
-            SYSTEMS[system],
-            "speed",
-            {"workload": name, "system": system, "seconds": seconds, "threads": threads},
-        )
-        for system in workload.systems
-    }
+    jobs: dict[str, Job] = {}
+    for system in workload.systems:
+        own = (os.cpu_count() or 1) if system.endswith(ON_ALL_CORES) else threads
+        job: dict[str, Json] = {"workload": name, "system": system, "seconds": seconds}
+        jobs[system] = Job(SYSTEMS[system], "speed", {**job, "threads": own}, own)
     if workload.is_bound_by_products:
         payload: dict[str, Json] = {"workload": name, "seconds": min(seconds, _PRODUCT_SECONDS)}
-        jobs[PRODUCTS] = Job("matrix products", "products", payload)
+        jobs[PRODUCTS] = Job("matrix products", "products", payload, threads)
 
     def describe(figures: Figures) -> str:
         if "flops" in figures:
@@ -82,7 +80,7 @@ def measure_workload(name: str, rounds: int, seconds: float, threads: int) -> Me
         warm = figures["warm_up_seconds"]
         return f"{figures['rate']:,.0f} {workload.unit}, warm after {warm:.1f} s"
 
-    found = measure_in_turn(name, jobs, rounds, threads, describe)
+    found = measure_in_turn(name, jobs, rounds, describe)
     return Measurement(found, seconds, machine_line(threads))
 
 
@@ -117,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="measured span of each system")
-    parser.add_argument("--threads", type=int, help="of every system; the workload's own if none")
+    parser.add_argument("--threads", type=int, help="instead of each workload's own")
     parser.add_argument("--table", action="store_true", help="measure nothing, rewrite the table")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="where figures are kept")
     parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")

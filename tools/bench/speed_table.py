@@ -7,7 +7,7 @@ from bench.markdown import table
 from bench.measurement import Measurement, Round, ratio_cell, settings_lines
 from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
-_PEERS = ("sb3", "sbx")
+_PEERS = {"sb3": "x SB3", "sb3-all": "x SB3, all cores", "sbx": "x SBX"}
 
 
 def speed_table(measurements: Mapping[str, Measurement]) -> str:
@@ -23,7 +23,7 @@ def speed_table(measurements: Mapping[str, Measurement]) -> str:
             rows += [_row(name, system, found, workload.unit) for system in workload.systems]
     if not rows:
         return "Nothing was measured yet."
-    header = ["workload", "system", "speed", "x SB3", "x SBX", "warm after", "peak memory"]
+    header = ["workload", "system", "speed", *_PEERS.values(), "warm after", "peak memory"]
     known = {name: found for name, found in measurements.items() if name in WORKLOADS}
     titles = [f"- `{name}`: {WORKLOADS[name].title}" for name in WORKLOADS if name in known]
     limits = [_limit_line(name, found) for name, found in known.items() if _has_products(found)]
