@@ -45,8 +45,8 @@ def _train(
     config = OnPolicyActorConfig(
         hidden_sizes=(32,),
         recurrent_net=memory,
-        recurrent_hidden_size=16,
-        initial_log_std=-0.7,
+        recurrent_hidden_size=None if memory == "none" else 16,
+        initial_log_std=-0.7 if isinstance(envs.single_action_space, gymnasium.spaces.Box) else 0.0,
     )
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, config)
     algorithm = make_algorithm(gamma, num_steps, actor)

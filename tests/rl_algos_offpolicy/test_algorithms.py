@@ -67,7 +67,8 @@ class TestTD3(OffPolicySuite):
     __test__ = True
 
     def make_algorithm(self, seed: int) -> TD3:
-        return TD3(_actor(seed, BOX, policy="deterministic"), TD3Config())
+        actor = _actor(seed, BOX, policy="deterministic", critic_layer_norm=True)
+        return TD3(actor, TD3Config(clip_return=5.0))
 
 
 class TestDDPG(OffPolicySuite):
@@ -225,6 +226,12 @@ def test_an_actor_of_another_kind_is_refused(
         (TD3Config, "exploration_noise", "gauss"),
         (DDPGConfig, "clip_return", 0.0),
         (DDPGConfig, "clip_positive_returns", True),
+        (TD3Config, "clip_return", -1.0),
+        (TD3Config, "ou_theta", 0.15),
+        (DDPGConfig, "ou_dt", 0.1),
+        (SACConfig, "policy_delay", 0),
+        (SACConfig, "num_target_critics", 0),
+        (SACConfig, "policy_value", "most"),
         (DDPGConfig, "critic_weight_decay", -0.1),
         (DQNConfig, "epsilon", 1.5),
         (DQNConfig, "loss", "hubert"),
@@ -236,6 +243,38 @@ def test_options_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=option):
         config(**{option: value})  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "options", "message"),
+    [
+        (
+            TD3,
+            "deterministic",
+            {"exploration_noise": "none", "exploration_std": 0.2},
+            "exploration_std has no effect with exploration_noise='none'",
+        ),
+        (
+            SAC,
+            "stochastic",
+            {"learn_temperature": False, "target_entropy": 0.0},
+            "target_entropy has no effect with learn_temperature=False",
+        ),
+        (
+            SAC,
+            "stochastic",
+            {"learn_temperature": False, "temperature_learning_rate": 1e-3},
+            "temperature_learning_rate has no effect",
+        ),
+        (SAC, "stochastic", {"smoothness_std": 0.1}, "smoothness_std has no effect"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    algorithm: type[AnyAlgorithm], policy: str, options: dict[str, object], message: str
+) -> None:
+    config = (TD3Config if algorithm is TD3 else SACConfig)(**options)  # type: ignore[arg-type]  # of many types
+    with pytest.raises(ConfigError, match=message):
+        algorithm(_actor(0, BOX, policy=policy), config)
 
 
 class _Pull(PolicyLossAddOn):

@@ -1,7 +1,7 @@
 """Behaviour cloning: its two losses, its experts, and what it refuses."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -190,6 +190,14 @@ def test_without_an_expert_nothing_is_collected_and_steps_are_gradient_steps() -
     storage = ReferenceReplayStorage()
     with pytest.raises(ConfigError, match="BC has nobody to imitate"):
         learner.update(storage)
+
+
+@pytest.mark.parametrize("options", [{"update_every": 10}, {"deterministic_expert": False}])
+def test_options_of_an_expert_need_one(options: dict[str, Any]) -> None:
+    config = BCConfig(**options)
+    with pytest.raises(ConfigError, match=f"{next(iter(options))} is about an expert"):
+        BC(_actor(BOX), config)
+    BC(_actor(BOX), config, expert=_actor(BOX))
 
 
 def test_a_deterministic_expert_is_its_mode_and_another_samples() -> None:

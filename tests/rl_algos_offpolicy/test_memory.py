@@ -405,7 +405,7 @@ def test_noisy_networks_have_no_memory() -> None:
 
 def test_memory_and_storage_must_fit() -> None:
     recurrent = _dqn()
-    plain = DQN(_actor(CATEGORIES, policy="greedy", memory="none"))
+    plain = DQN(_actor(CATEGORIES, policy="greedy", memory="none", memory_size=None))
     with pytest.raises(ConfigError, match=r"set storage\.sequences"):
         recurrent.gradient_step(make_replay_batch(plain, seed=0))
     with pytest.raises(ConfigError, match="the actor has no memory"):

@@ -184,6 +184,13 @@ def test_ddpg_clips_returns() -> None:
     assert negative.target(batch).item() == 0.0
 
 
+def test_td3_clips_returns() -> None:
+    batch, nothing = _batch(torch.tensor([[0.5]])), torch.zeros(1, 1)
+    for is_positive_clipped, expected in ((False, 1.5), (True, 0.0)):
+        config = TD3Config(gamma=0.5, clip_return=1.5, clip_positive_returns=is_positive_clipped)
+        assert TD3(_twin_actor("deterministic"), config).target(batch, nothing).item() == expected
+
+
 def test_ddpg_decays_each_network_by_its_own_weight() -> None:
     config = DDPGConfig(policy_weight_decay=0.1, critic_weight_decay=0.2)
     groups = DDPG(_twin_actor("deterministic"), config).parameter_groups()
@@ -198,7 +205,7 @@ def test_sac_subtracts_what_the_action_costs_in_entropy() -> None:
     log_prob = -0.5 * math.log(2.0 * math.pi) - math.log(1.0 - A**2)
     value = min(2.0 + 2.0 * A, 4.0 - A) - 0.3 * log_prob
     noise = {"now": torch.zeros(1, 1), "next": torch.zeros(1, 1)}
-    assert algorithm.target(batch, noise["next"]).item() == pytest.approx(2.0 + 0.25 * value)
+    assert algorithm.target(batch, noise).item() == pytest.approx(2.0 + 0.25 * value)
 
     output = algorithm.loss(batch, noise)
     policy = 0.3 * log_prob - min(2.0 * A, -A)
@@ -237,7 +244,7 @@ def test_sac_sums_over_discrete_actions() -> None:
     batch = _batch(torch.tensor([1]))
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     value = 0.75 * 2.0 + 0.25 * -2.0 + 0.2 * entropy
-    assert algorithm.target(batch, torch.zeros(1, 2)).item() == pytest.approx(2.0 + 0.25 * value)
+    assert algorithm.target(batch, {}).item() == pytest.approx(2.0 + 0.25 * value)
     noise = algorithm.draw_update_noise(batch)
     output = algorithm.loss(batch, noise)
     # At observation 0 both actions are worth 0.

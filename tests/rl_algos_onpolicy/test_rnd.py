@@ -45,7 +45,10 @@ def _actor(
     space: Space = VECTOR, memory: MemoryKind = "none", *, intrinsic: bool = True
 ) -> OnPolicyActor:
     config = OnPolicyActorConfig(
-        hidden_sizes=(8,), recurrent_net=memory, recurrent_hidden_size=4, intrinsic_value=intrinsic
+        hidden_sizes=(8,),
+        recurrent_net=memory,
+        recurrent_hidden_size=None if memory == "none" else 4,
+        intrinsic_value=intrinsic,
     )
     return OnPolicyActor(space, spaces.Discrete(2), config)
 

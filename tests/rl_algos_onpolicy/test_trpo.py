@@ -73,7 +73,11 @@ def _trpo(
     seed: int = 0,
 ) -> TRPO:
     torch.manual_seed(seed)
-    options = OnPolicyActorConfig(hidden_sizes=(8,), recurrent_net=memory, recurrent_hidden_size=4)
+    options = OnPolicyActorConfig(
+        hidden_sizes=(8,),
+        recurrent_net=memory,
+        recurrent_hidden_size=None if memory == "none" else 4,
+    )
     return TRPO(OnPolicyActor(VECTOR, space, options), config)
 
 

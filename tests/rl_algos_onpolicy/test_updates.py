@@ -58,7 +58,7 @@ def _actor(envs: VecEnv, memory: MemoryKind = "none") -> OnPolicyActor:
     config = OnPolicyActorConfig(
         hidden_sizes=(8,),
         recurrent_net=memory,
-        recurrent_hidden_size=5,
+        recurrent_hidden_size=None if memory == "none" else 5,
         normalize_observations=True,
     )
     return OnPolicyActor(envs.single_observation_space, envs.single_action_space, config)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import Tensor
 
 from rl_core.errors import ConfigError
 from rl_core.nn.ensemble import EnsembleLinear, EnsembleMLP
@@ -65,3 +66,70 @@ def test_a_layer_of_each_member_maps_its_own_inputs(steps: tuple[int, ...]) -> N
     for member in range(3):
         expected = features[..., member, :, :] @ layer.weight[member].T + layer.bias[member]
         torch.testing.assert_close(mapped[..., member, :, :], expected)
+
+
+def test_some_members_answer_as_they_do_among_all() -> None:
+    ensemble = EnsembleMLP(4, 3, (5,), 2, layer_norm=True)
+    features = torch.randn(6, 3)
+    values = ensemble(features)
+    torch.testing.assert_close(ensemble(features, members=slice(0, 1)), values[:1])
+    chosen = torch.tensor([3, 1])
+    torch.testing.assert_close(ensemble(features, members=chosen), values[chosen])
+
+
+def _sizes_of_one_layer(ensemble: EnsembleMLP) -> tuple[Tensor, Tensor]:
+    """Make a hidden layer that copies (1, 3) and an output that adds up, for one member."""
+    ensemble.weights[0].data = torch.eye(2).unsqueeze(0)
+    ensemble.weights[1].data = torch.tensor([[[1.0, 10.0]]])
+    return torch.tensor([[1.0, 3.0]]), torch.tensor([[[0.1, 0.3]]])
+
+
+def test_dropout_by_hand() -> None:
+    ensemble = EnsembleMLP(1, 2, (2,), 1, dropout=0.2)
+    features, noise = _sizes_of_one_layer(ensemble)
+    assert ensemble.noise_size == 2
+    assert ensemble(features).item() == 31.0  # without noise nothing is dropped
+    # 0.1 < 0.2 drops the first number; the second grows by 1 / 0.8.
+    assert ensemble(features, noise).item() == pytest.approx(10.0 * 3.0 / 0.8)
+
+
+def test_normalised_layers_by_hand() -> None:
+    ensemble = EnsembleMLP(1, 2, (2,), 1, layer_norm=True, dropout=0.2)
+    features, noise = _sizes_of_one_layer(ensemble)
+    ensemble.norm_scales[0].data = torch.tensor([[[2.0, 3.0]]])
+    ensemble.norm_shifts[0].data = torch.tensor([[[5.0, 0.5]]])
+    # (1, 3) is (-1, 1) when normalised, (0, 3.75) too, whose first number was dropped before.
+    for drawn in (None, noise):
+        assert ensemble(features, drawn).item() == pytest.approx(3.0 + 10.0 * 3.5, abs=1e-3)
+
+
+def test_each_member_and_row_drops_by_numbers_of_its_own() -> None:
+    torch.manual_seed(0)
+    ensemble = EnsembleMLP(2, 3, (4, 5), 2, dropout=0.5)
+    features, noise = torch.randn(6, 7, 3), torch.rand(6, 7, 2, 9)
+    values = ensemble(features, noise)
+    assert values.shape == (2, 6, 7, 2)
+    torch.testing.assert_close(ensemble(features[3], noise[3]), values[:, 3])
+    for member in range(2):
+        some = torch.tensor([member])
+        alone = ensemble(features, noise[..., some, :], members=some)
+        torch.testing.assert_close(alone[0], values[member])
+    assert not torch.allclose(values, ensemble(features))
+
+
+def test_graphs_compute_what_is_computed_without() -> None:
+    ensemble = EnsembleMLP(3, 4, (5, 6), 2, layer_norm=True, dropout=0.3)
+    features, noise, chosen = torch.randn(7, 4), torch.rand(7, 2, 11), torch.tensor([2, 0])
+
+    def call(features: Tensor, noise: Tensor) -> Tensor:
+        values: Tensor = ensemble(features, noise, members=chosen)
+        return values
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(features, noise), call(features, noise))
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_probabilities_of_dropping_are_below_one(dropout: float) -> None:
+    with pytest.raises(ConfigError, match=r"dropout must be in \[0, 1\)"):
+        EnsembleMLP(2, 3, (4,), 1, dropout=dropout)

@@ -1,4 +1,7 @@
+from pathlib import Path
 from types import MappingProxyType
+
+import pytest
 
 from rl_core.testing.replay import LIVES, ReplayStorageSuite
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
@@ -31,3 +34,14 @@ class TestRecentPrioritizedReplayBuffer(ReplayStorageSuite):
     def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
         config = PrioritizedConfig()
         return ReplayBuffer(size, n_step=n_step, prioritized=config, recent=RecentConfig())
+
+
+class TestReplayBufferInFiles(ReplayStorageSuite):
+    """Saved, restored and sliced from files, like from memory."""
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.directory = str(tmp_path)
+
+    def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
+        return ReplayBuffer(size, n_step=n_step, mmap_dir=self.directory)

@@ -56,11 +56,12 @@ class Extractors:
                     raise ConfigError(
                         f"actor.{option} has no effect with {name}; leave one of them out"
                     )
-        if config.noisy and self:
-            raise ConfigError(
-                "actor.noisy is for the default networks, all of whose layers have noisy weights; "
-                "set it off"
-            )
+        for option in ("noisy", "critic_layer_norm", "critic_dropout"):
+            if getattr(config, option) and self:
+                raise ConfigError(
+                    f"actor.{option} is for the default networks, all of whose layers it concerns; "
+                    "set it off"
+                )
         if self.action_extractor is not None and isinstance(action_space, spaces.Discrete):
             raise ConfigError(
                 "action_extractor needs real actions (Box); critics evaluate all of "
@@ -134,6 +135,8 @@ class NetworkMaker:
             dueling=config.dueling,
             returns=config.returns,
             noisy_sigma=config.sigma,
+            layer_norm=config.critic_layer_norm,
+            dropout=config.critic_dropout,
         )
 
     def _composed_critics(self, action_size: int) -> ComposedCritics:

@@ -33,6 +33,9 @@ class OffPolicyActorConfig(CriticConfig):
             ``"greedy"`` has no network and takes the action of highest value (Discrete).
         hidden_sizes: widths of the policy's layers, and of the critics'.
         critic_hidden_sizes: widths of the critics' layers; None takes ``hidden_sizes``.
+        critic_layer_norm: normalise the critics' hidden layers, before their activation.
+        critic_dropout: probability with which an output of the critics' hidden layers is dropped
+            in updates, in [0, 1); for stochastic policies.
         activation: after each hidden layer.
         num_critics: how many action-value functions.
         dueling: value and advantages as streams of their own (Discrete).
@@ -49,6 +52,8 @@ class OffPolicyActorConfig(CriticConfig):
     policy: PolicyKind = "stochastic"
     hidden_sizes: tuple[int, ...] = (256, 256)
     critic_hidden_sizes: tuple[int, ...] | None = None
+    critic_layer_norm: bool = False
+    critic_dropout: float = 0.0
     activation: Activation = "relu"
     num_critics: int = 2
     dueling: bool = False
@@ -75,8 +80,18 @@ class OffPolicyActorConfig(CriticConfig):
                     f"{option}={getattr(self, option)!r} needs the policy 'greedy', got "
                     f"'{self.policy}'"
                 )
-        if self.noisy and self.is_recurrent:
-            raise ConfigError("noisy does not go with memory; set one of them off")
+        if not 0.0 <= self.critic_dropout < 1.0:
+            raise ConfigError(f"critic_dropout must be in [0, 1), got {self.critic_dropout}")
+        if self.critic_dropout and self.policy != "stochastic":
+            raise ConfigError(
+                f"critic_dropout={self.critic_dropout} needs the policy 'stochastic', got "
+                f"'{self.policy}'"
+            )
+        for option in ("noisy", "critic_layer_norm", "critic_dropout"):
+            if getattr(self, option) and self.is_recurrent:
+                raise ConfigError(f"{option} does not go with memory; set one of them off")
+        if self.noisy and self.critic_layer_norm:
+            raise ConfigError("noisy does not go with critic_layer_norm; set one of them off")
 
     @property
     def critic_widths(self) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
 
     Raises:
         ConfigError: when the loss does not fit the policy or its actions, the actor is recurrent,
-            or two experts are given.
+            two experts are given, or an option is about an expert and there is none.
     """
 
     def __init__(
@@ -124,6 +124,8 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             raise ConfigError(f"expert is given, and config.expert is '{named}'; leave one out")
         self._uses_expert_object = expert is not None
         given = named if expert is None else expert
+        if given is None:
+            _check_expert_options(self.config)
         self._expert = (
             None
             if given is None
@@ -240,6 +242,16 @@ def squared_distance(mode: Tensor, action: Tensor) -> Tensor:
         action: the expert's, shape `(N, d)`.
     """
     return (mode - action).square().mean(-1)
+
+
+def _check_expert_options(config: BCConfig) -> None:
+    defaults = BCConfig()
+    for option in ("deterministic_expert", "update_every"):
+        if getattr(config, option) != getattr(defaults, option):
+            raise ConfigError(
+                f"{option} is about an expert that acts, and there is none; set algorithm.expert, "
+                f"or leave {option} out"
+            )
 
 
 def _check_policy(actor: Actor, loss: CloningLoss) -> None:

@@ -9,7 +9,7 @@ from rl_algos_offpolicy.critics import joined
 from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Remembered, Seen
 from rl_core.nn.encoder import ObservationEncoder, feature_size
-from rl_core.nn.ensemble import EnsembleMLP
+from rl_core.nn.ensemble import EnsembleMLP, Members
 from rl_core.nn.mlp import Activation
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
 from rl_core.types import Observation
@@ -98,17 +98,26 @@ class ComposedCritics(nn.Module):
         """Numbers per environment in the states of all critics; 0 without memory."""
         return 0 if self.memory is None else self.num_critics * self.memory.state_size
 
-    def forward(self, observation: Seen, action: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        observation: Seen,
+        action: Tensor | None = None,
+        noise: Tensor | None = None,
+        members: Members = None,
+    ) -> Tensor:
         """Evaluate actions by their expected returns.
 
         Args:
             observation: with any batch axes.
             action: shape `(*batch, A)`; None where all actions are evaluated.
+            noise: None; see `outputs`.
+            members: which critics answer, C of them below; None asks all. All are computed.
 
         Returns:
             Shape `(C, *batch)`, or `(C, *batch, n)` for all n actions.
         """
-        return self.expected(self.outputs(observation, action))
+        values = self.expected(self.outputs(observation, action, noise))
+        return values if members is None else values[members]
 
     def outputs(
         self, observation: Seen, action: Tensor | None = None, noise: Tensor | None = None
@@ -118,7 +127,7 @@ class ComposedCritics(nn.Module):
         Args:
             observation: with any batch axes.
             action: shape `(*batch, A)`; None where all actions are evaluated.
-            noise: None; these critics have no noisy layers.
+            noise: None; these critics have neither noisy layers nor dropout.
 
         Returns:
             As `forward`, with one more axis at the end where returns have a distribution.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Seen
 from rl_core.nn.encoder import ObservationEncoder, feature_size
-from rl_core.nn.ensemble import EnsembleMLP
+from rl_core.nn.ensemble import EnsembleMLP, Members
 from rl_core.nn.mlp import Activation
 from rl_core.nn.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_core.types import Observation
@@ -31,9 +31,11 @@ class Critics(nn.Module):
             https://arxiv.org/abs/1511.06581, Eq. 9); each has its own layers.
         returns: what is answered for each discrete action; None for its expected return.
         noisy_sigma: σ₀ of noisy layers; None for plain ones.
+        layer_norm: normalise hidden layers; not with noisy ones.
+        dropout: of hidden layers' outputs; not with noisy ones.
 
     Attributes:
-        noise_size: K, how many numbers make one critic's weights noisy; 0 without noisy layers.
+        noise_size: K, how many numbers one critic's noisy weights or dropout take; 0 without.
     """
 
     is_recurrent = False
@@ -50,6 +52,8 @@ class Critics(nn.Module):
         dueling: bool = False,
         returns: ReturnDistribution | None = None,
         noisy_sigma: float | None = None,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -62,13 +66,16 @@ class Critics(nn.Module):
         def network(out_features: int) -> EnsembleMLP | NoisyEnsembleMLP:
             sizes = num_critics, width, hidden_sizes, out_features
             if noisy_sigma is None:
-                return EnsembleMLP(*sizes, activation=activation)
+                return EnsembleMLP(
+                    *sizes, activation=activation, layer_norm=layer_norm, dropout=dropout
+                )
             return NoisyEnsembleMLP(*sizes, activation=activation, initial_sigma=noisy_sigma)
 
         self.values = network(num_actions * num_outputs)
         self.baseline = network(num_outputs) if dueling else None
-        parts = (self.values, self.baseline)
-        self._noise_sizes = [n.noise_size for n in parts if isinstance(n, NoisyEnsembleMLP)]
+        self._noise_sizes = [
+            part.noise_size for part in (self.values, self.baseline) if part is not None
+        ]
         self.noise_size = sum(self._noise_sizes)
 
     def forward(
@@ -76,6 +83,7 @@ class Critics(nn.Module):
         observation: Seen,
         action: Tensor | None = None,
         noise: Tensor | None = None,
+        members: Members = None,
     ) -> Tensor:
         """Evaluate actions by their expected returns.
 
@@ -83,17 +91,19 @@ class Critics(nn.Module):
             observation: with any batch axes.
             action: shape `(*batch, A)`; None where all actions are evaluated.
             noise: see `outputs`.
+            members: see `outputs`.
 
         Returns:
             Shape `(C, *batch)`, or `(C, *batch, n)` for all n actions.
         """
-        return self.expected(self.outputs(observation, action, noise))
+        return self.expected(self.outputs(observation, action, noise, members))
 
     def outputs(
         self,
         observation: Seen,
         action: Tensor | None = None,
         noise: Tensor | None = None,
+        members: Members = None,
     ) -> Tensor:
         """Answer what is learned: expected returns, or the numbers of their distributions.
 
@@ -101,7 +111,10 @@ class Critics(nn.Module):
             observation: with any batch axes.
             action: shape `(*batch, A)`; None where all actions are evaluated.
             noise: of noisy layers, shape `(C, K)`, or `(*batch, C, K)` for weights of each row's
-                own; None takes the mean weights.
+                own; None takes the mean weights. Of dropout, shape `(*batch, C, K)`; None drops
+                nothing.
+            members: which critics answer, C of them where the shapes say C; None asks all. Not
+                for noisy layers.
 
         Returns:
             As `forward`, with one more axis at the end where returns have a distribution.
@@ -111,8 +124,9 @@ class Critics(nn.Module):
             assert action is not None
             features = torch.cat([features, action], -1)
         own, common = self._inputs(features, noise)
-        baseline = None if self.baseline is None else self.baseline(*common)
-        values = joined(self.values(*own), baseline, self.returns)
+        some = {} if members is None else {"members": members}
+        baseline = None if self.baseline is None else self.baseline(*common, **some)
+        values = joined(self.values(*own, **some), baseline, self.returns)
         return values.squeeze(-1) if self._is_scalar else values
 
     def expected(self, outputs: Tensor) -> Tensor:
@@ -120,9 +134,11 @@ class Critics(nn.Module):
         return outputs if self.returns is None else self.returns.expected(outputs)
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw the noise of noisy layers, shape `(*batch_shape, C, K)`."""
+        """Draw the noise of noisy layers, or of dropout, shape `(*batch_shape, C, K)`."""
         shape = (*batch_shape, self.values.num_members, self.noise_size)
-        return draw_weight_noise(shape, generator)
+        if isinstance(self.values, NoisyEnsembleMLP):
+            return draw_weight_noise(shape, generator)
+        return torch.rand(shape, generator=generator, device=generator.device)
 
     def _inputs(
         self, features: Tensor, noise: Tensor | None

@@ -3,7 +3,7 @@ r"""Deep deterministic policy gradient.
 Source: Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971, Algorithm 1.
 
 (1) $y = r + \gamma\,(1 - d)\,\min_i Q_{\theta'_i}(s', \pi_{\phi'}(s'))$, kept between
-    $-c$ and $c$ (or 0) when returns are clipped
+    $-c$ and $c$ (or 0) with ``clip_return`` c
 
 (2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
 
@@ -28,11 +28,10 @@ from rl_algos_offpolicy.losses import (
     weighted_mean,
 )
 from rl_algos_offpolicy.memory import constant, current, following
-from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
-from rl_core.parameters import call_frozen
 from rl_core.ranges import check_ranges
 
 
@@ -43,24 +42,17 @@ class DDPGConfig(DeterministicConfig):
     Attributes:
         policy_weight_decay: L2 penalty on the policy.
         critic_weight_decay: L2 penalty on the critics.
-        clip_return: c of Eq. (1); None clips nothing.
-        clip_positive_returns: the upper bound is 0, for tasks without positive rewards.
     """
 
     policy_weight_decay: float = 0.0
     critic_weight_decay: float = 0.0
-    clip_return: Scheduled | None = None
-    clip_positive_returns: bool = False
 
     def __post_init__(self) -> None:
         DeterministicConfig.__post_init__(self)
         check_ranges(
             self,
-            positive=("clip_return",),
             not_negative=("policy_weight_decay", "critic_weight_decay"),
         )
-        if self.clip_positive_returns and self.clip_return is None:
-            raise ConfigError("clip_positive_returns needs clip_return, the bound below")
         if self.optimizer.weight_decay:
             raise ConfigError(
                 "give policy_weight_decay and critic_weight_decay instead of optimizer.weight_decay"
@@ -97,7 +89,7 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
         values = self.actor.q_values(seen, batch.action, {})
         critic_term = squared_error_loss(values, target, batch)
         distribution = self.policy(current(self.policy, batch))
-        value = call_frozen(self.actor.critics, constant(seen), distribution.mode())[0]
+        value = self.climbed(constant(seen), distribution)
         policy_term = -weighted_mean(value, batch)
         metrics = {
             "loss/critic": critic_term,
@@ -114,12 +106,6 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
     @torch.no_grad()
     def target(self, batch: ReplayBatch) -> Tensor:
         """Eq. (1), shape `(N,)`."""
-        hyper = self.hyper
         action = self.target_policy(following(self.target_policy, batch)).mode()
         next_value = self.target_critics(following(self.target_critics, batch), action).amin(0)
-        target = bootstrapped_target(batch, next_value, hyper)
-        if self.config.clip_return is None:
-            return target
-        bound = hyper["clip_return"]
-        highest = torch.zeros_like(bound) if self.config.clip_positive_returns else bound
-        return target.clamp(-bound, highest)
+        return self.clipped(bootstrapped_target(batch, next_value, self.hyper))

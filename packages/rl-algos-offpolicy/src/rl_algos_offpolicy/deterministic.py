@@ -16,14 +16,23 @@ from rl_algos_offpolicy.exploration import (
     OrnsteinUhlenbeck,
     draw_exploration_noise,
 )
+from rl_algos_offpolicy.memory import Seen
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import Algorithm, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.gradients import ParameterGroup, TargetNetwork
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.nn.distributions import Distribution
+from rl_core.parameters import call_frozen
+from rl_core.ranges import check_choice, check_owners, check_ranges
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, State, StateDict
+
+_OWNERS = {
+    "ou_theta": ("exploration_noise", ("ou",)),
+    "ou_dt": ("exploration_noise", ("ou",)),
+}
+"""Which option with which value each other option belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +45,10 @@ class DeterministicConfig(OffPolicyConfig):
         tau: how far the target networks move.
         exploration_noise: on actions in [-1, 1] while collecting.
         exploration_std: its standard deviation.
-        ou_theta: rate at which an Ornstein-Uhlenbeck process is pulled back.
-        ou_dt: time between two of its steps.
+        ou_theta: rate at which an Ornstein-Uhlenbeck process is pulled back; None takes 0.15.
+        ou_dt: time between two of its steps; None takes 0.01.
+        clip_return: bound of what the critics learn; None clips nothing.
+        clip_positive_returns: the upper bound is 0, for tasks without positive rewards.
     """
 
     policy_learning_rate: Scheduled = 1e-3
@@ -45,8 +56,10 @@ class DeterministicConfig(OffPolicyConfig):
     tau: Scheduled = 0.005
     exploration_noise: ExplorationNoise = "gaussian"
     exploration_std: Scheduled = 0.1
-    ou_theta: float = 0.15
-    ou_dt: float = 0.01
+    ou_theta: float | None = None
+    ou_dt: float | None = None
+    clip_return: Scheduled | None = None
+    clip_positive_returns: bool = False
     start_steps: int = 1000
 
     def __post_init__(self) -> None:
@@ -55,9 +68,12 @@ class DeterministicConfig(OffPolicyConfig):
         check_ranges(
             self,
             unit=("tau",),
-            positive=("ou_theta", "ou_dt"),
+            positive=("ou_theta", "ou_dt", "clip_return"),
             not_negative=("policy_learning_rate", "critic_learning_rate", "exploration_std"),
         )
+        check_owners(self, _OWNERS)
+        if self.clip_positive_returns and self.clip_return is None:
+            raise ConfigError("clip_positive_returns needs clip_return, the bound below")
 
 
 ConfigT = TypeVar("ConfigT", bound=DeterministicConfig)
@@ -72,7 +88,7 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         add_ons: extra terms for the policy loss.
 
     Raises:
-        ConfigError: when the policy is not deterministic.
+        ConfigError: when the policy is not deterministic, or an option has no effect.
     """
 
     actor: OffPolicyActor
@@ -85,11 +101,15 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
                 f"{type(self).__name__} needs an OffPolicyActor with a deterministic policy; set "
                 "actor.policy to 'deterministic'"
             )
+        check_owners(
+            self.config,
+            {"exploration_std": ("exploration_noise", ("gaussian", "ou", "uniform"))},
+        )
         assert actor.policy is not None
         self.policy = actor.policy
         self.target_policy = copy.deepcopy(actor.policy)
         self.target_critics = copy.deepcopy(actor.critics)
-        self._process = OrnsteinUhlenbeck(self.config.ou_theta, self.config.ou_dt)
+        self._process = OrnsteinUhlenbeck(self.config.ou_theta or 0.15, self.config.ou_dt or 0.01)
         return {"target_policy": self.target_policy, "target_critics": self.target_critics}
 
     @cached_property
@@ -136,6 +156,25 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
             TargetNetwork(module="target_policy", source="actor.policy", tau="tau", every=every),
             TargetNetwork(module="target_critics", source="actor.critics", tau="tau", every=every),
         )
+
+    def clipped(self, returns: Tensor) -> Tensor:
+        """Keep what the critics learn within the bounds, where there are any."""
+        if self.config.clip_return is None:
+            return returns
+        bound = self.hyper["clip_return"]
+        highest = torch.zeros_like(bound) if self.config.clip_positive_returns else bound
+        return returns.clamp(-bound, highest)
+
+    def climbed(self, seen: Seen, distribution: Distribution) -> Tensor:
+        """Return what the first critic, a constant, thinks of the policy's actions, `(N,)`.
+
+        Args:
+            seen: what critics are given of the batch.
+            distribution: the policy's.
+        """
+        action, first = distribution.mode(), slice(0, 1)
+        value: Tensor = call_frozen(self.actor.critics, seen, action, None, first)[0]
+        return value
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw the noise of exploration, or its increments."""

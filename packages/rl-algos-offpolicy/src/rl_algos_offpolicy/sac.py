@@ -19,15 +19,20 @@ Source: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; discrete actions
 
 With discrete actions the expectations over a and a' in (1), (3) and (4) are sums over all actions.
 
+REDQ (Chen et al. 2021, https://arxiv.org/abs/2101.05982, Algorithm 1) takes in (1) the least of a
+few of many critics, drawn anew for each step, and in (3), by which it steps once per update, the
+mean of all. DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2) has two
+critics, which drop out and normalise their hidden layers in (1), (2) and (3).
+
 Deviations from the paper: (4) is the loss in log α that implementations use, whose gradient differs
 by the factor α; y discounts several rewards when the storage gathers several steps.
 """
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import torch
 from gymnasium import spaces
@@ -35,6 +40,7 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_algos_offpolicy.critics import Critics, of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import (
     absolute_error,
@@ -49,13 +55,25 @@ from rl_algos_offpolicy.memory import (
     current_and_following,
     following,
 )
+from rl_algos_offpolicy.temperature import Temperature, default_target_entropy
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.parameters import call_frozen
-from rl_core.ranges import check_ranges
+from rl_core.ranges import check_choice, check_owners, check_ranges
+
+_SMOOTHNESS_STD = 0.05
+
+PolicyValue = Literal["least", "mean"]
+"""Which value of several critics the policy climbs."""
+
+_OWNERS = {
+    "target_entropy": ("learn_temperature", (True,)),
+    "temperature_learning_rate": ("learn_temperature", (True,)),
+}
+"""Which option with which value each other option belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +92,10 @@ class SACConfig(OffPolicyConfig):
         temporal_smoothness: λ_T of Eq. (5).
         spatial_smoothness: λ_S of Eq. (5).
         smoothness_std: σ of Eq. (5), in units of the observation.
+        num_target_critics: how many critics, drawn anew for each step, the least is taken of in
+            Eq. (1); None takes all.
+        policy_value: ``"least"`` is Eq. (3); ``"mean"`` takes the mean over the critics instead.
+        policy_delay: steps of the critics per step of policy and temperature.
     """
 
     policy_learning_rate: Scheduled = 3e-4
@@ -85,11 +107,15 @@ class SACConfig(OffPolicyConfig):
     target_entropy: float | None = None
     temporal_smoothness: Scheduled = 0.0
     spatial_smoothness: Scheduled = 0.0
-    smoothness_std: Scheduled = 0.05
+    smoothness_std: Scheduled = _SMOOTHNESS_STD
+    num_target_critics: int | None = None
+    policy_value: PolicyValue = "least"
+    policy_delay: int = 1
     start_steps: int = 1000
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
+        check_choice(self, "policy_value", get_args(PolicyValue))
         check_ranges(
             self,
             unit=("tau",),
@@ -102,24 +128,8 @@ class SACConfig(OffPolicyConfig):
                 "spatial_smoothness",
                 "smoothness_std",
             ),
+            counts=("num_target_critics", "policy_delay"),
         )
-
-
-class Temperature(nn.Module):
-    """α, kept above zero by its logarithm.
-
-    Args:
-        initial: where it starts.
-        is_learned: whether it moves.
-    """
-
-    def __init__(self, initial: float, is_learned: bool) -> None:
-        super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(initial)), requires_grad=is_learned)
-
-    def forward(self) -> Tensor:
-        """Return α, 0-dim, as a constant."""
-        return self.log.detach().exp()
 
 
 class SAC(Algorithm[SACConfig, ReplayBatch]):
@@ -131,8 +141,8 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         add_ons: extra terms for the policy loss.
 
     Raises:
-        ConfigError: when the policy is not stochastic, or smoothness is asked of actions or
-            observations that have no distances.
+        ConfigError: when the policy is not stochastic, smoothness is asked of actions or
+            observations that have no distances, or an option has no effect.
     """
 
     actor: OffPolicyActor
@@ -151,7 +161,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         self.temperature = Temperature(config.initial_temperature, config.learn_temperature)
         self.temperature.to(self.device)
         self._target_entropy = (
-            _default_target_entropy(self.actor)
+            default_target_entropy(self.actor)
             if config.target_entropy is None
             else config.target_entropy
         )
@@ -180,6 +190,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
                 learning_rate=f"{name}_learning_rate",
                 max_grad_norm=bound,
                 optimizer=self.config.optimizer,
+                every=1 if name == "critic" else self.config.policy_delay,
             )
             for name, modules in names.items()
         )
@@ -189,73 +200,108 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return (TargetNetwork(module="target_critics", source="actor.critics", tau="tau"),)
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
-        """Draw for the actions now and next, and for the observations nearby."""
-        shape = batch.mask.shape
-        noise = {
-            name: self.actor.draw_noise(tuple(shape), self.generator) for name in ("now", "next")
-        }
+        """Draw for the actions now and next, the observations nearby, and the critics' parts."""
+        shape, generator = tuple(batch.mask.shape), self.generator
+        noise = {name: self.actor.draw_noise(shape, generator) for name in ("now", "next")}
         if self._is_smoothed:
             assert isinstance(batch.observation, Tensor)
             noise["nearby"] = torch.randn(
-                batch.observation.shape, generator=self.generator, device=self.device
+                batch.observation.shape, generator=generator, device=self.device
             )
+        if self.config.num_target_critics is not None:
+            drawn = torch.randperm(
+                self.actor.config.num_critics, generator=generator, device=self.device
+            )
+            noise["chosen"] = drawn[: self.config.num_target_critics]
+        if self.actor.config.critic_dropout:
+            assert isinstance(self.actor.critics, Critics)
+            for name in ("dropout/values", "dropout/target", "dropout/policy"):
+                noise[name] = self.actor.critics.draw_noise(shape, generator)
         return noise
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
-        """Eq. (2) for the critics, (3) and (5) for the policy, (4) for the temperature."""
+        """Eq. (2) for the critics and, when due, (3) and (5) for the policy, (4) for α."""
         acting, after = current_and_following(self.policy, batch)
-        target = self.target(batch, noise["next"], after)
+        target = self.target(batch, noise, after)
         seen = current(self.actor.critics, batch)
-        values = self.actor.q_values(seen, batch.action, {})
-        critic_term = squared_error_loss(values, target, batch)
-
-        distribution: Distribution = self.policy(acting)
-        policy_term, log_prob = self.policy_terms(batch, constant(seen), distribution, noise["now"])
-        mean_log_prob = masked_mean(log_prob.detach(), batch.mask)
+        values = self.values(seen, batch.action, noise.get("dropout/values"))
+        total = critic_term = squared_error_loss(values, target, batch)
         metrics = {
             "loss/critic": critic_term,
-            "loss/policy": policy_term,
             "value/mean": masked_mean(values.mean(0), batch.mask),
-            "policy/entropy": -mean_log_prob,
             "policy/temperature": self.temperature(),
         }
+        if self.is_due("policy"):
+            term, more = self.policy_loss(batch, acting, constant(seen), noise)
+            total, metrics = total + term, {**metrics, **more}
+        return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})
+
+    def values(self, seen: Seen, action: Tensor, dropout: Tensor | None) -> Tensor:
+        """Return what every critic thinks of the actions that were taken, `(C, N)`."""
+        values: Tensor
+        if not self.actor.is_discrete:
+            values = self.actor.critics(seen, action, dropout)
+            return values
+        values = self.actor.critics(seen, None, dropout)
+        return of_action(values, action)
+
+    @torch.no_grad()
+    def target(self, batch: ReplayBatch, noise: Noise, after: Seen | None = None) -> Tensor:
+        """Eq. (1), shape `(N,)`.
+
+        Args:
+            batch: transitions.
+            noise: see `draw_update_noise`.
+            after: what the policy is given of what follows; None finds it out.
+        """
+        alpha, critics = self.temperature(), self.target_critics
+        chosen, dropout = noise.get("chosen"), noise.get("dropout/target")
+        if chosen is not None and dropout is not None:
+            dropout = dropout.index_select(-2, chosen)
+        after = following(self.policy, batch) if after is None else after
+        distribution: Distribution = self.policy(after)
+        seen = following(critics, batch)
+        if self.actor.is_discrete:
+            probabilities, log_prob = _all_actions(distribution)
+            values = critics(seen, None, dropout, chosen).amin(0)
+            next_value = (probabilities * (values - alpha * log_prob)).sum(-1)
+        else:
+            action, log_prob = distribution.sample_with_log_prob(noise["next"])
+            values = critics(seen, action, dropout, chosen).amin(0)
+            next_value = values - alpha * log_prob
+        return bootstrapped_target(batch, next_value, self.hyper)
+
+    def policy_loss(
+        self, batch: ReplayBatch, acting: Seen, seen: Seen, noise: Noise
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Eq. (3), (4) and (5) and the add-ons' terms, 0-dim, and the metrics of each.
+
+        Args:
+            batch: what is learned from.
+            acting: what the policy is given of it.
+            seen: what the critics are given of it, as a constant.
+            noise: see `draw_update_noise`.
+        """
+        distribution: Distribution = self.policy(acting)
+        term, log_prob = self.policy_terms(batch, seen, distribution, noise)
+        metrics = {
+            "loss/policy": term,
+            "policy/entropy": -masked_mean(log_prob.detach(), batch.mask),
+        }
         added, more = self.add_on_terms(batch, distribution, metrics)
-        total = critic_term + policy_term + added
+        total = term + added
         if self._is_smoothed:
             smoothness = self.smoothness(batch, distribution.mode(), noise["nearby"])
             metrics["loss/smoothness"] = smoothness
             total = total + smoothness
         if self.config.learn_temperature:
-            temperature_term = -self.temperature.log * (mean_log_prob + self._target_entropy)
-            metrics["loss/temperature"] = temperature_term
+            excess = masked_mean(log_prob.detach() + self._target_entropy, batch.mask)
+            metrics["loss/temperature"] = temperature_term = -self.temperature.log * excess
             total = total + temperature_term
-        return LossOutput(
-            total, {**metrics, **more}, {"td_error": absolute_error(values.detach(), target)}
-        )
-
-    @torch.no_grad()
-    def target(self, batch: ReplayBatch, noise: Tensor, after: Seen | None = None) -> Tensor:
-        """Eq. (1), shape `(N,)`.
-
-        Args:
-            batch: transitions.
-            noise: shape `(N, ...)`, to sample actions by.
-            after: what the policy is given of what follows; None finds it out.
-        """
-        alpha = self.temperature()
-        distribution = self.policy(following(self.policy, batch) if after is None else after)
-        if self.actor.is_discrete:
-            probabilities, log_prob = _all_actions(distribution)
-            values = self.target_critics(following(self.target_critics, batch)).amin(0)
-            next_value = (probabilities * (values - alpha * log_prob)).sum(-1)
-        else:
-            action, log_prob = distribution.sample_with_log_prob(noise)
-            values = self.target_critics(following(self.target_critics, batch), action).amin(0)
-            next_value = values - alpha * log_prob
-        return bootstrapped_target(batch, next_value, self.hyper)
+        return total, {**metrics, **more}
 
     def policy_terms(
-        self, batch: ReplayBatch, seen: Seen, distribution: Distribution, noise: Tensor
+        self, batch: ReplayBatch, seen: Seen, distribution: Distribution, noise: Noise
     ) -> tuple[Tensor, Tensor]:
         """Eq. (3), 0-dim, and the log-probabilities or minus the entropies, shape `(N,)`.
 
@@ -263,17 +309,21 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             batch: whose weights and mask are used.
             seen: what the critics are given of it, as a constant.
             distribution: over actions.
-            noise: shape `(N, ...)`, to sample by.
+            noise: see `draw_update_noise`.
         """
-        alpha = self.temperature()
+        alpha, critics = self.temperature(), self.actor.critics
+        dropout = noise.get("dropout/policy")
         if self.actor.is_discrete:
             probabilities, log_prob = _all_actions(distribution)
-            values = call_frozen(self.actor.critics, seen).amin(0)
+            values = self._climbed(call_frozen(critics, seen, None, dropout))
             objective = (probabilities * (alpha * log_prob - values)).sum(-1)
             return weighted_mean(objective, batch), (probabilities * log_prob).sum(-1)
-        action, log_prob = distribution.sample_with_log_prob(noise)
-        values = call_frozen(self.actor.critics, seen, action).amin(0)
+        action, log_prob = distribution.sample_with_log_prob(noise["now"])
+        values = self._climbed(call_frozen(critics, seen, action, dropout))
         return weighted_mean(alpha * log_prob - values, batch), log_prob
+
+    def _climbed(self, values: Tensor) -> Tensor:
+        return values.amin(0) if self.config.policy_value == "least" else values.mean(0)
 
     def smoothness(self, batch: ReplayBatch, here: Tensor, noise: Tensor) -> Tensor:
         """Eq. (5), 0-dim; each action is compared with that of its own successor and neighbour."""
@@ -291,10 +341,22 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
 
     def _check_policy(self) -> None:
         actor, config = self.actor, self.config
+        check_owners(config, _OWNERS)
+        if config.smoothness_std != _SMOOTHNESS_STD and config.spatial_smoothness == 0.0:
+            raise ConfigError(
+                "smoothness_std has no effect without spatial_smoothness; set that too, or leave "
+                "smoothness_std out"
+            )
         if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
             raise ConfigError(
                 "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to "
                 "'stochastic'"
+            )
+        num_critics, chosen = actor.config.num_critics, config.num_target_critics
+        if chosen is not None and chosen > num_critics:
+            raise ConfigError(
+                f"num_target_critics={chosen} must be at most actor.num_critics, which is "
+                f"{num_critics}"
             )
         if actor.is_recurrent and self._is_smoothed:
             raise ConfigError(
@@ -307,12 +369,6 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
                 "temporal_smoothness and spatial_smoothness compare real actions at observations "
                 "nearby; leave them at 0 for discrete actions and for observations that are no Box"
             )
-
-
-def _default_target_entropy(actor: OffPolicyActor) -> float:
-    if actor.is_discrete:
-        return 0.89 * math.log(actor.num_actions)
-    return -float(actor.action_spec.shape[0])
 
 
 def _all_actions(distribution: Distribution) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@ r"""Twin delayed deep deterministic policy gradient.
 Source: Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, Algorithm 1.
 
 (1) $y = r + \gamma\,(1 - d)\,\min_i Q_{\theta'_i}(s', \tilde a)$ with
-    $\tilde a = \pi_{\phi'}(s') + \mathrm{clip}(N(0, \tilde\sigma), -c, c)$
+    $\tilde a = \pi_{\phi'}(s') + \mathrm{clip}(N(0, \tilde\sigma), -c, c)$, kept between
+    ``-clip_return`` and ``clip_return`` (or 0) where that is set
 
 (2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
 
@@ -31,7 +32,6 @@ from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.gradients import LossOutput, Noise
-from rl_core.parameters import call_frozen
 from rl_core.ranges import check_ranges
 
 
@@ -95,7 +95,7 @@ class TD3(DeterministicAlgorithm[TD3Config]):
         }
         if self.is_due("policy"):
             distribution = self.policy(current(self.policy, batch))
-            value = call_frozen(self.actor.critics, constant(seen), distribution.mode())[0]
+            value = self.climbed(constant(seen), distribution)
             policy_term = -weighted_mean(value, batch)
             metrics["loss/policy"] = policy_term
             added, more = self.add_on_terms(batch, distribution, metrics)
@@ -113,4 +113,4 @@ class TD3(DeterministicAlgorithm[TD3Config]):
             self.target_policy(following(self.target_policy, batch)).mode() + smoothing
         ).clamp(-1.0, 1.0)
         next_value = self.target_critics(following(self.target_critics, batch), action).amin(0)
-        return bootstrapped_target(batch, next_value, hyper)
+        return self.clipped(bootstrapped_target(batch, next_value, hyper))

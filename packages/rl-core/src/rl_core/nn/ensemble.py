@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
 from rl_core.nn.mlp import Activation, activation_function
+
+Members: TypeAlias = slice | Tensor | None
+"""Some members of an ensemble: a range, their numbers `(M,)`, or all."""
 
 
 class EnsembleLinear(nn.Module):
@@ -51,9 +55,17 @@ class EnsembleMLP(nn.Module):
         out_features: width of the final layer, which has no activation; None leaves it out.
         activation: name of the activation.
         out_gain: gain of the final layers' orthogonal initialisation; hidden layers take √2.
+        layer_norm: normalise each hidden layer before its activation (Ba et al. 2016,
+            https://arxiv.org/abs/1607.06450).
+        dropout: probability with which an output of a hidden layer is 0, before it is normalised;
+            what is left grows in proportion.
+
+    Attributes:
+        noise_size: K, how many numbers decide what one member drops of a row; 0 without dropout.
 
     Raises:
-        ConfigError: for an unknown activation, or a number or width below 1.
+        ConfigError: for an unknown activation, a number or width below 1, or a probability that
+            is not in [0, 1).
     """
 
     def __init__(
@@ -65,6 +77,8 @@ class EnsembleMLP(nn.Module):
         *,
         activation: Activation = "relu",
         out_gain: float = 1.0,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         is_open = out_features is None
@@ -74,6 +88,8 @@ class EnsembleMLP(nn.Module):
                 f"an ensemble needs at least one member and widths of at least 1, got "
                 f"{num_members} members of widths {widths}"
             )
+        if not 0.0 <= dropout < 1.0:
+            raise ConfigError(f"dropout must be in [0, 1), got {dropout}")
         self.num_members = num_members
         self.out_features = widths[-1]
         self._num_activated = len(hidden_sizes)
@@ -86,41 +102,100 @@ class EnsembleMLP(nn.Module):
         self.biases = nn.ParameterList(
             nn.Parameter(torch.zeros(num_members, 1, width)) for width in widths[1:]
         )
+        normalized = hidden_sizes if layer_norm else ()
+        self.norm_scales = nn.ParameterList(
+            nn.Parameter(torch.ones(num_members, 1, width)) for width in normalized
+        )
+        self.norm_shifts = nn.ParameterList(
+            nn.Parameter(torch.zeros(num_members, 1, width)) for width in normalized
+        )
+        self._dropout = dropout
+        self._drops = list(hidden_sizes) if dropout else []
+        self.noise_size = sum(self._drops)
 
-    def forward(self, features: Tensor, *, is_per_member: bool = False) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        noise: Tensor | None = None,
+        *,
+        is_per_member: bool = False,
+        members: Members = None,
+    ) -> Tensor:
         """Map inputs `(*batch, in_features)` to `(E, *batch, out_features)`.
 
         Args:
             features: the same for all members.
+            noise: what decides by uniform numbers in [0, 1) what is dropped, `(*batch, E, K)`;
+                None drops nothing.
             is_per_member: ``features`` are each member's own, `(E, *batch, in_features)`.
+            members: which ones are computed, E of them where the shapes say E; None computes all.
         """
+        layers = [
+            list(parameters) if members is None else [p[members] for p in parameters]
+            for parameters in (self.weights, self.biases, self.norm_scales, self.norm_shifts)
+        ]
+        num_members = len(layers[0][0]) if layers[0] else self.num_members
         width = features.shape[-1]
         if is_per_member:
             batch = features.shape[1:-1]
-            x = features.reshape(self.num_members, -1, width)
+            x = features.reshape(num_members, -1, width)
         else:
             batch = features.shape[:-1]
-            x = features.reshape(1, -1, width).expand(self.num_members, -1, -1)
+            x = features.reshape(1, -1, width).expand(num_members, -1, -1)
+        kept = self._kept(noise, num_members)
         if torch.compiler.is_compiling() and x.device.type == "cpu":
             # A graph has no calls to save, and fuses what belongs to one member.
-            y = torch.stack([self._member(number, own) for number, own in enumerate(x)])
+            y = torch.stack(
+                [
+                    self._member(
+                        own, [[p[n] for p in each] for each in layers], [k[n] for k in kept]
+                    )
+                    for n, own in enumerate(x)
+                ]
+            )
         else:
-            y = self._all_members(x)
-        return y.view(self.num_members, *batch, self.out_features)
+            y = self._all_members(x, layers, kept)
+        return y.view(num_members, *batch, self.out_features)
 
-    def _all_members(self, x: Tensor) -> Tensor:
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+    def _all_members(self, x: Tensor, layers: list[list[Tensor]], kept: Sequence[Tensor]) -> Tensor:
+        weights, biases, scales, shifts = layers
+        for k, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             x = torch.baddbmm(bias, x, weight.mT)
             if k < self._num_activated:
-                x = self._activate(x)
+                x = self._hidden(k, x, scales, shifts, kept)
         return x
 
-    def _member(self, number: int, x: Tensor) -> Tensor:
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = F.linear(x, weight[number], bias[number, 0])
+    def _member(self, x: Tensor, layers: list[list[Tensor]], kept: Sequence[Tensor]) -> Tensor:
+        weights, biases, scales, shifts = layers
+        for k, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            x = F.linear(x, weight, bias[0])
             if k < self._num_activated:
-                x = self._activate(x)
+                x = self._hidden(k, x, scales, shifts, kept)
         return x
+
+    def _hidden(
+        self,
+        k: int,
+        x: Tensor,
+        scales: list[Tensor],
+        shifts: list[Tensor],
+        kept: Sequence[Tensor],
+    ) -> Tensor:
+        """Drop, normalise and activate the outputs of hidden layer k."""
+        if kept:
+            x = x * kept[k]
+        if scales:
+            x = torch.addcmul(shifts[k], F.layer_norm(x, x.shape[-1:]), scales[k])
+        activated: Tensor = self._activate(x)
+        return activated
+
+    def _kept(self, noise: Tensor | None, num_members: int) -> tuple[Tensor, ...]:
+        """Return what hidden layers' outputs are multiplied by, each `(E, N, width)`."""
+        if noise is None or not self._drops:
+            return ()
+        by_member = noise.reshape(-1, num_members, self.noise_size).transpose(0, 1)
+        kept = (by_member >= self._dropout) / (1.0 - self._dropout)
+        return torch.split(kept, self._drops, -1)
 
 
 def _orthogonal_weights(num_members: int, rows: int, columns: int, gain: float) -> nn.Parameter:
