@@ -137,6 +137,19 @@ def test_stop_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+def test_evaluations_come_every_so_many_updates_with_their_episodes() -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Counting(Callback):
+        def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> None:
+            seen.append((trainer.updates, result.num_episodes))
+
+    result = _trainer(Counting(), test_every=2).train(total_updates=5)
+    assert seen == [(2, 2), (4, 2)]
+    assert result.evaluation is not None
+    assert result.evaluation.num_episodes == 2
+
+
 def test_the_weights_of_the_best_evaluation_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Whole updates: collected in scripted environments, cut into minibatches, learned from."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import SupportsFloat
@@ -189,6 +190,40 @@ def test_at_a_rate_of_zero_a_run_evaluates(make: Callable[[OnPolicyActor], AnyAl
     assert len(storage) == 0
 
 
+ALWAYS = {"loss/policy", "loss/value", "policy/entropy", "value/explained_variance"}
+
+
+@pytest.mark.parametrize(
+    ("make", "own"),
+    [
+        (lambda actor: PPO(actor, WHOLE), {"policy/approx_kl", "policy/clip_fraction"}),
+        (
+            lambda actor: PPO(actor, replace(WHOLE, surrogate="kl-penalty")),
+            {"policy/approx_kl", "policy/kl", "policy/kl_penalty"},
+        ),
+        (A2C, {"gradients/policy_norm", "gradients/value_norm"}),
+        (VPG, {"gradients/policy_norm", "gradients/value_norm"}),
+        (
+            lambda actor: TRPO(actor, TRPOConfig(num_mini_batch=2, mini_batch_size=None)),
+            {"policy/kl", "policy/step_fraction", "gradients/policy_norm", "gradients/value_norm"},
+        ),
+    ],
+    ids=["ppo", "ppo-penalty", "a2c", "vpg", "trpo"],
+)
+def test_an_update_tells_how_it_went(
+    make: Callable[[OnPolicyActor], AnyAlgorithm], own: set[str]
+) -> None:
+    with _envs() as envs:
+        algorithm = make(_actor(envs))
+        metrics = algorithm.update(_collected(envs, algorithm))
+    metrics |= algorithm.read_metrics()
+    assert ALWAYS | own <= set(metrics)
+    assert any(name.startswith("gradients/") for name in metrics)
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert metrics["value/explained_variance"] <= 1.0
+    assert metrics["policy/entropy"] > 0.0
+
+
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_each_update_starts_from_the_behaviours_policy(memory: MemoryKind) -> None:
     with _envs() as envs:
@@ -240,6 +275,46 @@ def test_trpo_steps_once_per_rollout_and_fits_values_in_epochs(memory: MemoryKin
     assert 0.0 < metrics["policy/kl"] <= 0.02
     assert metrics["loss/policy_improvement"] > 0.0
     assert algorithm.read_metrics()["loss/value"] > 0.0
+
+
+@pytest.mark.parametrize("num_backtracks", [1, 15])
+def test_no_update_of_trpo_leaves_its_region_and_refused_steps_are_undone(
+    num_backtracks: int,
+) -> None:
+    # One sample in eight misjudges the curvature, so that many full steps are too long.
+    config = TRPOConfig(
+        curvature_every=8,
+        cg_damping=1e-3,
+        num_backtracks=num_backtracks,
+        num_mini_batch=1,
+        mini_batch_size=None,
+    )
+    accepted = []
+    with _envs(Recorder) as envs:
+        torch.manual_seed(0)
+        spaces_ = envs.single_observation_space, envs.single_action_space
+        actor = OnPolicyActor(*spaces_, OnPolicyActorConfig(hidden_sizes=(8,)))
+        algorithm = TRPO(actor, config)
+        storage = ReferenceRolloutStorage(NUM_STEPS)
+        generator = torch.Generator().manual_seed(1)
+        collector = Collector(envs, algorithm, generator=generator, seed=3)
+        storage.allocate(collector.storage_spec(), torch.Generator().manual_seed(2))
+        for _ in range(8):
+            collector.collect(NUM_STEPS * NUM_ENVS, into=storage)
+            rollout, before = storage.rollout(), copy.deepcopy(actor)
+            metrics = algorithm.update(storage)
+            accepted.append(metrics["policy/step_fraction"] > 0.0)
+            with torch.no_grad():
+                old, new = (one.distribution(rollout.observation, {})[0] for one in (before, actor))
+                kl = old.kl_divergence(new)[rollout.valid].mean().item()
+            assert kl <= 0.01 * (1.0 + 1e-4)  # rounding of another order of sums
+            assert kl == pytest.approx(metrics["policy/kl"], rel=1e-3, abs=1e-6)
+            if not accepted[-1]:
+                for name in actor.policy_modules:
+                    state = dict(before.get_submodule(name).state_dict())
+                    check_same_state(dict(actor.get_submodule(name).state_dict()), state)
+    assert any(accepted)
+    assert all(accepted) == (num_backtracks == 15)
 
 
 @pytest.mark.parametrize(("kl_target", "expected"), [(1e-7, 2.0), (1e3, 0.5)])

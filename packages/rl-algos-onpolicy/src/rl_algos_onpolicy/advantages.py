@@ -8,7 +8,7 @@ from torch import Tensor
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.entropy import entropy_bonus
 from rl_core.actor import Actor
-from rl_core.batch import Rollout
+from rl_core.batch import Rollout, masked_mean
 from rl_core.estimators import Steps, estimate, shift_to_positive
 from rl_core.gradients import HyperParameters
 from rl_core.nn.distributions import to_columns
@@ -67,7 +67,8 @@ def advantage_columns(
     }
     if keeps_policy:
         columns |= to_columns(values.distribution, tuple(reward.shape))
-    if not has_value:
-        return columns, {}
-    explained = explained_variance(value, target, rollout.valid)
-    return columns, {"value/explained_variance": explained}
+    entropy = values.distribution.entropy().detach()
+    metrics = {"policy/entropy": masked_mean(entropy, rollout.valid.to(reward.dtype))}
+    if has_value:
+        metrics["value/explained_variance"] = explained_variance(value, target, rollout.valid)
+    return columns, metrics

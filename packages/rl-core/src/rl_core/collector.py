@@ -122,9 +122,7 @@ class Collector:
                 output = algorithm.acting_step(*inputs, episode_start=starts)
             outcome = envs.step(self._to_env(output.env_action))
             ended = self._tracker.track(outcome)
-            if self._check_masks.is_needed:
-                over = to_flags(outcome.terminated) | to_flags(outcome.truncated)
-                self._check_masks(outcome.observation, ~over)
+            self._check_masks.look_at(outcome)
             episodes += ended
             self.total_episodes += len(ended)
             into.insert_transition(

@@ -12,6 +12,7 @@ from rl_core.actor import Actor
 from rl_core.env import AnyEnv, VecEnv, as_vec_env, make_gym_vec
 from rl_core.episodes import EpisodeTracker
 from rl_core.errors import ConfigError, EnvironmentFaultError
+from rl_core.masks import ActionMaskCheck
 from rl_core.observations import to_tensors
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space
@@ -108,6 +109,7 @@ def evaluate_policy(
         ConfigError: when there is no actor, or ``num_episodes`` is no whole number of at least 1.
         SpaceError: when the actor was built for other spaces than the environments have.
         EnvironmentFaultError: when an episode does not end.
+        DataError: when an action mask forbids every action.
     """
     is_count = isinstance(num_episodes, int) and not isinstance(num_episodes, bool)
     if not is_count or num_episodes < 1:
@@ -154,7 +156,9 @@ def _run(
     device = actor.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
     tracker = EpisodeTracker(envs.num_envs)
+    check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
     observation = envs.reset(spawn_seed(seed, "evaluation"))
+    check_masks(observation)
     state = actor.actor_initial_states(envs.num_envs)
     quota = np.full(envs.num_envs, num_episodes // envs.num_envs)
     quota[: num_episodes % envs.num_envs] += 1
@@ -169,6 +173,7 @@ def _run(
         )
         action = output.env_action
         outcome = envs.step(action if envs.array_type == "torch" else action.cpu().numpy())
+        check_masks.look_at(outcome)
         observation, state = outcome.observation, output.state
         for episode in tracker.track(outcome):
             if quota[episode.env] > 0:

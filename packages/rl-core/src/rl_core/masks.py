@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rl_core.env import EnvStep
 from rl_core.episodes import to_flags
 from rl_core.errors import DataError
 from rl_core.nn.encoder import ACTION_MASK_KEY
@@ -31,11 +32,6 @@ class ActionMaskCheck:
         elif is_masked:
             self._starts = np.zeros(1, dtype=np.int64)
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether there are masks to look at."""
-        return self._starts is not None
-
     def __call__(
         self, observation: ArrayObservation, matters: npt.NDArray[np.bool_] | None = None
     ) -> None:
@@ -62,3 +58,13 @@ class ActionMaskCheck:
                 "every action; expected at least one allowed, for each choice of a MultiDiscrete: "
                 "end the episode where nothing can be done"
             )
+
+    def look_at(self, outcome: EnvStep) -> None:
+        """Look at the masks after a step, of environments whose episodes go on.
+
+        Raises:
+            DataError: naming the environments.
+        """
+        if self._starts is not None:
+            over = to_flags(outcome.terminated) | to_flags(outcome.truncated)
+            self(outcome.observation, ~over)

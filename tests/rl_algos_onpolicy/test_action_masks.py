@@ -1,0 +1,123 @@
+"""Whole runs in environments whose masks change from step to step."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rl_algos_onpolicy import (
+    A2C,
+    PPO,
+    TRPO,
+    VPG,
+    OnPolicyActor,
+    OnPolicyActorConfig,
+    PPOConfig,
+    TRPOConfig,
+)
+from rl_core import Trainer, TrainerConfig, make_gym_vec
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.errors import DataError
+from rl_core.evaluation import evaluate_policy
+from rl_core.testing.reference import ReferenceRolloutStorage
+
+
+class Roulette(gymnasium.Env[Any, Any]):
+    """Forbids another choice in every step; taking it is an error.
+
+    Args:
+        sizes: of the choices, side by side.
+        dead_end: the step whose mask forbids everything; None has none.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], dead_end: int | None = None) -> None:
+        self.sizes, self.dead_end = sizes, dead_end
+        self.action_space = (
+            spaces.Discrete(sizes[0]) if len(sizes) == 1 else spaces.MultiDiscrete(list(sizes))
+        )
+        mask = spaces.MultiBinary(sum(sizes))
+        position = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.observation_space = spaces.Dict({"action_mask": mask, "position": position})
+        self.step_number = 0
+
+    def _forbidden(self) -> list[int]:
+        return [(self.step_number + index) % size for index, size in enumerate(self.sizes)]
+
+    def _observe(self) -> dict[str, NDArray[Any]]:
+        masks = [np.ones(size, np.int8) for size in self.sizes]
+        for mask, action in zip(masks, self._forbidden(), strict=True):
+            mask[action] = 0
+        mask = np.concatenate(masks)
+        if self.step_number == self.dead_end:
+            mask[:] = 0
+        return {"action_mask": mask, "position": np.zeros(2, np.float32)}
+
+    def reset(self, **_: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        self.step_number = 0
+        return self._observe(), {}
+
+    def step(
+        self, action: Any
+    ) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
+        taken = np.atleast_1d(np.asarray(action)).tolist()
+        pairs = zip(taken, self._forbidden(), strict=True)
+        assert all(one != forbidden for one, forbidden in pairs)
+        self.step_number += 1
+        return self._observe(), float(taken[0] == 0), self.step_number == 7, False, {}
+
+
+CUT = PPOConfig(num_mini_batch=2, mini_batch_size=None)
+MAKERS: dict[str, Callable[[OnPolicyActor], AnyAlgorithm]] = {
+    "vpg": VPG,
+    "a2c": A2C,
+    "ppo": lambda actor: PPO(actor, CUT),
+    "ppo-penalty": lambda actor: PPO(actor, replace(CUT, surrogate="kl-penalty")),
+    "trpo": lambda actor: TRPO(actor, TRPOConfig(num_mini_batch=2, mini_batch_size=None)),
+}
+
+
+def _actor(sizes: tuple[int, ...]) -> OnPolicyActor:
+    torch.manual_seed(0)
+    env = Roulette(sizes)
+    config = OnPolicyActorConfig(hidden_sizes=(4,), normalize_observations=True)
+    return OnPolicyActor(env.observation_space, env.action_space, config)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_is_forbidden_is_neither_taken_nor_learned(name: str, sizes: tuple[int, ...]) -> None:
+    algorithm = MAKERS[name](_actor(sizes))
+    envs = make_gym_vec(lambda: Roulette(sizes), 4, seed=0)
+    config = TrainerConfig(compile="off", num_threads=1)
+    trainer = Trainer(envs, algorithm, ReferenceRolloutStorage(8), config=config, seed=0)
+    trainer.train(total_updates=3)
+    rollout_entropies = []
+    with torch.no_grad():
+        for step in range(7):
+            env = Roulette(sizes)
+            env.step_number = step
+            seen = {key: torch.from_numpy(part)[None] for key, part in env._observe().items()}
+            policy, _ = algorithm.actor.distribution(seen, {})
+            assert not policy.log_prob(torch.tensor([env._forbidden()]).squeeze(-1)).exp().any()
+            rollout_entropies.append(float(policy.entropy()))
+    most = sum(np.log(size - 1) for size in sizes)
+    assert max(rollout_entropies) <= most + 1e-5
+
+
+def test_a_mask_that_forbids_everything_ends_training_and_evaluation() -> None:
+    algorithm = PPO(_actor((3,)), CUT)
+    envs = make_gym_vec(lambda: Roulette((3,), dead_end=4), 2, seed=0)
+    config = TrainerConfig(compile="off", num_threads=1)
+    trainer = Trainer(envs, algorithm, ReferenceRolloutStorage(8), config=config, seed=0)
+    with pytest.raises(DataError, match=r"environment \[0, 1\] forbids every action; expected"):
+        trainer.train(64)
+    for dead_end in (0, 4):
+        envs = make_gym_vec(lambda dead_end=dead_end: Roulette((3,), dead_end), 2, seed=0)
+        with pytest.raises(DataError, match="forbids every action"):
+            evaluate_policy(algorithm, envs, 2)
