@@ -113,7 +113,7 @@ def test_algorithms_learn_all_of_the_users_networks(
     space: spaces.Space[object],
     memory: str,
 ) -> None:
-    actor = _actor(space, policy=policy, memory=memory, memory_size=4)
+    actor = _actor(space, policy=policy, memory=memory)
     learner = algorithm(actor)
     before = {name: p.detach().clone() for name, p in actor.named_parameters()}
     for seed in range(2):

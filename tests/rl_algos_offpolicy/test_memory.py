@@ -403,9 +403,15 @@ def test_noisy_networks_have_no_memory() -> None:
         _actor(CATEGORIES, policy="greedy", noisy=True)
 
 
+@pytest.mark.parametrize("option", ["memory_size", "memory_layers"])
+def test_a_size_of_no_memory_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{option}=3 has no effect with memory='none'"):
+        OffPolicyActorConfig(**{option: 3})  # type: ignore[arg-type]  # by name
+
+
 def test_memory_and_storage_must_fit() -> None:
     recurrent = _dqn()
-    plain = DQN(_actor(CATEGORIES, policy="greedy", memory="none"))
+    plain = DQN(_actor(CATEGORIES, policy="greedy", memory="none", memory_size=64))
     with pytest.raises(ConfigError, match=r"set storage\.sequences"):
         recurrent.gradient_step(make_replay_batch(plain, seed=0))
     with pytest.raises(ConfigError, match="the actor has no memory"):

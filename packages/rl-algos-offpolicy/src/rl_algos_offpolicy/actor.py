@@ -77,6 +77,12 @@ class OffPolicyActorConfig(CriticConfig):
                 )
         if self.noisy and self.is_recurrent:
             raise ConfigError("noisy does not go with memory; set one of them off")
+        for option, usual in (("memory_size", 64), ("memory_layers", 1)):
+            if not self.is_recurrent and getattr(self, option) != usual:
+                raise ConfigError(
+                    f"{option}={getattr(self, option)} has no effect with memory='none'; set "
+                    f"memory to 'gru' or 'lstm', or leave {option} out"
+                )
 
     @property
     def is_recurrent(self) -> bool:
