@@ -3,6 +3,7 @@
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.errors import ConfigError
@@ -62,9 +63,24 @@ def test_policy_and_value_function_share_what_they_are_told_to() -> None:
         ({"head": (GRU,), "recurrent_net": "gru"}, "leave recurrent_net out"),
         ({"value_body": BODY, "share_body": True}, "no effect with share_body"),
         ({"value_head": HEAD, "shared_policy_value_network": True}, "no effect with shared_policy"),
-        ({"value_head": HEAD, "value_hidden_sizes": (3,)}, "say the same"),
+        ({"value_head": HEAD, "value_hidden_sizes": (3,)}, "no effect with value_head"),
+        ({"head": HEAD, "hidden_sizes": (3,)}, "hidden_sizes has no effect with head"),
+        ({"head": HEAD, "activation": "relu"}, "activation has no effect with head"),
+        ({"body": BODY, "image_features": 3}, "image_features has no effect with body"),
+        ({"share_body": True, "shared_policy_value_network": True}, "share_body has no effect"),
     ],
 )
 def test_contradictions_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OnPolicyActorConfig(**options)  # type: ignore[arg-type]  # of several types
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"body": BODY}, {"share_body": True}, {"normalize_observations": True}, {"image_features": 3}],
+)
+def test_a_feature_extractor_leaves_no_option_without_effect(options: dict[str, object]) -> None:
+    config = OnPolicyActorConfig(**options)  # type: ignore[arg-type]  # of several types
+    (name,) = options
+    with pytest.raises(ConfigError, match=rf"actor\.{name} has no effect with feature_extractor"):
+        OnPolicyActor(VECTOR, spaces.Discrete(2), config, feature_extractor=nn.Linear(4, 2))

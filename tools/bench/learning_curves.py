@@ -22,7 +22,7 @@ from bench.plan import Key, PlanRow
 from bench.results import Record, records_of
 
 PAGES: Mapping[str, str] = {
-    "a2c": "ppo.md",
+    "a2c": "a2c.md",
     "ddpg": "td3.md",
     "dqn": "dqn.md",
     "ppo": "ppo.md",

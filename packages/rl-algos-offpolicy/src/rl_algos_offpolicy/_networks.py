@@ -14,12 +14,20 @@ from rl_algos_offpolicy.policy import Policy
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import ActionHead, CategoricalHead, DeterministicHead, SquashedGaussianHead
+from rl_core.nn.layered_head import head_maker
+from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.nn.trunk import Trunk
 
 _REPLACED = {
-    "observation_extractor": ("normalize_observations", "image_features"),
+    "observation_extractor": ("normalize_observations", "image_features", "body", "critic_body"),
     "action_extractor": (),
-    "common_extractor": ("hidden_sizes", "critic_hidden_sizes", "activation"),
+    "common_extractor": (
+        "hidden_sizes",
+        "critic_hidden_sizes",
+        "activation",
+        "head",
+        "critic_head",
+    ),
 }
 """Which options each extractor leaves without effect."""
 
@@ -94,15 +102,15 @@ class NetworkMaker:
     def policy(self) -> Policy:
         """Make a policy with the head of its kind."""
         config, space = self._config, self._action_space
-        memory_size, memory_layers = config.memory_shape
+        memory = config.recurrence
         trunk = Trunk(
-            self._encoder(),
+            self._encoder(config.body),
             config.hidden_sizes,
             config.activation,
-            memory=config.memory,
-            memory_size=memory_size,
-            memory_layers=memory_layers,
-            make_layers=self._extractors.common_extractor,
+            memory=memory.kind,
+            memory_size=memory.size,
+            memory_layers=memory.num_layers,
+            make_layers=self._layers(config.head, "actor.head"),
         )
         head: ActionHead
         if isinstance(space, spaces.Discrete):
@@ -122,11 +130,11 @@ class NetworkMaker:
         Args:
             action_size: width of a real action; 0 for discrete actions.
         """
-        if self._config.is_recurrent or self._extractors:
-            return self._composed_critics(action_size)
         config = self._config
+        if config.is_recurrent or self._extractors or config.has_layered_critics:
+            return self._composed_critics(action_size)
         return Critics(
-            self._encoder(),
+            self._encoder(config.critic_body or config.body),
             num_critics=config.num_critics,
             hidden_sizes=config.critic_widths,
             activation=config.activation,
@@ -144,19 +152,20 @@ class NetworkMaker:
         num_critics = config.num_critics
         num_encoders = 1 if extractors.observation_extractor is None else num_critics
         make_action_encoder = extractors.action_extractor
-        memory_size, memory_layers = config.memory_shape
+        memory = config.recurrence
+        body = config.critic_body or config.body
         return ComposedCritics(
-            [self._encoder() for _ in range(num_encoders)],
+            [self._encoder(body) for _ in range(num_encoders)],
             []
             if make_action_encoder is None
             else [make_action_encoder(self._action_space) for _ in range(num_critics)],
             num_critics=num_critics,
             hidden_sizes=config.critic_widths,
             activation=config.activation,
-            make_layers=extractors.common_extractor,
-            memory=None if config.memory == "none" else config.memory,
-            memory_size=memory_size,
-            memory_layers=memory_layers,
+            make_layers=self._critic_layers(),
+            memory=None if memory.kind == "none" else memory.kind,
+            memory_size=memory.size,
+            memory_layers=memory.num_layers,
             action_size=action_size,
             num_actions=self._num_actions,
             dueling=config.dueling,
@@ -168,9 +177,25 @@ class NetworkMaker:
         space = self._action_space
         return int(space.n) if isinstance(space, spaces.Discrete) else 1
 
-    def _encoder(self) -> nn.Module:
+    def _critic_layers(self) -> Callable[[int], nn.Module] | None:
+        config = self._config
+        if config.critic_head is None and config.has_layered_critics:
+            return self._layers(config.head, "actor.head")
+        return self._layers(config.critic_head, "actor.critic_head")
+
+    def _layers(
+        self, head: tuple[LayerConfig, ...] | None, path: str
+    ) -> Callable[[int], nn.Module] | None:
+        return self._extractors.common_extractor or head_maker(head, path)
+
+    def _encoder(self, body: tuple[LayerConfig, ...] | None) -> nn.Module:
         if self._extractors.observation_extractor is not None:
             return self._extractors.observation_extractor(self._observation_space)
+        if body is not None:
+            normalize = self._config.normalize_observations
+            return LayeredEncoder(
+                self._observation_space, body, normalize=normalize, path="actor.body"
+            )
         return ObservationEncoder(
             self._observation_space,
             normalize=self._config.normalize_observations,

@@ -9,9 +9,11 @@ from gymnasium import spaces
 from rl_algos_offpolicy.critic_config import CriticConfig
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.encoder import ACTION_MASK_KEY
+from rl_core.nn.layered_head import Memory, head_memory
+from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
 from rl_core.nn.trunk import MemoryKind
-from rl_core.ranges import check_choice, check_owners, check_ranges
+from rl_core.ranges import check_choice, check_owners, check_ranges, check_unused
 
 PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 """How actions are chosen: sampled, by a function of the observation, or by the first critic."""
@@ -21,6 +23,13 @@ _OWNERS = {
     "memory_layers": ("memory", ("gru", "lstm")),
 }
 """Which option with which values each other option belongs to."""
+
+_REPLACED = {
+    "body": ("image_features",),
+    "head": ("hidden_sizes",),
+    "critic_head": ("critic_hidden_sizes",),
+}
+"""Which options each option leaves without effect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +46,12 @@ class OffPolicyActorConfig(CriticConfig):
         critic_dropout: probability with which an output of the critics' hidden layers is dropped
             in updates, in [0, 1); for stochastic policies.
         activation: after each hidden layer.
+        body: layers as data in the place of the encoder, see `rl_core.nn.layers`.
+        head: layers as data in the place of ``hidden_sizes``; the last may be ``GRU`` or ``LSTM``,
+            the memory of all networks, with ``hidden_size`` and ``num_layers``, then
+            ``ActionLinear``, the output that is there in any case.
+        critic_body: the critics'; None takes layers like the policy's.
+        critic_head: the critics'; None takes layers like the policy's.
         num_critics: how many action-value functions.
         dueling: value and advantages as streams of their own (Discrete).
         normalize_observations: by running statistics, refreshed after each update.
@@ -55,6 +70,10 @@ class OffPolicyActorConfig(CriticConfig):
     critic_layer_norm: bool = False
     critic_dropout: float = 0.0
     activation: Activation = "relu"
+    body: tuple[LayerConfig, ...] | None = None
+    head: tuple[LayerConfig, ...] | None = None
+    critic_body: tuple[LayerConfig, ...] | None = None
+    critic_head: tuple[LayerConfig, ...] | None = None
     num_critics: int = 2
     dueling: bool = False
     normalize_observations: bool = False
@@ -69,11 +88,18 @@ class OffPolicyActorConfig(CriticConfig):
         check_choice(self, "memory", get_args(MemoryKind))
         check_ranges(self, counts=("num_critics", "image_features", "memory_size", "memory_layers"))
         check_owners(self, _OWNERS)
-        if self.policy == "greedy" and self.critic_hidden_sizes is not None:
-            raise ConfigError(
-                "critic_hidden_sizes says the same as hidden_sizes where the policy is 'greedy'; "
-                "give hidden_sizes alone"
-            )
+        for path in ("body", "critic_body", "critic_head"):
+            check_layers(getattr(self, path), path)
+        for option, unused in _REPLACED.items():
+            check_unused(self, option, unused)
+        for name in ("hidden_sizes", "body", "head"):
+            if self.policy == "greedy" and getattr(self, f"critic_{name}") is not None:
+                raise ConfigError(
+                    f"critic_{name} says the same as {name} where the policy is 'greedy'; "
+                    f"give {name} alone"
+                )
+        if head_memory(self.head, "head") is not None and self.memory != "none":
+            raise ConfigError("head has a memory of its own; leave memory out")
         for option, off in (("distribution", "none"), ("noisy", False)):
             if self.policy != "greedy" and getattr(self, option) != off:
                 raise ConfigError(
@@ -90,6 +116,13 @@ class OffPolicyActorConfig(CriticConfig):
         for option in ("noisy", "critic_layer_norm", "critic_dropout"):
             if getattr(self, option) and self.is_recurrent:
                 raise ConfigError(f"{option} does not go with memory; set one of them off")
+            if getattr(self, option) and self.has_layered_critics:
+                raise ConfigError(
+                    f"{option} is for the critics' default layers, and head or critic_head "
+                    "replaces them; leave one of them out"
+                )
+        if self.activation != "relu" and self.head is not None and self.has_layered_critics:
+            raise ConfigError("activation has no effect with head; leave one of them out")
         if self.noisy and self.critic_layer_norm:
             raise ConfigError("noisy does not go with critic_layer_norm; set one of them off")
 
@@ -99,14 +132,22 @@ class OffPolicyActorConfig(CriticConfig):
         return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
 
     @property
-    def memory_shape(self) -> tuple[int, int]:
-        """Hidden size and number of layers of a memory."""
-        return self.memory_size or 64, self.memory_layers or 1
+    def has_layered_critics(self) -> bool:
+        """Whether the critics' layers are data."""
+        takes_head = self.head is not None and self.critic_hidden_sizes is None
+        return self.critic_head is not None or takes_head
+
+    @property
+    def recurrence(self) -> Memory:
+        """What remembers, in the policy and in each critic."""
+        return head_memory(self.head, "actor.head") or Memory(
+            self.memory, self.memory_size or 64, self.memory_layers or 1
+        )
 
     @property
     def is_recurrent(self) -> bool:
         """Whether the networks have memories, and learn from sequences."""
-        return self.memory != "none"
+        return self.recurrence.kind != "none"
 
 
 def check_spaces(

@@ -10,6 +10,7 @@ from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Remembered, Seen
 from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.ensemble import EnsembleMLP, Members
+from rl_core.nn.layers import LayeredEncoder
 from rl_core.nn.mlp import Activation
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
 from rl_core.types import Observation
@@ -186,7 +187,7 @@ class ComposedCritics(nn.Module):
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoders' running statistics, where they have any."""
         for encoder in self.encoders:
-            if isinstance(encoder, ObservationEncoder):
+            if isinstance(encoder, ObservationEncoder | LayeredEncoder):
                 encoder.update_normalization(observation, mask)
 
     def _inputs(self, features: Tensor, action: Tensor | None) -> Tensor:

@@ -8,12 +8,13 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from rl_algos_onpolicy._networks import check_networks, layers_maker, memory_of
+from rl_algos_onpolicy._networks import check_networks
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
 from rl_core.nn.heads import make_head
+from rl_core.nn.layered_head import Memory, head_maker, head_memory
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.trunk import MemoryKind, Trunk
@@ -81,24 +82,16 @@ class OnPolicyActorConfig:
     intrinsic_value: bool = False
 
     def __post_init__(self) -> None:
-        if self.shared_policy_value_network and self.value_hidden_sizes is not None:
-            raise ConfigError(
-                "actor.value_hidden_sizes has no effect with shared_policy_value_network; "
-                "leave one of them out"
-            )
         check_networks(self)
         check_choice(self, "recurrent_net", get_args(MemoryKind))
         check_ranges(self, counts=("image_features", "recurrent_hidden_size", "recurrent_layers"))
         check_owners(self, _OWNERS)
 
     @property
-    def memory(self) -> tuple[MemoryKind, int, int]:
-        """Kind, size and number of layers of what remembers."""
-        own = memory_of(self.head, "actor.head")
-        return own or (
-            self.recurrent_net,
-            self.recurrent_hidden_size or 64,
-            self.recurrent_layers or 1,
+    def memory(self) -> Memory:
+        """What remembers."""
+        return head_memory(self.head, "actor.head") or Memory(
+            self.recurrent_net, self.recurrent_hidden_size or 64, self.recurrent_layers or 1
         )
 
 
@@ -115,7 +108,8 @@ class OnPolicyActor(Actor):
 
     Raises:
         SpaceError: for a space that it cannot do.
-        ConfigError: when an option is for real actions, and these are none.
+        ConfigError: when an option is for real actions, and these are none, or when the feature
+            extractor leaves it without effect.
     """
 
     def __init__(
@@ -130,6 +124,8 @@ class OnPolicyActor(Actor):
         self.config = config = config or OnPolicyActorConfig()
         _check_real_options(config, action_space)
         self._uses_objects = feature_extractor is not None
+        if feature_extractor is not None:
+            _check_extractor(config)
         encoder = feature_extractor or self._new_encoder()
         self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes)
         self.value_trunk: Trunk | None = None
@@ -324,15 +320,15 @@ class OnPolicyActor(Actor):
         hidden_sizes: tuple[int, ...],
         head: tuple[LayerConfig, ...] | None = None,
     ) -> Trunk:
-        kind, size, num_layers = self.config.memory
+        memory = self.config.memory
         return Trunk(
             encoder,
             hidden_sizes,
             self.config.activation,
-            memory=kind,
-            memory_size=size,
-            memory_layers=num_layers,
-            make_layers=layers_maker(head or self.config.head, "actor.head"),
+            memory=memory.kind,
+            memory_size=memory.size,
+            memory_layers=memory.num_layers,
+            make_layers=head_maker(head or self.config.head, "actor.head"),
         )
 
 
@@ -345,4 +341,13 @@ def _check_real_options(config: OnPolicyActorConfig, action_space: gymnasium.Spa
             raise ConfigError(
                 f"actor.{option} is for real actions (Box) and has no effect with {action_space}; "
                 "leave it out"
+            )
+
+
+def _check_extractor(config: OnPolicyActorConfig) -> None:
+    defaults = OnPolicyActorConfig()
+    for option in ("body", "value_body", "share_body", "normalize_observations", "image_features"):
+        if getattr(config, option) != getattr(defaults, option):
+            raise ConfigError(
+                f"actor.{option} has no effect with feature_extractor; leave one of them out"
             )

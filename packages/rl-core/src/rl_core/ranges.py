@@ -85,6 +85,27 @@ def check_owners(config: object, owners: Mapping[str, tuple[str, tuple[object, .
             )
 
 
+def check_unused(config: object, option: str, unused: Sequence[str]) -> None:
+    """Refuse options that were given although another one, which was given too, replaces them.
+
+    Args:
+        config: a dataclass; an option counts as given where it differs from its default.
+        option: the one that replaces others.
+        unused: the others.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    by_name = {field.name: field for field in fields(config)}  # type: ignore[arg-type]  # one
+
+    def is_given(name: str) -> bool:
+        return bool(getattr(config, name) != _default(by_name[name]))
+
+    for name in unused:
+        if is_given(option) and is_given(name):
+            raise ConfigError(f"{name} has no effect with {option}; leave one of them out")
+
+
 def _default(field: Field[object]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 

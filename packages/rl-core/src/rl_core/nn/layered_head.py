@@ -1,0 +1,101 @@
+"""Heads from data: layers that may end with a memory, and with the output that is there anyway."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self, cast
+
+from torch import nn
+
+from rl_core.errors import ConfigError, nearest
+from rl_core.nn.layers import LayerConfig, build_layers, check_layers
+from rl_core.nn.trunk import MemoryKind
+
+_MEMORIES: dict[str, MemoryKind] = {"GRU": "gru", "LSTM": "lstm"}
+_OUTPUT = "ActionLinear"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What remembers, after the layers.
+
+    Attributes:
+        kind: of the recurrent network, or ``none``.
+        size: its hidden size.
+        num_layers: how many of its layers are stacked.
+    """
+
+    kind: MemoryKind
+    size: int = 64
+    num_layers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredHead:
+    """A head as data, taken apart.
+
+    Attributes:
+        layers: before the memory.
+        memory: which the head ends with; None without one.
+        path: where the head stands, for messages.
+    """
+
+    layers: tuple[LayerConfig, ...]
+    memory: Memory | None
+    path: str
+
+    @classmethod
+    def read(cls, head: Sequence[LayerConfig], path: str) -> Self:
+        """Take a head apart; sizes of inputs are found out when it is built.
+
+        Args:
+            head: as data; ``GRU`` or ``LSTM`` and then ``ActionLinear`` may stand at its end.
+            path: where it stands, for messages.
+
+        Raises:
+            ConfigError: for an unknown layer, or one at the wrong place.
+        """
+        layers = tuple(head)
+        if layers and layers[-1].func == _OUTPUT:
+            if layers[-1].kwargs:
+                raise ConfigError(
+                    f"{path}: {_OUTPUT} has no options; its sizes follow from the action space"
+                )
+            layers = layers[:-1]
+        memory = None
+        if layers and layers[-1].func in _MEMORIES:
+            memory = _memory(layers[-1], path)
+            layers = layers[:-1]
+        check_layers(layers, path)
+        return cls(layers, memory, path)
+
+    def build(self, in_features: int) -> nn.Module:
+        """Build the layers before memory and output.
+
+        Raises:
+            ConfigError: when an option or a size does not fit.
+        """
+        return build_layers(self.layers, (in_features,), self.path)
+
+
+def head_maker(head: Sequence[LayerConfig] | None, path: str) -> Callable[[int], nn.Module] | None:
+    """Return what builds a head's layers from the width before it; None without a head."""
+    return None if head is None else LayeredHead.read(head, path).build
+
+
+def head_memory(head: Sequence[LayerConfig] | None, path: str) -> Memory | None:
+    """Return the memory that a head ends with, if any."""
+    return None if head is None else LayeredHead.read(head, path).memory
+
+
+def _memory(layer: LayerConfig, path: str) -> Memory:
+    options = {"hidden_size": 64, "num_layers": 1, **layer.kwargs}
+    for name, value in options.items():
+        if name not in ("hidden_size", "num_layers"):
+            raise ConfigError(
+                f"{path}: {layer.func} has no option '{name}'"
+                f"{nearest(name, ('hidden_size', 'num_layers'))}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{path}: {name} must be a whole number of at least 1, got {value!r}")
+    sizes = cast("dict[str, int]", options)
+    return Memory(_MEMORIES[layer.func], sizes["hidden_size"], sizes["num_layers"])

@@ -1,0 +1,158 @@
+"""The off-policy actor with networks from data."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
+from rl_algos_offpolicy.composed_critics import ComposedCritics
+from rl_algos_offpolicy.critics import Critics
+from rl_core.build import build, compose
+from rl_core.components import describe_component
+from rl_core.errors import ConfigError
+from rl_core.nn.encoder import feature_size
+from rl_core.nn.layers import LayerConfig
+from rl_core.recipe import Recipe
+from rl_core.spaces import Space
+from rl_core.testing.actors import ACTION_SPACES, ActorSuite
+from rl_core.testing.algorithms import AlgorithmSuite
+from rl_core.types import Json
+
+BODY = (LayerConfig("FlattenLinear", {"out_features": 6}), LayerConfig("Tanh"))
+HEAD = (LayerConfig("Linear", {"out_features": 5}), LayerConfig("SiLU"))
+OTHER = (LayerConfig("Linear", {"out_features": 9}), LayerConfig("Tanh"))
+GRU = LayerConfig("GRU", {"hidden_size": 3})
+VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+
+class TestBodyAndHead(ActorSuite):
+    action_spaces: ClassVar[Mapping[str, Space]] = {
+        name: ACTION_SPACES[name] for name in ("discrete", "box")
+    }
+
+    def make_actor(self, observation_space: Space, action_space: Space) -> OffPolicyActor:
+        config = OffPolicyActorConfig(body=BODY, head=HEAD, normalize_observations=True)
+        return OffPolicyActor(observation_space, action_space, config)
+
+
+class TestMemoryOfAHead(ActorSuite):
+    action_spaces: ClassVar[Mapping[str, Space]] = {"box": ACTION_SPACES["box"]}
+    observation_spaces: ClassVar[Mapping[str, Space]] = {"vector": VECTOR}
+
+    def make_actor(self, observation_space: Space, action_space: Space) -> OffPolicyActor:
+        config = OffPolicyActorConfig(head=(*HEAD, GRU, LayerConfig("ActionLinear")))
+        return OffPolicyActor(observation_space, action_space, config)
+
+
+class TestSAC(AlgorithmSuite):
+    is_smooth: ClassVar[bool] = False
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> SAC:
+        torch.manual_seed(seed)
+        return SAC(OffPolicyActor(VECTOR, BOX, OffPolicyActorConfig(body=BODY, head=HEAD)))
+
+
+class TestRecurrentTD3(AlgorithmSuite):
+    is_smooth: ClassVar[bool] = False
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> TD3:
+        torch.manual_seed(seed)
+        config = OffPolicyActorConfig(policy="deterministic", head=(*HEAD, GRU), critic_head=OTHER)
+        return TD3(OffPolicyActor(VECTOR, BOX, config))
+
+
+class TestDistributionalDQN(AlgorithmSuite):
+    is_smooth: ClassVar[bool] = False
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> DQN:
+        torch.manual_seed(seed)
+        config = OffPolicyActorConfig(
+            policy="greedy", head=HEAD, dueling=True, distribution="quantile", num_quantiles=3
+        )
+        return DQN(OffPolicyActor(VECTOR, spaces.Discrete(3), config))
+
+
+def _actor(config: OffPolicyActorConfig) -> OffPolicyActor:
+    torch.manual_seed(0)
+    return OffPolicyActor(VECTOR, BOX, config)
+
+
+def _critic_widths(actor: OffPolicyActor) -> list[int]:
+    critics = actor.critics
+    assert isinstance(critics, ComposedCritics)
+    assert isinstance(critics.layers, nn.ModuleList)
+    return [
+        layer.get_submodule("layers.0").get_parameter("weight").shape[0] for layer in critics.layers
+    ]
+
+
+def test_every_critic_has_layers_of_its_own() -> None:
+    actor = _actor(OffPolicyActorConfig(head=HEAD, num_critics=3))
+    assert _critic_widths(actor) == [5, 5, 5]
+    assert isinstance(actor.critics, ComposedCritics)
+    assert isinstance(actor.critics.layers, nn.ModuleList)
+    assert len({id(parameter) for parameter in actor.critics.layers.parameters()}) == 6
+    assert actor.policy is not None
+    assert actor.policy.trunk.out_features == 5
+
+
+def test_critics_may_have_other_layers_than_the_policy() -> None:
+    assert _critic_widths(_actor(OffPolicyActorConfig(head=HEAD, critic_head=OTHER))) == [9, 9]
+    apart = _actor(OffPolicyActorConfig(body=BODY, critic_body=OTHER))
+    assert apart.policy is not None
+    encoders = apart.policy.trunk.encoder, apart.critics.get_submodule("encoder")
+    assert [feature_size(encoder) for encoder in encoders] == [6, 9]
+    plain = _actor(OffPolicyActorConfig(head=HEAD, critic_hidden_sizes=(7,)))
+    assert plain.policy is not None
+    assert plain.policy.trunk.out_features == 5
+    assert isinstance(plain.critics, Critics)
+
+
+def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
+    head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
+    recipe = compose("sac", "Pendulum-v1", {"actor": {"head": head}})
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    parts = build(recipe)
+    parts.envs.close()
+    assert parts.algorithm.actor.is_recurrent
+    assert parts.storage.gives_sequences
+    assert describe_component("actor", parts.algorithm.actor) == recipe.actor
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"body": (LayerConfig("Tnah"),)}, r"body\[0\]: unknown layer 'Tnah'"),
+        ({"critic_head": (GRU,)}, "GRU may only stand at the end"),
+        ({"head": (GRU,), "memory": "gru"}, "leave memory out"),
+        ({"head": HEAD, "hidden_sizes": (3,)}, "hidden_sizes has no effect with head"),
+        ({"head": HEAD, "activation": "tanh"}, "activation has no effect with head"),
+        ({"critic_head": HEAD, "critic_hidden_sizes": (3,)}, "no effect with critic_head"),
+        ({"body": BODY, "image_features": 3}, "image_features has no effect with body"),
+        ({"policy": "greedy", "critic_head": HEAD}, "critic_head says the same as head"),
+        ({"policy": "greedy", "head": HEAD, "noisy": True}, "noisy is for the critics' default"),
+        ({"head": HEAD, "critic_dropout": 0.1}, "critic_dropout is for the critics' default"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OffPolicyActorConfig(**options)  # type: ignore[arg-type]  # of several types
+
+
+def test_layers_do_not_go_with_what_the_user_makes() -> None:
+    with pytest.raises(ConfigError, match=r"actor\.head has no effect with common_extractor"):
+        OffPolicyActor(
+            VECTOR,
+            BOX,
+            OffPolicyActorConfig(head=HEAD),
+            common_extractor=lambda width: nn.Identity(),
+        )
