@@ -38,6 +38,7 @@ def _train(
     num_steps: int,
     total_steps: int,
     memory: MemoryKind = "none",
+    sequence_length: int | None = None,
 ) -> float:
     """Train from scratch and return the mean return of the deterministic policy."""
     envs = make_gym_vec(make_env, NUM_ENVS, seed=0)
@@ -51,7 +52,8 @@ def _train(
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, config)
     algorithm = make_algorithm(gamma, num_steps, actor)
     options = TrainerConfig(compile="off", num_threads=1)
-    Trainer(envs, algorithm, RolloutStorage(num_steps), config=options, seed=0).train(total_steps)
+    storage = RolloutStorage(num_steps, sequence_length=sequence_length)
+    Trainer(envs, algorithm, storage, config=options, seed=0).train(total_steps)
     envs.close()
     test_envs = make_gym_vec(make_env, NUM_ENVS, seed=1)
     result = evaluate_policy(algorithm, test_envs, 200)
@@ -151,16 +153,17 @@ def test_memory_answers_what_it_saw_before(
     memory: MemoryKind,
 ) -> None:
     score = _train(
-        MemoryCueEnv,
+        partial(MemoryCueEnv, 2),  # episodes of three rows, which sequences cut anywhere
         make_algorithm,
         gamma=0.9,
         num_steps=num_steps,
         total_steps=total_steps,
         memory=memory,
+        sequence_length=num_steps // 2,
     )
     assert score > 0.95
 
 
 def test_without_memory_it_can_only_guess() -> None:
-    score = _train(MemoryCueEnv, _ppo, gamma=0.9, num_steps=16, total_steps=5_000)
+    score = _train(partial(MemoryCueEnv, 2), _ppo, gamma=0.9, num_steps=16, total_steps=4_096)
     assert 0.35 < score < 0.65

@@ -211,8 +211,8 @@ class TestRecurrentNet:
         outputs, states = net(features.unsqueeze(0), state, start.unsqueeze(0))
         assert output.shape == (2, 4)
         assert after.shape == (2, net.state_size)
-        assert torch.equal(output, outputs[0])
-        assert torch.equal(after, states[0])
+        torch.testing.assert_close(output, outputs[0])
+        torch.testing.assert_close(after, states[0])
 
     def test_members_are_networks_of_their_own(self, kind: RecurrentKind, num_layers: int) -> None:
         torch.manual_seed(0)
@@ -248,6 +248,38 @@ class TestRecurrentNet:
         again, after = net.step(features, before)
         torch.testing.assert_close(again, output)
         torch.testing.assert_close(after, states)
+
+    @pytest.mark.parametrize("num_members", [None, 2])
+    def test_a_sequence_has_the_derivatives_of_its_steps(
+        self, kind: RecurrentKind, num_layers: int, num_members: int | None
+    ) -> None:
+        """The first ones, and those of a function of the first."""
+        torch.manual_seed(0)
+        net = RecurrentNet(kind, 3, 4, num_layers, num_members=num_members).double()
+        for parameter in net.parameters():
+            nn.init.normal_(parameter)
+        batch = (2,) if num_members is None else (num_members, 2)
+        features = _seeded(5, *batch, 3).double().requires_grad_()
+        state = _seeded(*batch, net.state_size, seed=1).double().requires_grad_()
+        start = _seeded(5, 2, seed=2) > 0.5
+        inputs = [features, state, *net.parameters()]
+
+        def by_steps() -> tuple[Tensor, Tensor]:
+            outputs, states, now = [], [], state
+            for step in range(5):
+                output, now = net(features[step], now, start[step])
+                outputs.append(output)
+                states.append(now)
+            return torch.stack(outputs), torch.stack(states)
+
+        found = []
+        for output, states in (net(features, state, start), by_steps()):
+            loss = output.square().sum() + (states * states.detach().cos()).sum()
+            first = torch.autograd.grad(loss, inputs, create_graph=True)
+            slope = sum((part * part.detach().cos()).sum() for part in first)
+            assert isinstance(slope, Tensor)
+            found.append((output, states, *first, *torch.autograd.grad(slope, inputs)))
+        torch.testing.assert_close(*found)
 
     def test_no_gradient_flows_over_an_episode_start(
         self, kind: RecurrentKind, num_layers: int

@@ -3,31 +3,27 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from torch import Tensor
 
 from rl_core.algorithm import UpdateSchedule
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import list_checkpoints, load_checkpoint
-from rl_core.env import EnvStep, VecEnv, make_gym_vec
+from rl_core.env import VecEnv, make_gym_vec
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.logger import JsonlLogger, Logger, read_metrics
 from rl_core.schedules import Linear
-from rl_core.seeding import numpy_generator_state, set_numpy_generator_state, spawn_seed
+from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage
 from rl_core.testing.reference import ReferenceRolloutStorage
-from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
+from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
 from rl_core.trainer import Trainer, TrainerConfig
-from rl_core.types import Array, ArrayLike, StateDict
 
 NUM_STEPS, NUM_ENVS = 4, 2
 ROWS = NUM_STEPS * NUM_ENVS
@@ -35,77 +31,6 @@ ROWS = NUM_STEPS * NUM_ENVS
 
 def _identity_envs() -> VecEnv:
     return make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 5), NUM_ENVS)
-
-
-class Walks(VecEnv):
-    """Random walks that a checkpoint brings back exactly: cut after 7 steps, over at a wall."""
-
-    def __init__(self) -> None:
-        self.generator = np.random.default_rng()
-        self.place = np.zeros((NUM_ENVS, 2), np.float32)
-        self.age = np.zeros(NUM_ENVS, np.int64)
-
-    @property
-    def num_envs(self) -> int:
-        return NUM_ENVS
-
-    @property
-    def single_observation_space(self) -> spaces.Box:
-        return spaces.Box(-9.0, 9.0, (2,), np.float32)
-
-    @property
-    def single_action_space(self) -> spaces.Discrete:
-        return spaces.Discrete(2)
-
-    @property
-    def array_type(self) -> Literal["numpy", "torch"]:
-        return "numpy"
-
-    @property
-    def resume_grade(self) -> Literal["exact", "episode"]:
-        return "exact"
-
-    def reset(self, seed: int | None = None) -> Array:
-        if seed is not None:
-            self.generator = np.random.default_rng(seed)
-        self._begin(np.ones(NUM_ENVS, np.bool_))
-        return self.place.copy()
-
-    def step(self, action: ArrayLike) -> EnvStep:
-        moves = self.generator.normal(0.0, 0.5, (NUM_ENVS, 2)).astype(np.float32)
-        moves[:, 0] += 0.1 * np.asarray(action)
-        self.place = self.place + moves
-        self.age += 1
-        terminated = np.abs(self.place).max(axis=1) > 1.0
-        truncated = self.age == 7
-        reward = -np.abs(self.place[:, 0])
-        final = self.place.copy() if (terminated | truncated).any() else None
-        self._begin(terminated | truncated)
-        valid = np.ones(NUM_ENVS, np.bool_)
-        return EnvStep(self.place.copy(), reward, terminated, truncated, final, valid, {})
-
-    def close(self) -> None:
-        pass
-
-    def state_dict(self) -> StateDict:
-        return {
-            "generator": numpy_generator_state(self.generator),
-            "place": torch.from_numpy(self.place.copy()),
-            "age": self.age.tolist(),
-        }
-
-    def load_state_dict(self, state: StateDict) -> None:
-        generator, place, age = state["generator"], state["place"], state["age"]
-        assert isinstance(generator, Mapping)
-        assert isinstance(place, Tensor)
-        set_numpy_generator_state(self.generator, generator)
-        self.place = place.numpy().copy()
-        self.age = np.array(age)
-
-    def _begin(self, which: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> None:
-        start = self.generator.uniform(-0.5, 0.5, (NUM_ENVS, 2)).astype(np.float32)
-        self.place = np.where(which[:, None], start, self.place)
-        self.age[which] = 0
 
 
 class Recorder(Logger):
@@ -612,7 +537,9 @@ def _damaged(
 
 def test_every_damage_to_a_saved_state_is_told() -> None:
     def new() -> Trainer:
-        return _trainer(envs=Walks(), config=TrainerConfig(scale_rewards=True), remembers=True)
+        return _trainer(
+            envs=WalkVecEnv(NUM_ENVS), config=TrainerConfig(scale_rewards=True), remembers=True
+        )
 
     trainer = new()
     trainer.train(total_updates=2)
@@ -756,7 +683,12 @@ def test_environments_that_can_be_saved_make_a_resume_exact(
     def new(run_dir: Path | None = None, seed: int = 1) -> Trainer:
         config = TrainerConfig(scale_rewards=True)
         return _trainer(
-            run_dir, envs=Walks(), config=config, remembers=remembers, seed=seed, weights=seed
+            run_dir,
+            envs=WalkVecEnv(NUM_ENVS),
+            config=config,
+            remembers=remembers,
+            seed=seed,
+            weights=seed,
         )
 
     whole = new()

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, RolloutBatch
 from rl_core.errors import ConfigError, DataError
+from rl_core.storage import StorageSpec
 from rl_core.testing.rollout_storages import RolloutStorageSuite
 from rl_core.testing.transitions import TransitionScript
 from rl_storages import RolloutStorage
@@ -21,6 +22,24 @@ class TestRolloutStorageOfOtherLength(RolloutStorageSuite):
 
     def make_storage(self) -> RolloutStorage:
         return RolloutStorage(8)
+
+
+class TestSequences(RolloutStorageSuite):
+    """Minibatches of a recurrent actor are cut from each environment's rows."""
+
+    sequence_length = 4
+
+    def make_storage(self) -> RolloutStorage:
+        return _OnlyMemoriesNeedSequences(8, sequence_length=4)
+
+
+class _OnlyMemoriesNeedSequences(RolloutStorage):
+    """Leaves the length out for actors without memory, which would be refused."""
+
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        if not spec.state_sizes:
+            self.sequence_length = None
+        super().allocate(spec, generator)
 
 
 SAME_STEP = TransitionScript(num_envs=2)
@@ -114,36 +133,95 @@ def test_memory_is_allocated_once() -> None:
     assert addresses() == first
 
 
-def test_recurrent_minibatches_are_whole_sequences() -> None:
-    script = TransitionScript(num_envs=5, recurrent=True)
-    storage = _filled(script, 6)
-    batches = _batches(storage, 2)
-    assert [batch.mask.sum(1).tolist() for batch in batches] == [[3.0] * 6, [2.0] * 6]
-    seen = []
-    for batch in batches:
-        assert isinstance(batch.observation, Tensor)
-        assert batch.observation.shape == (6, 3, 3)
-        assert batch.episode_start.shape == (6, 3)
-        assert batch.state["memory"].shape == (3, 3)
-        environments = batch.observation[:, batch.mask[0] > 0, 0]
-        assert (environments == environments[0]).all()
-        seen += environments[0].tolist()
-    assert sorted(seen) == [0.0, 1.0, 2.0, 3.0, 4.0]
+RECURRENT = TransitionScript(num_envs=2, recurrent=True)
 
 
-def test_more_minibatches_than_environments_are_refused_when_recurrent() -> None:
-    storage = _filled(TransitionScript(num_envs=3, recurrent=True), 8)
-    with pytest.raises(ConfigError, match=r"num_mini_batch=4 is more than the 3 environments"):
-        _batches(storage, 4)
-    assert len(_batches(_filled(TransitionScript(num_envs=3), 8), 4)) == 4
+def _recurrent(num_steps: int, sequence_length: int | None, num_envs: int = 2) -> RolloutStorage:
+    script = TransitionScript(num_envs=num_envs, recurrent=True)
+    storage = RolloutStorage(num_steps, sequence_length=sequence_length)
+    storage.allocate(script.spec(), torch.Generator().manual_seed(0))
+    for transition in script.transitions(num_steps):
+        storage.insert_transition(transition)
+    storage.attach(dict.fromkeys(PREPARED_COLUMNS, storage.rollout().reward))
+    return storage
 
 
-def test_sequences_per_minibatch_follow_from_its_size() -> None:
-    storage = _filled(TransitionScript(num_envs=4, recurrent=True), 5)
-    _batches(storage, 1)
-    for mini_batch_size, shapes in ((5, [(5, 1)] * 4), (14, [(5, 2)] * 2), (19, [(5, 2)] * 2)):
+def test_sequences_by_hand() -> None:
+    (batch,) = _recurrent(4, 2).generate_batches(1, None)
+    assert isinstance(batch.observation, Tensor)
+    assert batch.observation.shape == (2, 4, 3)
+    found = sorted(
+        zip(
+            _rows(batch.state["memory"]),
+            _rows(batch.observation.transpose(0, 1)),
+            _rows(batch.episode_start.T),
+            _rows(batch.advantage.T),
+            strict=True,
+        )
+    )
+    # The memory is the sum of the observations seen since its episode began.
+    assert found == [
+        ([0.0, 0.0, 0.0], [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [True, False], [1.0, 2.0]),
+        ([0.0, 0.0, 0.0], [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [True, True], [1.0, 101.0]),
+        ([0.0, 0.0, 1.0], [[0.0, 0.0, 2.0], [0.0, 1.0, 0.0]], [False, True], [3.0, 101.0]),
+        ([1.0, 1.0, 0.0], [[1.0, 1.0, 1.0], [1.0, 1.0, 2.0]], [False, False], [102.0, 103.0]),
+    ]
+
+
+def test_sequences_are_shuffled_over_time_and_environments() -> None:
+    storage = _recurrent(12, 3, num_envs=4)
+    orders = []
+    for _ in range(2):
+        batches = list(storage.generate_batches(4, None))
+        assert [batch.mask.shape for batch in batches] == [(3, 4)] * 4
+        orders.append([sequence for batch in batches for sequence in batch.action.T.tolist()])
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_sequences_are_padded_where_they_do_not_divide() -> None:
+    batches = list(_recurrent(6, 2, num_envs=1).generate_batches(2, None))
+    assert [batch.mask.tolist() for batch in batches] == [[[1.0, 1.0]] * 2, [[1.0, 0.0]] * 2]
+
+
+@pytest.mark.parametrize(("num_steps", "expected"), [(32, 16), (16, 16), (24, 24), (5, 5)])
+def test_sequences_have_sixteen_steps_where_that_divides(num_steps: int, expected: int) -> None:
+    (batch,) = _recurrent(num_steps, None).generate_batches(1, None)
+    assert batch.mask.shape == (expected, 2 * num_steps // expected)
+
+
+def test_a_minibatch_is_a_whole_number_of_sequences() -> None:
+    storage = _recurrent(8, 4, num_envs=4)
+    for mini_batch_size, shapes in ((4, [(4, 1)] * 8), (8, [(4, 2)] * 4), (12, [(4, 3)] * 3)):
         batches = list(storage.generate_batches(None, mini_batch_size))
         assert [tuple(batch.mask.shape) for batch in batches] == shapes
+    with pytest.raises(
+        ConfigError, match="mini_batch_size=10 is no whole number of sequences of 4"
+    ):
+        list(storage.generate_batches(None, 10))
+    with pytest.raises(ConfigError, match=r"num_mini_batch=9 is more than the 8 sequences of 4"):
+        list(storage.generate_batches(9, None))
+
+
+def test_a_rollout_is_a_whole_number_of_sequences() -> None:
+    with pytest.raises(
+        ConfigError, match=r"sequence_length=5 does not divide .*num_steps=128; .* 4"
+    ):
+        RolloutStorage(128, sequence_length=5)
+    with pytest.raises(ConfigError, match="sequence_length must be at least 1, got 0"):
+        RolloutStorage(128, sequence_length=0)
+    storage = _recurrent(8, 4)
+    data = storage.get_data_slice(0, 6)
+    storage.reset()
+    storage.insert_data_slice(data)
+    storage.attach(dict.fromkeys(PREPARED_COLUMNS, torch.zeros(6, 2)))
+    with pytest.raises(ConfigError, match="no whole number of sequences of 4 steps"):
+        list(storage.generate_batches(1, None))
+
+
+def test_sequences_without_memory_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sequence_length=4, but the actor has no memory"):
+        RolloutStorage(8, sequence_length=4).allocate(SAME_STEP.spec(), torch.Generator())
 
 
 def test_padding_is_masked_and_spread() -> None:

@@ -73,7 +73,9 @@ TRANSLATED |= {
     "exploration_final_eps",
     "train_freq",
     "hindsight",
+    "name",
     "policy",
+    "mask_velocity",
 }
 """What `check_same` compares in other ways, and how often targets move, which is counted in steps
 of the environment there and in gradient steps here."""
@@ -251,7 +253,14 @@ def check_same(row: PlanRow) -> None:
         assert option(sections, "storage", "hindsight") == {"strategy": strategy, "k": k}, row.label
     else:
         assert not option(sections, "storage", "hindsight"), row.label
-    assert ("policy" in sb3) == (row.metric == "success"), row.label  # it takes dicts
+    assert option(sections, "env", "mask_velocity") == sb3.get("mask_velocity", False), row.label
+    size = option(sections, "actor", "recurrent_hidden_size")
+    assert size == network.get("lstm_hidden_size", False), row.label
+    if size:
+        assert option(sections, "actor", "recurrent_net") == "lstm", row.label
+        assert (sb3["name"], sb3["policy"]) == ("RecurrentPPO", "MlpLstmPolicy"), row.label
+    else:  # it takes dicts
+        assert ("policy" in sb3) == (row.metric == "success"), row.label
     if "noise_std" in sb3:
         assert (option(sections, "algorithm", "exploration_std") or 0.1) == sb3["noise_std"]
     if "exploration_fraction" in sb3:

@@ -75,10 +75,13 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
 def _from_rollouts(
     settings: PPOSettings | TRPOSettings, envs: VecEnv
 ) -> tuple[AnyAlgorithm, AnyStorage]:
+    memory: dict[str, Any] = {}
+    if isinstance(settings, PPOSettings) and settings.lstm_size is not None:
+        memory = {"recurrent_net": "lstm", "recurrent_hidden_size": settings.lstm_size}
     actor = OnPolicyActor(
         envs.single_observation_space,
         envs.single_action_space,
-        OnPolicyActorConfig(hidden_sizes=settings.hidden_sizes, activation="tanh"),
+        OnPolicyActorConfig(hidden_sizes=settings.hidden_sizes, activation="tanh", **memory),
     )
     algorithm: AnyAlgorithm = (
         _ppo(actor, settings) if isinstance(settings, PPOSettings) else _trpo(actor, settings)

@@ -34,20 +34,25 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
         system: ``sb3`` or ``sbx``.
     """
     settings = workload.settings
+    policy = "MlpPolicy"
+    networks: dict[str, object] = {"net_arch": list(settings.hidden_sizes)}
     if isinstance(settings, PPOSettings):
         name, num_envs, options = "PPO", settings.num_envs, _ppo_options(settings)
+        if settings.lstm_size is not None:
+            name, policy = "RecurrentPPO", "MlpLstmPolicy"
+            networks |= {"lstm_hidden_size": settings.lstm_size}
     elif isinstance(settings, TRPOSettings):
         name, num_envs, options = "TRPO", settings.num_envs, _trpo_options(settings)
     else:
         name, num_envs, options = settings.algorithm.upper(), 1, _replay_options(settings)
     vec_env = importlib.import_module("stable_baselines3.common.env_util")
     model = _algorithm(system, name)(
-        "MlpPolicy",
+        policy,
         vec_env.make_vec_env(workload.env, n_envs=num_envs, seed=0),
         learning_rate=settings.learning_rate,
         batch_size=settings.mini_batch_size,
         gamma=settings.gamma,
-        policy_kwargs={"net_arch": list(settings.hidden_sizes)},  # activations are their defaults
+        policy_kwargs=networks,  # activations are their defaults
         seed=0,
         device="cpu",
         **options,
@@ -117,21 +122,24 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
 def learn(run: Run) -> Outcome:
     """Train with the interface of Stable-Baselines3 or sb3-contrib, and evaluate what was learned.
 
-    Beside the algorithm's own arguments the options may hold ``n_envs``, ``policy``,
-    ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for Gaussian noise on
-    actions in [-1, 1], and ``normalize`` for running statistics of observations and rewards. A text
-    such as ``linear(0.001, 0.0)`` is a schedule.
+    Beside the algorithm's own arguments the options may hold ``name``, where the algorithm has
+    another one there, ``n_envs``, ``policy``, ``mask_velocity`` to hide velocities as our
+    environments do, ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for
+    Gaussian noise on actions in [-1, 1], and ``normalize`` for running statistics of observations
+    and rewards. A text such as ``linear(0.001, 0.0)`` is a schedule.
     """
     options: dict[str, object] = dict(run.options)
     num_envs = options.pop("n_envs", 1)
+    name = str(options.pop("name", run.algorithm.upper()))
     policy = options.pop("policy", "MlpPolicy")
+    is_masked = options.pop("mask_velocity", False)
     is_normalized = options.pop("normalize", False)
     gamma = options.get("gamma", 0.99)
     options = {name: _argument(value) for name, value in options.items()}
     if isinstance(kwargs := options.get("policy_kwargs"), dict) and "activation_fn" in kwargs:
         activations = {"tanh": "Tanh", "relu": "ReLU", "elu": "ELU"}
-        name = activations[kwargs["activation_fn"]]
-        kwargs["activation_fn"] = getattr(importlib.import_module("torch.nn"), name)
+        activation = activations[kwargs["activation_fn"]]
+        kwargs["activation_fn"] = getattr(importlib.import_module("torch.nn"), activation)
 
     library = importlib.import_module("stable_baselines3")
     if (hindsight := options.pop("hindsight", None)) is not None:
@@ -142,8 +150,11 @@ def learn(run: Run) -> Outcome:
             importlib.import_module(module)
     make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
     normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
-    envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed)
-    test_envs = make_vec_env(run.env, n_envs=NUM_TEST_ENVS, seed=run.seed + 10_000)
+    wrapper = importlib.import_module("rl_envs.wrappers").MaskVelocity if is_masked else None
+    envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed, wrapper_class=wrapper)
+    test_envs = make_vec_env(
+        run.env, n_envs=NUM_TEST_ENVS, seed=run.seed + 10_000, wrapper_class=wrapper
+    )
     if is_normalized:
         envs = normalize(envs, gamma=gamma)
         test_envs = normalize(test_envs, training=False, norm_reward=False)
@@ -152,9 +163,7 @@ def learn(run: Run) -> Outcome:
         noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
         size = envs.action_space.shape[0]
         options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
-    model = _algorithm("sb3", run.algorithm.upper())(
-        policy, envs, seed=run.seed, device="cpu", **options
-    )
+    model = _algorithm("sb3", name)(policy, envs, seed=run.seed, device="cpu", **options)
     progress = Progress(run.steps)
     curve = Curve(run.steps)
 

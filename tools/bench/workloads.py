@@ -34,6 +34,8 @@ class PPOSettings:
         mini_batch_size: samples per minibatch.
         num_epochs: passes over each rollout.
         hidden_sizes: widths of the tanh layers of policy and value function, one network each.
+        lstm_size: units of an LSTM in each of both, behind these layers in ours and before them in
+            the peers'; None leaves it out.
         learning_rate: of Adam.
         gamma: discount.
         gae_lambda: of the advantages.
@@ -48,6 +50,7 @@ class PPOSettings:
     mini_batch_size: int
     num_epochs: int
     hidden_sizes: tuple[int, ...] = (64, 64)
+    lstm_size: int | None = None
     learning_rate: float = 3e-4
     gamma: float = 0.99
     gae_lambda: float = 0.95
@@ -165,6 +168,15 @@ WORKLOADS: Mapping[str, Workload] = {
         env="HalfCheetah-v5",
         settings=PPOSettings(num_envs=1, num_steps=2048, mini_batch_size=64, num_epochs=10),
         title="PPO `HalfCheetah-v5`, 1 env, 2048 steps, batch 64, 10 epochs, 64x64 tanh",
+    ),
+    "recurrent-ppo-cartpole": Workload(
+        env="CartPole-v1",
+        settings=PPOSettings(
+            num_envs=8, num_steps=128, mini_batch_size=256, num_epochs=4, lstm_size=256
+        ),
+        title="PPO `CartPole-v1`, LSTM of 256, 8 envs, 128 steps, batch 256, 4 epochs, 64x64 tanh, "
+        "beside sb3-contrib",
+        systems=("ours", "ours-eager", "sb3"),
     ),
     "trpo-halfcheetah": Workload(
         env="HalfCheetah-v5",

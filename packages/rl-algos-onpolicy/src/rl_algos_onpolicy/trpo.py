@@ -266,7 +266,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
 
 
 def _every(batch: RolloutBatch, stride: int, recurrent: bool) -> RolloutBatch:
-    """Keep one sample, or one environment where recurrent, of so many."""
+    """Keep one sample, or one sequence where recurrent, of so many."""
     if stride == 1:
         return batch
 

@@ -5,6 +5,34 @@ from torch import Tensor
 
 from rl_core.errors import ConfigError
 
+SEQUENCE_LENGTH = 16
+"""Rows per sequence where nobody says otherwise."""
+
+
+def sequence_length_of(num_steps: int, sequence_length: int | None) -> int:
+    """Return how many rows the sequences have that a rollout is cut into.
+
+    Args:
+        num_steps: rows of the rollout.
+        sequence_length: what was asked for; None takes `SEQUENCE_LENGTH`, or the whole rollout
+            where that does not divide it.
+
+    Raises:
+        ConfigError: when a rollout is no whole number of sequences.
+    """
+    if sequence_length is None:
+        return SEQUENCE_LENGTH if num_steps % SEQUENCE_LENGTH == 0 else num_steps
+    if sequence_length < 1:
+        raise ConfigError(f"storage.sequence_length must be at least 1, got {sequence_length}")
+    if num_steps % sequence_length:
+        divisors = [n for n in range(1, num_steps + 1) if num_steps % n == 0]
+        closest = min(divisors, key=lambda n: abs(n - sequence_length))
+        raise ConfigError(
+            f"storage.sequence_length={sequence_length} does not divide storage.num_steps="
+            f"{num_steps}; the closest that does is {closest}"
+        )
+    return sequence_length
+
 
 def count_minibatches(
     num_mini_batch: int | None,
@@ -12,7 +40,7 @@ def count_minibatches(
     *,
     num_steps: int,
     num_envs: int,
-    recurrent: bool,
+    sequence_length: int | None,
 ) -> int:
     """Return how many minibatches one pass over a rollout makes.
 
@@ -21,37 +49,42 @@ def count_minibatches(
         mini_batch_size: samples in each, at most; or None.
         num_steps: rows of the rollout.
         num_envs: environments in each row.
-        recurrent: minibatches are made of whole sequences, one per environment.
+        sequence_length: rows of the sequences that minibatches are made of; None for single
+            samples.
 
     Raises:
-        ConfigError: when not just one of the two is given, or it asks for more than there is.
+        ConfigError: when not just one of the two is given, it asks for more than there is, or
+            a minibatch is no whole number of sequences.
     """
     if (num_mini_batch is None) == (mini_batch_size is None):
         raise ConfigError("give just one of num_mini_batch and mini_batch_size")
+    length = sequence_length or 1
     samples = num_steps * num_envs
-    units = num_envs if recurrent else samples
+    rollout = f"the rollout of {num_steps} steps x {num_envs} environments"
+    if num_steps % length:
+        raise ConfigError(
+            f"{rollout} is no whole number of sequences of {length} steps; collect the rest first"
+        )
+    units = samples // length
     if num_mini_batch is not None:
         if num_mini_batch > units:
-            what = "environments of a recurrent rollout" if recurrent else "samples"
+            what = "samples" if sequence_length is None else f"sequences of {length} steps"
             raise ConfigError(
-                f"num_mini_batch={num_mini_batch} is more than the {units} {what}; use fewer "
-                "minibatches or more environments"
+                f"num_mini_batch={num_mini_batch} is more than the {units} {what} of {rollout}; "
+                "use fewer minibatches, longer rollouts or more environments"
             )
         return num_mini_batch
     assert mini_batch_size is not None
     if mini_batch_size > samples:
         raise ConfigError(
-            f"mini_batch_size={mini_batch_size} is larger than the rollout of {samples} samples "
-            f"({num_steps} steps x {num_envs} environments)"
+            f"mini_batch_size={mini_batch_size} is larger than the {samples} samples of {rollout}"
         )
-    if not recurrent:
-        return -(-units // mini_batch_size)
-    if mini_batch_size < num_steps:
+    if mini_batch_size % length:
         raise ConfigError(
-            f"mini_batch_size={mini_batch_size} is smaller than one recurrent sequence of "
-            f"{num_steps} steps; use at least that many"
+            f"mini_batch_size={mini_batch_size} is no whole number of sequences of {length} steps; "
+            f"use a multiple of {length}, or another storage.sequence_length"
         )
-    return -(-units // (mini_batch_size // num_steps))
+    return -(-units // (mini_batch_size // length))
 
 
 def shuffled_block(units: int, count: int, generator: torch.Generator) -> Tensor:

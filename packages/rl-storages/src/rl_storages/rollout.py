@@ -22,7 +22,7 @@ from rl_core.storage import (
 )
 from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
 from rl_storages._finals import FinalObservations
-from rl_storages._minibatches import count_minibatches, shuffled_block
+from rl_storages._minibatches import count_minibatches, sequence_length_of, shuffled_block
 
 _FLAGS = ("terminated", "truncated", "valid", "episode_start")
 
@@ -33,25 +33,33 @@ class RolloutStorage(Storage[RolloutBatch]):
     Memory is allocated once, `(T, B, ...)`. Each observation is stored once: the successor of a
     row is the next row, and only where an episode ended inside a step is its true final
     observation kept apart. Minibatches are drawn without replacement: of single samples, or of
-    whole sequences when the actor is recurrent. They are as equal as can be; the smaller ones are
+    sequences when the actor is recurrent. They are as equal as can be; the smaller ones are
     padded with one entry of mask 0, so that all have one shape.
+
+    Sequences are cut from each environment's rows at every multiple of ``sequence_length``, and
+    begin with the recurrent state that was there while acting. Episodes may end and begin inside
+    them; gradients go no further back than their first row.
 
     Where rows do not go on from those before them, after a resume or between slices of different
     origin, the episodes in between count as truncated, with their true next observation.
 
     Args:
         num_steps: rows per rollout, T.
+        sequence_length: rows per sequence of a recurrent actor, a divisor of ``num_steps``; None
+            takes 16, or the whole rollout where that is no multiple of 16.
 
     Raises:
-        ConfigError: when ``num_steps`` is below 1.
+        ConfigError: when ``num_steps`` is below 1, or ``sequence_length`` does not divide it.
     """
 
     batch_type: ClassVar[type] = RolloutBatch
 
-    def __init__(self, num_steps: int = 128) -> None:
+    def __init__(self, num_steps: int = 128, sequence_length: int | None = None) -> None:
         if num_steps < 1:
             raise ConfigError(f"storage.num_steps must be at least 1, got {num_steps}")
         self.num_steps = num_steps
+        self.sequence_length = sequence_length
+        self._length = sequence_length_of(num_steps, sequence_length)
         self._spec: StorageSpec | None = None
         self._generator = torch.Generator()
         self._columns: dict[str, Tensor] = {}
@@ -80,6 +88,11 @@ class RolloutStorage(Storage[RolloutBatch]):
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Make room for one rollout; see `Storage.allocate`."""
+        if self.sequence_length is not None and not spec.state_sizes:
+            raise ConfigError(
+                f"storage.sequence_length={self.sequence_length}, but the actor has no memory "
+                "that would need sequences; leave it out, or use a recurrent actor"
+            )
         self._spec = spec
         self._generator = generator
         scalar = TensorSpec((), torch.float32)
@@ -149,21 +162,21 @@ class RolloutStorage(Storage[RolloutBatch]):
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
     ) -> Iterator[Tensor]:
-        """Shuffle the samples, or the environments when recurrent, into one block.
+        """Shuffle the samples, or the sequences when recurrent, into one block.
 
         Raises:
             ConfigError: when the sizes contradict each other or the rollout.
         """
         spec = self._allocated()
-        recurrent = bool(spec.state_sizes)
+        length = self._length if spec.state_sizes else None
         count = count_minibatches(
             num_mini_batch,
             mini_batch_size,
             num_steps=self._step,
             num_envs=spec.num_envs,
-            recurrent=recurrent,
+            sequence_length=length,
         )
-        units = spec.num_envs if recurrent else self._step * spec.num_envs
+        units = self._step * spec.num_envs // (length or 1)
         yield shuffled_block(units, count, self._generator).to(spec.device)
 
     def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
@@ -176,35 +189,30 @@ class RolloutStorage(Storage[RolloutBatch]):
         missing = [name for name in PREPARED_COLUMNS if name not in self._attached]
         if missing:
             raise ConfigError(f"attach the prepared columns first; missing: {', '.join(missing)}")
-        recurrent = bool(spec.state_sizes)
-        flat = indices.reshape(-1)
-        padding = flat < 0
-        flat = flat.clamp(min=0)
-        count, size = indices.shape
+        rows = self._rows(indices.clamp(min=0))
 
         def take(column: Tensor) -> tuple[Tensor, ...]:
-            if recurrent:
-                taken = column[: self._step].index_select(1, flat)
-                return taken.view(self._step, count, size, *column.shape[2:]).unbind(1)
-            rows = column[: self._step].flatten(0, 1).index_select(0, flat)
-            return rows.view(count, size, *column.shape[2:]).unbind(0)
+            taken = column[: self._step].flatten(0, 1).index_select(0, rows.flatten())
+            return taken.view(*rows.shape, *column.shape[2:]).unbind(0)
 
         columns = {
             name: take(column)
             for name, column in {**self._columns, **self._attached}.items()
             if name not in ("reward", "terminated", "truncated") and not name.startswith("state/")
         }
-        counts = (~padding).to(torch.float32).view(count, size).unbind(0)
+        counts = (indices >= 0).to(torch.float32).unbind(0)
+        first = rows[:, 0].flatten()
         states = {
-            name: self._columns[f"state/{name}"][0].index_select(0, flat).view(count, size, -1)
+            name: self._columns[f"state/{name}"].flatten(0, 1).index_select(0, first)
             for name in spec.state_sizes
         }
+        states = {name: state.view(*indices.shape, -1) for name, state in states.items()}
         extras = {
             name.removeprefix("extras/"): parts
             for name, parts in columns.items()
             if name.startswith("extras/")
         }
-        for k in range(count):
+        for k in range(len(indices)):
             yield RolloutBatch(
                 observation=join_observation({n: parts[k] for n, parts in columns.items()}),
                 action=columns["action"][k],
@@ -217,6 +225,15 @@ class RolloutStorage(Storage[RolloutBatch]):
                 state={name: state[k] for name, state in states.items()},
                 extras={name: parts[k] for name, parts in extras.items()},
             )
+
+    def _rows(self, indices: Tensor) -> Tensor:
+        """Find the rows of samples `(K, N)`, or of sequences, `(K, L, N)`, among all `T * B`."""
+        spec = self._allocated()
+        if not spec.state_sizes:
+            return indices
+        sequence, env = indices // spec.num_envs, indices % spec.num_envs
+        step = torch.arange(self._length, device=indices.device).unsqueeze(1)
+        return (sequence.unsqueeze(1) * self._length + step) * spec.num_envs + env.unsqueeze(1)
 
     def rollout(self) -> Rollout:
         """Return the stored rows, without copying the columns.

@@ -1,11 +1,12 @@
 """Recurrent networks whose state is reset at episode starts."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
+from rl_core.nn._recurrence import gru, lstm
 from rl_core.nn.ensemble import EnsembleLinear
 
 RecurrentKind = Literal["gru", "lstm"]
@@ -112,19 +113,22 @@ class RecurrentNet(nn.Module):
     def _sequence(
         self, features: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        starts = [None] * len(features) if episode_start is None else episode_start.unbind(0)
-        step = self._gru_step if self.kind == "gru" else self._lstm_step
+        kept = None if episode_start is None else _flags(episode_start, state)
+        if kept is not None and state.dim() == 3:
+            kept = kept.unsqueeze(1)
+        run = gru if self.kind == "gru" else lstm
         layer_states = []
         for layer, layer_state in enumerate(state.chunk(self.num_layers, dim=-1)):
-            projected = self.input_layers[layer](features).unbind(0)
-            recurrent = self.state_layers[layer]
-            states = []
-            for start, inputs in zip(starts, projected, strict=True):
-                layer_state = step(recurrent, inputs, _kept(layer_state, start))
-                states.append(layer_state)
-            stacked = torch.stack(states)
-            layer_states.append(stacked)
-            features = stacked[..., : self.hidden_size]
+            recurrent = cast("nn.Linear | EnsembleLinear", self.state_layers[layer])
+            states = run(
+                self.input_layers[layer](features),
+                layer_state,
+                kept,
+                recurrent.weight,
+                recurrent.bias,
+            )
+            layer_states.append(states)
+            features = states[..., : self.hidden_size]
         return features, torch.cat(layer_states, dim=-1)
 
     def _gru_step(self, recurrent: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
@@ -144,9 +148,12 @@ class RecurrentNet(nn.Module):
 
 def _kept(state: Tensor, episode_start: Tensor | None) -> Tensor:
     """Zero the state where episodes start."""
-    if episode_start is None:
-        return state
-    return state * (~episode_start).to(state.dtype).unsqueeze(-1)
+    return state if episode_start is None else state * _flags(episode_start, state)
+
+
+def _flags(episode_start: Tensor, state: Tensor) -> Tensor:
+    """Return 0 where episodes start and 1 elsewhere, with an axis for the numbers of a state."""
+    return (~episode_start).to(state.dtype).unsqueeze(-1)
 
 
 def _gate_layer(

@@ -32,17 +32,24 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
 
     Args:
         num_steps: rows per rollout, T.
+        sequence_length: rows per sequence of a recurrent actor, a divisor of ``num_steps``; None
+            takes whole rollouts.
 
     Raises:
-        ConfigError: when ``num_steps`` is below 1.
+        ConfigError: when ``num_steps`` is below 1, or ``sequence_length`` does not divide it.
     """
 
     batch_type: ClassVar[type] = RolloutBatch
 
-    def __init__(self, num_steps: int = 8) -> None:
+    def __init__(self, num_steps: int = 8, sequence_length: int | None = None) -> None:
         if num_steps < 1:
             raise ConfigError(f"storage.num_steps must be at least 1, got {num_steps}")
         self.num_steps = num_steps
+        self.sequence_length = num_steps if sequence_length is None else sequence_length
+        if self.sequence_length < 1 or num_steps % self.sequence_length:
+            raise ConfigError(
+                f"storage.sequence_length={sequence_length} does not divide {num_steps}"
+            )
         self._spec: StorageSpec | None = None
         self._generator = torch.Generator()
         self._rows: list[list[Row]] = []
@@ -80,22 +87,21 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
     ) -> Iterator[Tensor]:
-        """Shuffle samples, or environments when recurrent, and deal them out to minibatches.
+        """Shuffle samples, or sequences when recurrent, and deal them out to minibatches.
 
         Raises:
             ConfigError: when the sizes contradict each other or the rollout.
         """
         spec = self._allocated()
-        sequence = len(self) if spec.state_sizes else 1
-        units = len(self) * spec.num_envs // max(sequence, 1)
+        length = self.sequence_length if spec.state_sizes else 1
+        units = len(self) * spec.num_envs // length
         if (num_mini_batch is None) == (mini_batch_size is None):
             raise ConfigError("give just one of num_mini_batch and mini_batch_size")
         if num_mini_batch is None:
             assert mini_batch_size is not None
-            size = mini_batch_size // max(sequence, 1)
-            if size < 1 or mini_batch_size > len(self) * spec.num_envs:
+            if mini_batch_size % length or mini_batch_size > len(self) * spec.num_envs:
                 raise ConfigError(f"mini_batch_size={mini_batch_size} does not fit the rollout")
-            num_mini_batch = -(-units // size)
+            num_mini_batch = -(-units // (mini_batch_size // length))
         if num_mini_batch > units:
             raise ConfigError(f"num_mini_batch={num_mini_batch} is more than the rollout has")
         batches: list[list[int]] = [[] for _ in range(num_mini_batch)]
@@ -116,9 +122,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         for chosen in indices.tolist():
             units = [max(unit, 0) for unit in chosen]  # padding borrows a row and is masked
             if spec.state_sizes:
-                steps = range(len(self))
-                sequences = [stack([self._sample(t, env) for t in steps], 0) for env in units]
-                batch = stack(sequences, 1)
+                batch = stack([self._sequence(*divmod(unit, spec.num_envs)) for unit in units], 1)
             else:
                 batch = stack([self._sample(*divmod(unit, spec.num_envs)) for unit in units], 0)
             counts = torch.tensor([unit >= 0 for unit in chosen], device=spec.device)
@@ -258,6 +262,10 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         if self._spec is None:
             raise ConfigError("the storage is not allocated yet")
         return self._spec
+
+    def _sequence(self, number: int, env: int) -> dict[str, Tensor]:
+        first = number * self.sequence_length
+        return stack([self._sample(first + t, env) for t in range(self.sequence_length)], 0)
 
     def _sample(self, step: int, env: int) -> dict[str, Tensor]:
         row = self._rows[env][step]

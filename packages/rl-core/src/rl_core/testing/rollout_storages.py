@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 import torch
@@ -25,7 +25,13 @@ class RolloutStorageSuite(StorageSuite):
     """Further tests of storages that keep rollouts, with `ReferenceRolloutStorage` as the oracle.
 
     Subclass it instead of `StorageSuite`, and supply `make_storage`.
+
+    Attributes:
+        sequence_length: rows of the sequences that a recurrent actor's minibatches are made of;
+            None for whole rollouts.
     """
+
+    sequence_length: ClassVar[int | None] = None
 
     def draw(self, storage: AnyStorage) -> list[object]:
         """Attach columns and draw two minibatches."""
@@ -60,7 +66,8 @@ class RolloutStorageSuite(StorageSuite):
         rows = len(storage)
         assert sum(expected.values()) == int(reference.rollout().valid.sum())
         sizes: list[tuple[int | None, int | None]] = [(1, None), (2, None), (3, None)]
-        sizes += [(None, rows), (None, rows + 1), (None, rows * script.num_envs)]
+        sizes += [(None, rows), (None, rows * script.num_envs)]
+        sizes += [(None, self._length(script, rows)), (None, rows + self._length(script, rows))]
         for num_mini_batch, mini_batch_size in sizes:
             batches = list(_prepared(storage).generate_batches(num_mini_batch, mini_batch_size, 2))
             assert _samples(batches) == Counter({key: 2 * n for key, n in expected.items()})
@@ -68,7 +75,7 @@ class RolloutStorageSuite(StorageSuite):
     def test_there_are_as_many_minibatches_as_asked_for(self, script: TransitionScript) -> None:
         """And each has something to learn from, however the numbers divide."""
         storage = _prepared(self.filled(script))
-        units = script.num_envs * (1 if script.recurrent else len(storage))
+        units = script.num_envs * len(storage) // self._length(script, len(storage))
         for count in (1, 2, 3, units - 1, units):
             batches = list(storage.generate_batches(count, None))
             assert len(batches) == count
@@ -126,13 +133,15 @@ class RolloutStorageSuite(StorageSuite):
         """With the numbers in the message."""
         storage = _prepared(self.filled(script))
         samples = len(storage) * script.num_envs
-        units = script.num_envs if script.recurrent else samples
+        units = samples // self._length(script, len(storage))
         for sizes in ((None, None), (2, len(storage)), (units + 1, None), (None, samples + 1)):
             with pytest.raises(ConfigError, match="mini_batch"):
                 list(storage.generate_batches(*sizes))
         if script.recurrent:
-            with pytest.raises(ConfigError, match="mini_batch_size"):
-                list(storage.generate_batches(None, len(storage) - 1))
+            length = self._length(script, len(storage))
+            for size in (length - 1, length + 1) if length > 1 else ():
+                with pytest.raises(ConfigError, match="mini_batch_size"):
+                    list(storage.generate_batches(None, size))
 
     def test_a_full_rollout_takes_no_more(self, script: TransitionScript) -> None:
         """Overwriting would mix two policies in one rollout."""
@@ -211,10 +220,14 @@ class RolloutStorageSuite(StorageSuite):
         expected = _vectors(_successors(workers[0].rollout()))[2]
         assert torch.equal(successors[goes_on], expected[goes_on])
 
+    def _length(self, script: TransitionScript, num_steps: int) -> int:
+        """Return how many rows one unit of a minibatch has."""
+        return (self.sequence_length or num_steps) if script.recurrent else 1
+
     def _reference(self, script: TransitionScript) -> ReferenceRolloutStorage:
         rows = self.make_storage().rollout_steps
         assert rows is not None
-        reference = ReferenceRolloutStorage(rows)
+        reference = ReferenceRolloutStorage(rows, self.sequence_length)
         reference.allocate(script.spec(), seeded())
         return reference
 

@@ -1,0 +1,100 @@
+"""Environments that a checkpoint brings back exactly."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_core.env import EnvStep, VecEnv
+from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
+from rl_core.types import Array, ArrayLike, StateDict
+
+
+class WalkVecEnv(VecEnv):
+    """Random walks in the plane, cut after 7 steps and over at a wall.
+
+    A checkpoint brings them back exactly, in the middle of their episodes.
+
+    Args:
+        num_envs: how many walk.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self.generator = np.random.default_rng()
+        self.place = np.zeros((self._num_envs, 2), np.float32)
+        self.age = np.zeros(self._num_envs, np.int64)
+
+    @property
+    def num_envs(self) -> int:
+        """How many walk."""
+        return self._num_envs
+
+    @property
+    def single_observation_space(self) -> spaces.Box:
+        """A place."""
+        return spaces.Box(-9.0, 9.0, (2,), np.float32)
+
+    @property
+    def single_action_space(self) -> spaces.Discrete:
+        """Stay, or drift to the right."""
+        return spaces.Discrete(2)
+
+    @property
+    def array_type(self) -> Literal["numpy", "torch"]:
+        """NumPy."""
+        return "numpy"
+
+    @property
+    def resume_grade(self) -> Literal["exact", "episode"]:
+        """Exact."""
+        return "exact"
+
+    def reset(self, seed: int | None = None) -> Array:
+        """Begin everywhere."""
+        if seed is not None:
+            self.generator = np.random.default_rng(seed)
+        self._begin(np.ones(self._num_envs, np.bool_))
+        return self.place.copy()
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        """Walk."""
+        moves = self.generator.normal(0.0, 0.5, (self._num_envs, 2)).astype(np.float32)
+        moves[:, 0] += 0.1 * np.asarray(action)
+        self.place = self.place + moves
+        self.age += 1
+        terminated = np.abs(self.place).max(axis=1) > 1.0
+        truncated = self.age == 7
+        reward = -np.abs(self.place[:, 0])
+        final = self.place.copy() if (terminated | truncated).any() else None
+        self._begin(terminated | truncated)
+        valid = np.ones(self._num_envs, np.bool_)
+        return EnvStep(self.place.copy(), reward, terminated, truncated, final, valid, {})
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def state_dict(self) -> StateDict:
+        """Return places, ages and the generator's state."""
+        return {
+            "generator": numpy_generator_state(self.generator),
+            "place": torch.from_numpy(self.place.copy()),
+            "age": self.age.tolist(),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what `state_dict` returned."""
+        generator, place, age = state["generator"], state["place"], state["age"]
+        assert isinstance(generator, Mapping)
+        assert isinstance(place, Tensor)
+        set_numpy_generator_state(self.generator, generator)
+        self.place = place.numpy().copy()
+        self.age = np.array(age)
+
+    def _begin(self, which: Array) -> None:
+        start = self.generator.uniform(-0.5, 0.5, (self._num_envs, 2)).astype(np.float32)
+        self.place = np.where(which[:, None], start, self.place)
+        self.age[which] = 0
