@@ -1,9 +1,13 @@
 """How a rollout is cut into minibatches."""
 
+from collections.abc import Iterator, Mapping
+
 import torch
 from torch import Tensor
 
+from rl_core.batch import RolloutBatch
 from rl_core.errors import ConfigError
+from rl_core.storage import join_observation
 
 
 def count_minibatches(
@@ -68,3 +72,56 @@ def shuffled_block(units: int, count: int, generator: torch.Generator) -> Tensor
     last = order.new_full((count, 1), -1)
     last[:extra, 0] = order[units - extra :]
     return torch.cat([block, last], dim=1)
+
+
+def minibatches(
+    columns: Mapping[str, Tensor], indices: Tensor, state: tuple[str, ...]
+) -> Iterator[RolloutBatch]:
+    """Make one batch per row of a block.
+
+    Args:
+        columns: each `(T, B, ...)`, by the names of `RolloutRows.columns`, and the prepared ones.
+        indices: shape `(count, N)`, of samples, or of environments when recurrent; those below 0
+            are padding, whose mask is 0.
+        state: names of the recurrent state; none where samples are drawn alone.
+    """
+    flat = indices.reshape(-1)
+    padding = flat < 0
+    flat = flat.clamp(min=0)
+    count, size = indices.shape
+
+    def take(column: Tensor) -> tuple[Tensor, ...]:
+        if state:
+            taken = column.index_select(1, flat)
+            return taken.view(len(column), count, size, *column.shape[2:]).unbind(1)
+        rows = column.flatten(0, 1).index_select(0, flat)
+        return rows.view(count, size, *column.shape[2:]).unbind(0)
+
+    taken = {
+        name: take(column)
+        for name, column in columns.items()
+        if name not in ("reward", "terminated", "truncated") and not name.startswith("state/")
+    }
+    counts = (~padding).to(torch.float32).view(count, size).unbind(0)
+    states = {
+        name: columns[f"state/{name}"][0].index_select(0, flat).view(count, size, -1)
+        for name in state
+    }
+    extras = {
+        name.removeprefix("extras/"): parts
+        for name, parts in taken.items()
+        if name.startswith("extras/")
+    }
+    for k in range(count):
+        yield RolloutBatch(
+            observation=join_observation({n: parts[k] for n, parts in taken.items()}),
+            action=taken["action"][k],
+            log_prob=taken["log_prob"][k],
+            value=taken["value"][k],
+            advantage=taken["advantage"][k],
+            value_target=taken["value_target"][k],
+            mask=taken["valid"][k] * counts[k],
+            episode_start=taken["episode_start"][k],
+            state={name: part[k] for name, part in states.items()},
+            extras={name: parts[k] for name, parts in extras.items()},
+        )
