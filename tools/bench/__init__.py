@@ -1,6 +1,6 @@
-"""Benchmarks: how fast the toolbox trains, and how well it learns, beside its peers.
+"""Benchmarks: how fast the toolbox trains, stores and replays, and how well it learns.
 
-`speed.py` and `learning.py` are run by path, or as ``hatch run bench:speed`` and
-``hatch run bench:learning``. Everything that is measured runs in a process of its own, one at a
-time, started by `child` and carried out by `worker.py`.
+`speed.py`, `replay.py`, `learning.py` and `cloning.py` are run by path, or as
+``hatch run bench:speed`` and so on. Everything that is measured runs in a process of its own, one
+at a time, started by `child` and carried out by `worker.py`.
 """

@@ -23,7 +23,7 @@ from bench.results import Record, records_of
 
 PAGES: Mapping[str, str] = {
     "a2c": "a2c.md",
-    "ddpg": "td3.md",
+    "ddpg": "ddpg.md",
     "dqn": "dqn.md",
     "ppo": "ppo.md",
     "rnd-ppo": "rnd.md",

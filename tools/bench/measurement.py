@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -79,19 +79,39 @@ class Measurement:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one part of a benchmark measured.
+
+    Attributes:
+        values: to be kept.
+        is_complete: whether nothing failed.
+    """
+
+    values: Json
+    is_complete: bool
+
+
 def measure_in_turn(
     name: str,
     jobs: Mapping[str, Job],
     rounds: int,
+    seconds: float,
+    machine: str,
     describe: Callable[[Figures], str],
-) -> list[Round]:
+) -> Found:
     """Measure systems one after the other, round by round, each in a fresh process.
 
     Args:
         name: of what is compared, for messages.
         jobs: by system, in the order of a round.
         rounds: how many.
+        seconds: length of each measured span.
+        machine: what it is made on.
         describe: put a system's figures in words.
+
+    Returns:
+        A `Measurement` as plain data.
     """
     measured: list[Round] = []
     for number in range(1, rounds + 1):
@@ -105,7 +125,17 @@ def measure_in_turn(
             one[system] = figures
             print(f"{name} round {number}: {job.title} {describe(figures)}", flush=True)
         measured.append(one)
-    return measured
+    is_complete = all(len(one) == len(jobs) for one in measured)
+    return Found(Measurement(measured, seconds, machine).as_dict(), is_complete)
+
+
+def measurements_of(results: Mapping[str, Json], names: Iterable[str]) -> dict[str, Measurement]:
+    """Return those of the results that are measurements of these names."""
+    return {
+        name: Measurement.from_dict(cast("dict[str, Json]", results[name]))
+        for name in names
+        if name in results
+    }
 
 
 def ratio_cell(ratios: Sequence[float]) -> str:

@@ -1,9 +1,13 @@
 """How a rollout is cut into minibatches."""
 
+from collections.abc import Iterator, Mapping
+
 import torch
 from torch import Tensor
 
+from rl_core.batch import RolloutBatch
 from rl_core.errors import ConfigError
+from rl_core.storage import join_observation
 
 SEQUENCE_LENGTH = 16
 """Rows per sequence where nobody says otherwise."""
@@ -101,3 +105,65 @@ def shuffled_block(units: int, count: int, generator: torch.Generator) -> Tensor
     last = order.new_full((count, 1), -1)
     last[:extra, 0] = order[units - extra :]
     return torch.cat([block, last], dim=1)
+
+
+def minibatches(
+    columns: Mapping[str, Tensor],
+    indices: Tensor,
+    state: tuple[str, ...],
+    sequence_length: int | None,
+) -> Iterator[RolloutBatch]:
+    """Make one batch per row of a block.
+
+    Args:
+        columns: each `(T, B, ...)`, by the names of `RolloutRows.columns`, and the prepared ones.
+        indices: shape `(K, N)`, of samples, or of sequences; those below 0 are padding, whose mask
+            is 0.
+        state: names of the recurrent state; none where samples are drawn alone.
+        sequence_length: rows of a sequence; None where samples are drawn alone.
+    """
+    num_envs = columns["valid"].shape[1]
+    rows = _rows_of(indices.clamp(min=0), num_envs, sequence_length)
+
+    def take(column: Tensor) -> tuple[Tensor, ...]:
+        taken = column.flatten(0, 1).index_select(0, rows.flatten())
+        return taken.view(*rows.shape, *column.shape[2:]).unbind(0)
+
+    taken = {
+        name: take(column)
+        for name, column in columns.items()
+        if name not in ("reward", "terminated", "truncated") and not name.startswith("state/")
+    }
+    counts = (indices >= 0).to(torch.float32).unbind(0)
+    first = rows[:, 0].flatten()
+    states = {
+        name: columns[f"state/{name}"].flatten(0, 1).index_select(0, first).view(*indices.shape, -1)
+        for name in state
+    }
+    extras = {
+        name.removeprefix("extras/"): parts
+        for name, parts in taken.items()
+        if name.startswith("extras/")
+    }
+    for k in range(len(indices)):
+        yield RolloutBatch(
+            observation=join_observation({n: parts[k] for n, parts in taken.items()}),
+            action=taken["action"][k],
+            log_prob=taken["log_prob"][k],
+            value=taken["value"][k],
+            advantage=taken["advantage"][k],
+            value_target=taken["value_target"][k],
+            mask=taken["valid"][k] * counts[k],
+            episode_start=taken["episode_start"][k],
+            state={name: part[k] for name, part in states.items()},
+            extras={name: parts[k] for name, parts in extras.items()},
+        )
+
+
+def _rows_of(indices: Tensor, num_envs: int, sequence_length: int | None) -> Tensor:
+    """Find the rows of samples `(K, N)`, or of sequences, `(K, L, N)`, among all `T * B`."""
+    if sequence_length is None:
+        return indices
+    sequence, env = indices // num_envs, indices % num_envs
+    step = torch.arange(sequence_length, device=indices.device).unsqueeze(1)
+    return (sequence.unsqueeze(1) * sequence_length + step) * num_envs + env.unsqueeze(1)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,20 +10,15 @@ from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import (
-    DataSlice,
-    Storage,
-    StorageSpec,
-    TensorSpec,
-    check_slice,
-    join_observation,
-    observation_columns,
+from rl_core.storage import DataSlice, Storage, StorageSpec
+from rl_core.types import StateDict
+from rl_storages._minibatches import (
+    count_minibatches,
+    minibatches,
+    sequence_length_of,
+    shuffled_block,
 )
-from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
-from rl_storages._finals import FinalObservations
-from rl_storages._minibatches import count_minibatches, sequence_length_of, shuffled_block
-
-_FLAGS = ("terminated", "truncated", "valid", "episode_start")
+from rl_storages._rollout_rows import RolloutRows
 
 
 class RolloutStorage(Storage[RolloutBatch]):
@@ -60,21 +54,14 @@ class RolloutStorage(Storage[RolloutBatch]):
         self.num_steps = num_steps
         self.sequence_length = sequence_length
         self._length = sequence_length_of(num_steps, sequence_length)
-        self._spec: StorageSpec | None = None
+        self._rows: RolloutRows | None = None
         self._generator = torch.Generator()
-        self._columns: dict[str, Tensor] = {}
-        self._arrays: dict[str, Array] = {}
         self._attached: dict[str, Tensor] = {}
-        self._next_observation: dict[str, Tensor] = {}
-        self._unwritten_next: ArrayObservation | None = None
-        self._finals = FinalObservations({})
-        self._step = 0
-        self._may_be_seam = False
 
     @property
     def spec(self) -> StorageSpec | None:
         """What `allocate` was given last."""
-        return self._spec
+        return None if self._rows is None else self._rows.spec
 
     @property
     def rollout_steps(self) -> int:
@@ -84,7 +71,7 @@ class RolloutStorage(Storage[RolloutBatch]):
     @property
     def is_full(self) -> bool:
         """Whether the rollout is complete."""
-        return self._step == self.num_steps
+        return len(self) == self.num_steps
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Make room for one rollout; see `Storage.allocate`."""
@@ -93,39 +80,9 @@ class RolloutStorage(Storage[RolloutBatch]):
                 f"storage.sequence_length={self.sequence_length}, but the actor has no memory "
                 "that would need sequences; leave it out, or use a recurrent actor"
             )
-        self._spec = spec
+        self._rows = RolloutRows(spec, self.num_steps)
         self._generator = generator
-        scalar = TensorSpec((), torch.float32)
-        flag = TensorSpec((), torch.bool)
-        observations = observation_columns(spec.observation)
-        columns = {
-            **observations,
-            "action": spec.action,
-            "reward": scalar,
-            **dict.fromkeys(_FLAGS, flag),
-            **{f"state/{n}": TensorSpec((s,), torch.float32) for n, s in spec.state_sizes.items()},
-            **{f"extras/{name}": extra for name, extra in spec.extras.items()},
-        }
-        self._columns = {
-            name: torch.zeros(
-                (self.num_steps, spec.num_envs, *column.shape),
-                dtype=column.dtype,
-                device=spec.device,
-            )
-            for name, column in columns.items()
-        }
-        self._arrays = (
-            {name: column.numpy() for name, column in self._columns.items()}
-            if spec.device.type == "cpu"
-            else {}
-        )
-        self._next_observation = {
-            name: torch.zeros_like(self._columns[name][0]) for name in observations
-        }
-        self._finals = FinalObservations(
-            {name: column[:0] for name, column in self._next_observation.items()}
-        )
-        self.reset()
+        self._attached = {}
 
     def insert_transition(self, transition: Transition) -> None:
         """Take in one row.
@@ -133,31 +90,14 @@ class RolloutStorage(Storage[RolloutBatch]):
         Raises:
             ConfigError: when the rollout is full or nothing was allocated.
         """
-        spec = self._allocated()
-        if self.is_full:
+        rows = self._allocated()
+        if rows.count == self.num_steps:
             raise ConfigError(
                 f"the rollout storage is full after {self.num_steps} steps; update from it, or "
                 "reset it, before collecting more"
             )
-        row = self._step
-        self._write_observation(row, transition.observation)
-        self._write("action", row, transition.action)
-        self._write("reward", row, transition.reward)
-        self._write("terminated", row, transition.terminated)
-        self._write("truncated", row, transition.truncated)
-        self._write("valid", row, transition.valid)
-        self._write("episode_start", row, transition.episode_start)
-        for name in spec.state_sizes:
-            self._write(f"state/{name}", row, transition.state[name])
-        for name in spec.extras:
-            self._write(f"extras/{name}", row, transition.extras[name])
-        if self._may_be_seam:
-            self._cut_seam(row)
-        if transition.final_observation is not None:
-            self._keep_final(row, transition)
-        self._unwritten_next = transition.next_observation
+        rows.insert(transition)
         self._attached = {}
-        self._step += 1
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
@@ -167,17 +107,17 @@ class RolloutStorage(Storage[RolloutBatch]):
         Raises:
             ConfigError: when the sizes contradict each other or the rollout.
         """
-        spec = self._allocated()
-        length = self._length if spec.state_sizes else None
+        rows = self._allocated()
+        length = self._length if rows.spec.state_sizes else None
         count = count_minibatches(
             num_mini_batch,
             mini_batch_size,
-            num_steps=self._step,
-            num_envs=spec.num_envs,
+            num_steps=rows.count,
+            num_envs=rows.spec.num_envs,
             sequence_length=length,
         )
-        units = self._step * spec.num_envs // (length or 1)
-        yield shuffled_block(units, count, self._generator).to(spec.device)
+        units = rows.count * rows.spec.num_envs // (length or 1)
+        yield shuffled_block(units, count, self._generator).to(rows.spec.device)
 
     def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
         """Make one batch per row of the block.
@@ -185,55 +125,16 @@ class RolloutStorage(Storage[RolloutBatch]):
         Raises:
             ConfigError: when no advantages were attached.
         """
-        spec = self._allocated()
+        rows = self._allocated()
         missing = [name for name in PREPARED_COLUMNS if name not in self._attached]
         if missing:
             raise ConfigError(f"attach the prepared columns first; missing: {', '.join(missing)}")
-        rows = self._rows(indices.clamp(min=0))
-
-        def take(column: Tensor) -> tuple[Tensor, ...]:
-            taken = column[: self._step].flatten(0, 1).index_select(0, rows.flatten())
-            return taken.view(*rows.shape, *column.shape[2:]).unbind(0)
-
         columns = {
-            name: take(column)
-            for name, column in {**self._columns, **self._attached}.items()
-            if name not in ("reward", "terminated", "truncated") and not name.startswith("state/")
+            name: column[: rows.count]
+            for name, column in {**rows.columns, **self._attached}.items()
         }
-        counts = (indices >= 0).to(torch.float32).unbind(0)
-        first = rows[:, 0].flatten()
-        states = {
-            name: self._columns[f"state/{name}"].flatten(0, 1).index_select(0, first)
-            for name in spec.state_sizes
-        }
-        states = {name: state.view(*indices.shape, -1) for name, state in states.items()}
-        extras = {
-            name.removeprefix("extras/"): parts
-            for name, parts in columns.items()
-            if name.startswith("extras/")
-        }
-        for k in range(len(indices)):
-            yield RolloutBatch(
-                observation=join_observation({n: parts[k] for n, parts in columns.items()}),
-                action=columns["action"][k],
-                log_prob=columns["log_prob"][k],
-                value=columns["value"][k],
-                advantage=columns["advantage"][k],
-                value_target=columns["value_target"][k],
-                mask=columns["valid"][k] * counts[k],
-                episode_start=columns["episode_start"][k],
-                state={name: state[k] for name, state in states.items()},
-                extras={name: parts[k] for name, parts in extras.items()},
-            )
-
-    def _rows(self, indices: Tensor) -> Tensor:
-        """Find the rows of samples `(K, N)`, or of sequences, `(K, L, N)`, among all `T * B`."""
-        spec = self._allocated()
-        if not spec.state_sizes:
-            return indices
-        sequence, env = indices // spec.num_envs, indices % spec.num_envs
-        step = torch.arange(self._length, device=indices.device).unsqueeze(1)
-        return (sequence.unsqueeze(1) * self._length + step) * spec.num_envs + env.unsqueeze(1)
+        length = self._length if rows.spec.state_sizes else None
+        yield from minibatches(columns, indices, tuple(rows.spec.state_sizes), length)
 
     def rollout(self) -> Rollout:
         """Return the stored rows, without copying the columns.
@@ -241,26 +142,12 @@ class RolloutStorage(Storage[RolloutBatch]):
         Raises:
             ConfigError: when nothing is stored, or the rows break off before the rollout's end.
         """
-        spec = self._allocated()
+        rows = self._allocated()
         if not self.is_full:
             raise ConfigError(
-                f"the rollout has {self._step} of {self.num_steps} steps; collect the rest first"
+                f"the rollout has {rows.count} of {self.num_steps} steps; collect the rest first"
             )
-        columns = self._columns
-        return Rollout(
-            observation=join_observation(columns),
-            next_observation=join_observation(self._following()),
-            action=columns["action"],
-            reward=columns["reward"],
-            terminated=columns["terminated"],
-            truncated=columns["truncated"],
-            valid=columns["valid"],
-            episode_start=columns["episode_start"],
-            state={name: columns[f"state/{name}"][0] for name in spec.state_sizes},
-            final_index=self._finals.index,
-            final_observation=join_observation(self._finals.observations),
-            extras={name: columns[f"extras/{name}"] for name in spec.extras},
-        )
+        return rows.as_rollout()
 
     def attach(self, columns: Mapping[str, Tensor]) -> None:
         """Add prepared columns, each `(T, B, ...)`; names beyond a batch's fields go to extras.
@@ -268,12 +155,13 @@ class RolloutStorage(Storage[RolloutBatch]):
         Raises:
             DataError: when a column has another leading shape than the rollout.
         """
-        spec = self._allocated()
+        rows = self._allocated()
+        expected = (rows.count, rows.spec.num_envs)
         for name, column in columns.items():
-            if column.shape[:2] != (self._step, spec.num_envs):
+            if column.shape[:2] != expected:
                 raise DataError(
-                    f"prepared column '{name}': expected leading shape "
-                    f"{(self._step, spec.num_envs)}, got {tuple(column.shape)}"
+                    f"prepared column '{name}': expected leading shape {expected}, got "
+                    f"{tuple(column.shape)}"
                 )
             key = name if name in PREPARED_COLUMNS else f"extras/{name}"
             self._attached[key] = column
@@ -284,15 +172,13 @@ class RolloutStorage(Storage[RolloutBatch]):
 
     def reset(self) -> None:
         """Start a new rollout in the same memory."""
-        self._step = 0
-        self._may_be_seam = False
         self._attached = {}
-        self._unwritten_next = None
-        self._finals.clear()
+        if self._rows is not None:
+            self._rows.clear()
 
     def __len__(self) -> int:
         """Return how many rows are stored."""
-        return self._step
+        return 0 if self._rows is None else self._rows.count
 
     def get_data_slice(self, start: int, end: int) -> DataSlice:
         """Copy rows; `final_index` counts from ``start``, `next/...` follows row ``end - 1``.
@@ -300,19 +186,10 @@ class RolloutStorage(Storage[RolloutBatch]):
         Raises:
             ConfigError: when the rows are not all stored.
         """
-        self._allocated()
-        if not 0 <= start <= end <= self._step:
-            raise ConfigError(f"rows {start} to {end} are not within the {self._step} stored ones")
-        data = {name: column[start:end].clone() for name, column in self._columns.items()}
-        for name, last in self._following().items():
-            following = self._columns[name][end] if end < self._step else last
-            data[f"next/{name}"] = following.clone()
-        rows = self._finals.index
-        inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
-        data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
-        for name, finals in self._finals.observations.items():
-            data[f"final/{name}"] = finals[inside]
-        return data
+        rows = self._allocated()
+        if not 0 <= start <= end <= rows.count:
+            raise ConfigError(f"rows {start} to {end} are not within the {rows.count} stored ones")
+        return rows.get_slice(start, end)
 
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append the rows of a slice.
@@ -321,28 +198,15 @@ class RolloutStorage(Storage[RolloutBatch]):
             DataError: when columns are missing, of other shape or dtype, or too long, or when a
                 recurrent rollout would go on in the middle of another episode.
         """
-        device = self._allocated().device
-        length = self._checked_length(data)
-        if length == 0:
-            return
-        start = self._step
-        for name, column in self._columns.items():
-            column[start : start + length].copy_(data[name])
-        self._cut_seam(start)
-        for name, last in self._next_observation.items():
-            last.copy_(data[f"next/{name}"])
-        self._unwritten_next = None
-        index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
-        self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
-        self._attached = {}
-        self._step += length
-        self._may_be_seam = True
+        if self._allocated().insert_slice(data):
+            self._attached = {}
 
     def state_dict(self) -> StateDict:
         """Return the stored rows and the generator's state."""
+        count = len(self)
         return {
-            "step": self._step,
-            "data": dict(self.get_data_slice(0, self._step)) if self._step else {},
+            "step": count,
+            "data": dict(self.get_data_slice(0, count)) if count else {},
             "generator": generator_state(self._generator),
         }
 
@@ -362,90 +226,7 @@ class RolloutStorage(Storage[RolloutBatch]):
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
         set_generator_state(self._generator, saved.tensor("generator"))
 
-    def _allocated(self) -> StorageSpec:
-        if self._spec is None:
+    def _allocated(self) -> RolloutRows:
+        if self._rows is None:
             raise ConfigError("the rollout storage is not allocated yet; a Trainer does it")
-        return self._spec
-
-    def _following(self) -> dict[str, Tensor]:
-        """Return what follows the last row, by column; copied only when it is asked for."""
-        if self._unwritten_next is not None:
-            for name, value in _named(self._unwritten_next).items():
-                self._next_observation[name].copy_(torch.as_tensor(value))
-            self._unwritten_next = None
-        return self._next_observation
-
-    def _cut_seam(self, row: int) -> None:
-        """Truncate the episodes of the row before, as far as they do not go on in this one."""
-        self._may_be_seam = False
-        if row == 0:
-            return
-        columns, following = self._columns, self._following()
-        elsewhere = columns["episode_start"][row].clone()
-        for name, expected in following.items():
-            differs = columns[name][row] != expected
-            elsewhere |= differs.view(len(elsewhere), -1).any(dim=1)
-        if self._allocated().state_sizes and (elsewhere & ~columns["episode_start"][row]).any():
-            raise DataError(
-                "a recurrent rollout cannot go on in the middle of another episode; insert slices "
-                "of one collector in their order, or whole rollouts"
-            )
-        last = row - 1
-        goes_on = (
-            columns["valid"][last] & ~columns["terminated"][last] & ~columns["truncated"][last]
-        )
-        envs = (elsewhere & goes_on).nonzero().flatten()
-        columns["truncated"][last, envs] = True
-        self._finals.add(last, envs, {name: rows[envs] for name, rows in following.items()})
-
-    def _checked_length(self, data: DataSlice) -> int:
-        """Return how many rows a slice has, after comparing all of it with the allocation."""
-        length, count = (
-            len(data[name]) if name in data else 0 for name in ("reward", "final_index")
-        )
-        expected = {
-            name: ((length, *column.shape[1:]), column.dtype)
-            for name, column in self._columns.items()
-        }
-        expected["final_index"] = ((count, 2), torch.int64)
-        for name, last in self._next_observation.items():
-            expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
-            expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
-        check_slice(data, expected)
-        if self._step + length > self.num_steps:
-            raise DataError(
-                f"data slice of {length} rows does not fit: {self._step} of {self.num_steps} used"
-            )
-        return length
-
-    def _write(self, name: str, row: int, value: ArrayLike) -> None:
-        if self._arrays:
-            self._arrays[name][row] = value.cpu().numpy() if isinstance(value, Tensor) else value
-        else:
-            self._columns[name][row].copy_(torch.as_tensor(value))
-
-    def _write_observation(self, row: int, observation: ArrayObservation) -> None:
-        if isinstance(observation, Mapping):
-            for key, value in observation.items():
-                self._write(f"observation/{key}", row, value)
-        else:
-            self._write("observation", row, observation)
-
-    def _keep_final(self, row: int, transition: Transition) -> None:
-        """Keep the final observations of rows that were cut; a terminated one is never needed."""
-        assert transition.final_observation is not None
-        cut = np.flatnonzero(np.asarray(torch.as_tensor(transition.truncated).cpu()))
-        if len(cut) == 0:
-            return
-        device = self._allocated().device
-        envs = torch.as_tensor(cut, device=device)
-        finals = _named(transition.final_observation)
-        self._finals.add(
-            row, envs, {name: torch.as_tensor(v).to(device)[envs] for name, v in finals.items()}
-        )
-
-
-def _named(observation: ArrayObservation) -> dict[str, ArrayLike]:
-    if isinstance(observation, Mapping):
-        return {f"observation/{key}": value for key, value in observation.items()}
-    return {"observation": observation}
+        return self._rows

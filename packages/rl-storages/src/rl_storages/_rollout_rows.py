@@ -1,0 +1,234 @@
+"""The rows of a rollout: memory `(T, B, ...)`, what is written into it, and what follows."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.batch import Rollout, Transition
+from rl_core.errors import DataError
+from rl_core.storage import (
+    DataSlice,
+    StorageSpec,
+    TensorSpec,
+    check_slice,
+    join_observation,
+    observation_columns,
+)
+from rl_core.types import Array, ArrayLike, ArrayObservation
+from rl_storages._finals import FinalObservations
+
+_FLAGS = ("terminated", "truncated", "valid", "episode_start")
+
+
+class RolloutRows:
+    """Rows in memory that is allocated once.
+
+    Each observation is stored once: the successor of a row is the next row, and only where an
+    episode ended inside a step is its true final observation kept apart.
+
+    Args:
+        spec: what a row consists of.
+        num_steps: rows there is room for, T.
+
+    Attributes:
+        spec: as given.
+        columns: by name, each `(T, B, ...)`; state and extras are ``state/...``, ``extras/...``.
+        count: how many rows are written.
+    """
+
+    def __init__(self, spec: StorageSpec, num_steps: int) -> None:
+        scalar = TensorSpec((), torch.float32)
+        flag = TensorSpec((), torch.bool)
+        observations = observation_columns(spec.observation)
+        columns = {
+            **observations,
+            "action": spec.action,
+            "reward": scalar,
+            **dict.fromkeys(_FLAGS, flag),
+            **{f"state/{n}": TensorSpec((s,), torch.float32) for n, s in spec.state_sizes.items()},
+            **{f"extras/{name}": extra for name, extra in spec.extras.items()},
+        }
+        self.spec = spec
+        self.columns = {
+            name: torch.zeros(
+                (num_steps, spec.num_envs, *column.shape), dtype=column.dtype, device=spec.device
+            )
+            for name, column in columns.items()
+        }
+        self.count = 0
+        self._num_steps = num_steps
+        self._arrays: dict[str, Array] = (
+            {name: column.numpy() for name, column in self.columns.items()}
+            if spec.device.type == "cpu"
+            else {}
+        )
+        self._next_observation = {
+            name: torch.zeros_like(self.columns[name][0]) for name in observations
+        }
+        self._unwritten_next: ArrayObservation | None = None
+        self._finals = FinalObservations(
+            {name: column[:0] for name, column in self._next_observation.items()}
+        )
+        self._may_be_seam = False
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.count = 0
+        self._may_be_seam = False
+        self._unwritten_next = None
+        self._finals.clear()
+
+    def insert(self, transition: Transition) -> None:
+        """Write one more row; there must be room for it."""
+        row = self.count
+        for name, value in _named(transition.observation).items():
+            self._write(name, row, value)
+        self._write("action", row, transition.action)
+        self._write("reward", row, transition.reward)
+        self._write("terminated", row, transition.terminated)
+        self._write("truncated", row, transition.truncated)
+        self._write("valid", row, transition.valid)
+        self._write("episode_start", row, transition.episode_start)
+        for name in self.spec.state_sizes:
+            self._write(f"state/{name}", row, transition.state[name])
+        for name in self.spec.extras:
+            self._write(f"extras/{name}", row, transition.extras[name])
+        if self._may_be_seam:
+            self._cut_seam(row)
+        if transition.final_observation is not None:
+            self._keep_final(row, transition.final_observation, transition.truncated)
+        self._unwritten_next = transition.next_observation
+        self.count += 1
+
+    def as_rollout(self) -> Rollout:
+        """Return all rows, without copying the columns; memory must be full."""
+        columns = self.columns
+        return Rollout(
+            observation=join_observation(columns),
+            next_observation=join_observation(self._following()),
+            action=columns["action"],
+            reward=columns["reward"],
+            terminated=columns["terminated"],
+            truncated=columns["truncated"],
+            valid=columns["valid"],
+            episode_start=columns["episode_start"],
+            state={name: columns[f"state/{name}"][0] for name in self.spec.state_sizes},
+            final_index=self._finals.index,
+            final_observation=join_observation(self._finals.observations),
+            extras={name: columns[f"extras/{name}"] for name in self.spec.extras},
+        )
+
+    def get_slice(self, start: int, end: int) -> DataSlice:
+        """Copy rows; `final_index` counts from ``start``, `next/...` follows row ``end - 1``."""
+        data = {name: column[start:end].clone() for name, column in self.columns.items()}
+        for name, last in self._following().items():
+            following = self.columns[name][end] if end < self.count else last
+            data[f"next/{name}"] = following.clone()
+        rows = self._finals.index
+        inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
+        data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
+        for name, finals in self._finals.observations.items():
+            data[f"final/{name}"] = finals[inside]
+        return data
+
+    def insert_slice(self, data: DataSlice) -> int:
+        """Append the rows of a slice.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            DataError: when columns are missing, of other shape or dtype, or too long, or when a
+                recurrent rollout would go on in the middle of another episode.
+        """
+        length = self._checked_length(data)
+        if length == 0:
+            return 0
+        start = self.count
+        for name, column in self.columns.items():
+            column[start : start + length].copy_(data[name])
+        self._cut_seam(start)
+        for name, last in self._next_observation.items():
+            last.copy_(data[f"next/{name}"])
+        self._unwritten_next = None
+        device = self.spec.device
+        index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
+        self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
+        self.count += length
+        self._may_be_seam = True
+        return length
+
+    def _following(self) -> dict[str, Tensor]:
+        """Return what follows the last row, by column; copied only when it is asked for."""
+        if self._unwritten_next is not None:
+            for name, value in _named(self._unwritten_next).items():
+                self._next_observation[name].copy_(torch.as_tensor(value))
+            self._unwritten_next = None
+        return self._next_observation
+
+    def _cut_seam(self, row: int) -> None:
+        """Truncate the episodes of the row before, as far as they do not go on in this one."""
+        self._may_be_seam = False
+        if row == 0:
+            return
+        columns, following = self.columns, self._following()
+        elsewhere = columns["episode_start"][row].clone()
+        for name, expected in following.items():
+            differs = columns[name][row] != expected
+            elsewhere |= differs.view(len(elsewhere), -1).any(dim=1)
+        if self.spec.state_sizes and (elsewhere & ~columns["episode_start"][row]).any():
+            raise DataError(
+                "a recurrent rollout cannot go on in the middle of another episode; insert slices "
+                "of one collector in their order, or whole rollouts"
+            )
+        last = row - 1
+        goes_on = (
+            columns["valid"][last] & ~columns["terminated"][last] & ~columns["truncated"][last]
+        )
+        envs = (elsewhere & goes_on).nonzero().flatten()
+        columns["truncated"][last, envs] = True
+        self._finals.add(last, envs, {name: rows[envs] for name, rows in following.items()})
+
+    def _checked_length(self, data: DataSlice) -> int:
+        """Return how many rows a slice has, after comparing all of it with the allocation."""
+        length, count = (
+            len(data[name]) if name in data else 0 for name in ("reward", "final_index")
+        )
+        expected = {
+            name: ((length, *column.shape[1:]), column.dtype)
+            for name, column in self.columns.items()
+        }
+        expected["final_index"] = ((count, 2), torch.int64)
+        for name, last in self._next_observation.items():
+            expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
+            expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
+        check_slice(data, expected)
+        if self.count + length > self._num_steps:
+            raise DataError(
+                f"data slice of {length} rows does not fit: {self.count} of {self._num_steps} used"
+            )
+        return length
+
+    def _write(self, name: str, row: int, value: ArrayLike) -> None:
+        if self._arrays:
+            self._arrays[name][row] = value.cpu().numpy() if isinstance(value, Tensor) else value
+        else:
+            self.columns[name][row].copy_(torch.as_tensor(value))
+
+    def _keep_final(self, row: int, final: ArrayObservation, truncated: ArrayLike) -> None:
+        """Keep the final observations of rows that were cut; a terminated one is never needed."""
+        cut = np.flatnonzero(np.asarray(torch.as_tensor(truncated).cpu()))
+        if len(cut) == 0:
+            return
+        device = self.spec.device
+        envs = torch.as_tensor(cut, device=device)
+        finals = {name: torch.as_tensor(v).to(device)[envs] for name, v in _named(final).items()}
+        self._finals.add(row, envs, finals)
+
+
+def _named(observation: ArrayObservation) -> dict[str, ArrayLike]:
+    if isinstance(observation, Mapping):
+        return {f"observation/{key}": value for key, value in observation.items()}
+    return {"observation": observation}

@@ -1,0 +1,110 @@
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from bench import replay, speed
+from bench.child import ChildError, Json
+from bench.measurement import (
+    Figures,
+    Found,
+    Job,
+    Measurement,
+    measure_in_turn,
+    measurements_of,
+    read_results,
+    write_results,
+)
+from bench.suite import run_suite, suite_parser
+
+
+class Parts:
+    """Two parts; the second one fails, or is interrupted."""
+
+    def __init__(self, *, is_interrupted: bool = False) -> None:
+        self.measured: list[str] = []
+        self.is_interrupted = is_interrupted
+
+    def first(self, options: argparse.Namespace) -> Found:
+        self.measured.append("first")
+        return Found({"seconds": options.seconds}, is_complete=True)
+
+    def second(self, options: argparse.Namespace) -> Found:
+        self.measured.append("second")
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        return Found({"rounds": options.rounds}, is_complete=False)
+
+    def run(self, folder: Path, *arguments: str) -> int:
+        parts = {"first": self.first, "second": self.second}
+        page = folder / "page.md"
+        page.write_text("<!-- toy:begin -->\n<!-- toy:end -->\n", encoding="utf-8")
+        parser = suite_parser("toy", None, parts, seconds=2.5)
+        where = ["--results", str(folder / "toy.json"), "--page", str(page)]
+        return run_suite("toy", parts, render, parser.parse_args([*arguments, *where]))
+
+
+def render(results: Mapping[str, Json]) -> str:
+    return f"kept {results}"
+
+
+def test_parts_are_measured_in_order_and_kept(tmp_path: Path) -> None:
+    parts = Parts()
+    assert parts.run(tmp_path) == 1  # the second one is not complete
+    assert parts.measured == ["first", "second"]
+    kept = {"first": {"seconds": 2.5}, "second": {"rounds": 3}}
+    assert read_results(tmp_path / "toy.json") == kept
+    assert f"kept {kept}" in (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+def test_only_what_is_asked_for_is_measured_anew(tmp_path: Path) -> None:
+    write_results(tmp_path / "toy.json", {"second": 1})
+    parts = Parts()
+    assert parts.run(tmp_path, "--only", "first", "--seconds", "1") == 0
+    assert parts.measured == ["first"]
+    assert read_results(tmp_path / "toy.json") == {"second": 1, "first": {"seconds": 1.0}}
+
+
+def test_a_table_is_made_of_what_is_kept(tmp_path: Path) -> None:
+    write_results(tmp_path / "toy.json", {"second": 1})
+    parts = Parts()
+    assert parts.run(tmp_path, "--table") == 0
+    assert parts.measured == []
+    assert "kept {'second': 1}" in (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+def test_an_interruption_keeps_what_was_measured_to_its_end(tmp_path: Path) -> None:
+    assert Parts(is_interrupted=True).run(tmp_path) == 130
+    assert read_results(tmp_path / "toy.json") == {"first": {"seconds": 2.5}}
+    assert "kept" not in (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+def test_a_system_that_fails_leaves_a_gap_in_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_child(task: str, payload: Mapping[str, Json], threads: int) -> dict[str, Json]:
+        if task == "broken":
+            raise ChildError("no")
+        return {"rate": 2.0 * threads}
+
+    def describe(figures: Figures) -> str:
+        return f"{figures['rate']}"
+
+    monkeypatch.setattr("bench.measurement.run_child", run_child)
+    jobs = {"ours": Job("ours", "speed", {}, 1), "sb3": Job("SB3", "speed", {}, 2)}
+    whole = measure_in_turn("toy", jobs, 2, 5.0, "a machine", describe)
+    one = {"ours": {"rate": 2.0}, "sb3": {"rate": 4.0}}
+    assert whole == Found(Measurement([one, one], 5.0, "a machine").as_dict(), is_complete=True)
+    jobs["sbx"] = Job("SBX", "broken", {}, 1)
+    partial = measure_in_turn("toy", jobs, 1, 5.0, "a machine", describe)
+    assert partial == Found(Measurement([one], 5.0, "a machine").as_dict(), is_complete=False)
+    found = measurements_of({"toy": whole.values, "import": {}}, ["toy", "other"])
+    assert found == {"toy": Measurement([one, one], 5.0, "a machine")}
+
+
+@pytest.mark.parametrize("program", [speed, replay])
+def test_a_part_that_is_not_there_is_refused(
+    program: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        program.main(["--only", "nothing"])
+    assert "invalid choice: 'nothing'" in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""Benchmarks of several parts that are measured one after the other, kept, and tabulated."""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from bench.child import Json, termination_interrupts
+from bench.markdown import write_block
+from bench.measurement import Found, read_results, write_results
+
+_HERE = Path(__file__).resolve().parent
+_PAGE = _HERE.parents[1] / "docs" / "pages" / "benchmarks.md"
+
+Part: TypeAlias = Callable[[argparse.Namespace], Found]
+"""Measures one part, as the command line's options say."""
+
+
+def suite_parser(
+    name: str, description: str | None, parts: Iterable[str], seconds: float
+) -> argparse.ArgumentParser:
+    """Return the options that all suites have.
+
+    Args:
+        name: of the suite.
+        description: of the suite.
+        parts: names of its parts.
+        seconds: length of the measured span, where the command line says nothing.
+    """
+    results = _HERE / "results" / f"{name}.json"
+    parser = argparse.ArgumentParser(prog=name, description=description)
+    parser.add_argument("--only", action="append", choices=list(parts), help="may be repeated")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help="measured span of each system"
+    )
+    parser.add_argument("--table", action="store_true", help="measure nothing, rewrite the table")
+    parser.add_argument("--results", type=Path, default=results, help="where figures are kept")
+    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    return parser
+
+
+def run_suite(
+    name: str,
+    parts: Mapping[str, Part],
+    render: Callable[[Mapping[str, Json]], str],
+    options: argparse.Namespace,
+) -> int:
+    """Measure the chosen parts, keep each when it ends, and write the block of the page.
+
+    Args:
+        name: of the suite and of its block.
+        parts: by name, in their order.
+        render: makes Markdown of everything that is kept, by part.
+        options: of `suite_parser`.
+
+    Returns:
+        An exit status; 1 when something failed.
+    """
+    results = read_results(options.results)
+    chosen = [] if options.table else options.only or list(parts)
+    status = 0
+    try:
+        with termination_interrupts():
+            for part in parts:
+                if part not in chosen:
+                    continue
+                found = parts[part](options)
+                results[part] = found.values
+                write_results(options.results, results)
+                if not found.is_complete:
+                    status = 1
+    except KeyboardInterrupt:
+        print("stopped; what was measured to its end is kept", flush=True)
+        return 130
+    content = render(results)
+    print(f"\n{content}\n")
+    write_block(options.page, name, content)
+    return status
