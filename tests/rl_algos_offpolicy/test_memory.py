@@ -219,6 +219,34 @@ def test_the_network_that_learns_runs_over_a_sequence_once(
     torch.testing.assert_close(shared.samples["td_error"], apart.samples["td_error"])
 
 
+@pytest.mark.parametrize("of_parts", [DQN, SAC])
+def test_observations_of_parts_are_remembered_alike(of_parts: type[DQN] | type[SAC]) -> None:
+    """The same numbers in two entries give the same loss."""
+    space, policy = (CATEGORIES, "greedy") if of_parts is DQN else (BOX, "stochastic")
+    parts = spaces.Dict({name: spaces.Box(-1.0, 1.0, (n,)) for name, n in (("a", 1), ("b", 2))})
+    whole = of_parts(_actor(space, policy=policy))
+    torch.manual_seed(0)
+    split = of_parts(OffPolicyActor(parts, space, whole.actor.config))
+    for one, other in zip(split.actor.parameters(), whole.actor.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+    def cut(observation: object) -> dict[str, Tensor]:
+        assert isinstance(observation, Tensor)
+        return {"a": observation[..., :1], "b": observation[..., 1:]}
+
+    batch = _Run(whole).batch
+    assert batch.start is not None
+    in_parts = replace(
+        batch,
+        observation=cut(batch.observation),
+        next_observation=cut(batch.next_observation),
+        start=replace(batch.start, burn_in=cut(batch.start.burn_in)),
+    )
+    noise = whole.draw_update_noise(batch)
+    losses = whole.compute_loss(batch, noise).loss, split.compute_loss(in_parts, noise).loss
+    torch.testing.assert_close(*losses)
+
+
 def test_target_networks_warm_up_by_themselves() -> None:
     algorithm = _dqn()
     run, critics = _Run(algorithm), algorithm.target_critics
