@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
 
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.cnn import NatureCNN
@@ -291,6 +292,27 @@ class TestRecurrentNet:
         (gradient,) = torch.autograd.grad(output[3].sum(), features)
         assert gradient[:2].abs().max() == 0.0
         assert (gradient[2:] != 0.0).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_sequence_and_its_gradient_are_one_graph(kind: RecurrentKind) -> None:
+    torch.manual_seed(0)
+    net = RecurrentNet(kind, 3, 4)
+    features, state = _seeded(3, 2, 3), _seeded(2, net.state_size, seed=1)
+    start = torch.tensor([[False, False], [True, False], [False, False]])
+    weights = {name: parameter.detach() for name, parameter in net.named_parameters()}
+
+    def step(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        def loss(weights: dict[str, Tensor]) -> Tensor:
+            output: tuple[Tensor, Tensor] = functional_call(net, weights, (features, state, start))
+            return output[0].square().sum()
+
+        found: tuple[dict[str, Tensor], Tensor] = grad_and_value(loss)(weights)
+        return found
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")(weights)
+    torch.testing.assert_close(compiled, step(weights))
 
 
 def test_recurrent_state_sizes() -> None:
