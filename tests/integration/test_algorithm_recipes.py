@@ -1,4 +1,4 @@
-"""Recipes of on-policy algorithms: networks from data, intrinsic rewards, defaults."""
+"""Recipes of algorithms: networks from data, intrinsic rewards, defaults."""
 
 from pathlib import Path
 
@@ -23,6 +23,17 @@ def test_a_recipe_names_layers() -> None:
     assert describe_component("actor", parts.algorithm.actor) == recipe.actor
     with pytest.raises(ConfigError, match="unknown layer 'Lineal'"):
         compose("ppo", "CartPole-v1", {"actor": {"head": [{"func": "Lineal"}]}})
+
+
+def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
+    head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
+    recipe = compose("sac", "Pendulum-v1", {"actor": {"head": head}})
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    parts = build(recipe)
+    parts.envs.close()
+    assert parts.algorithm.actor.is_recurrent
+    assert parts.storage.gives_sequences
+    assert describe_component("actor", parts.algorithm.actor) == recipe.actor
 
 
 def test_the_default_recipe_of_an_algorithm() -> None:
