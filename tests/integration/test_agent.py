@@ -1,7 +1,7 @@
 """Agents: made by name, composed by hand, saved, loaded, and asked for actions."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -106,6 +106,36 @@ def test_predict_refuses_another_shape() -> None:
 def test_predict_refuses_what_is_no_number(observation: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         small_agent().predict(observation)
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Ends at once; what is allowed is up to who asks."""
+
+    def __init__(self) -> None:
+        mask, position = spaces.MultiBinary(3), spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.observation_space = spaces.Dict({"action_mask": mask, "position": position})
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return _observation([1, 1, 1]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return _observation([1, 1, 1]), 0.0, True, False, {}
+
+
+def _observation(mask: list[int]) -> dict[str, Any]:
+    return {"action_mask": np.array(mask, np.int8), "position": np.zeros(2, np.float32)}
+
+
+def test_predict_looks_at_action_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gymnasium.envs.registration.EnvSpec("Masked-v0", entry_point=lambda **_: Masked())
+    monkeypatch.setitem(gymnasium.registry, "Masked-v0", spec)
+    agent = rl_core.make("ppo", "Masked-v0", seed=3, options=SMALL)
+    for action in range(3):
+        allowed = [int(action == other) for other in range(3)]
+        assert agent.predict(_observation(allowed))[0] == action
+    with pytest.raises(DataError, match=r"action mask of observation \[0\] forbids every action"):
+        agent.predict(_observation([0, 0, 0]))
 
 
 def test_predict_refuses_categories_that_do_not_exist() -> None:

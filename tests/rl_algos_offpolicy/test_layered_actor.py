@@ -12,16 +12,12 @@ from torch import nn
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_algos_offpolicy.critics import Critics
-from rl_core.build import build, compose
-from rl_core.components import describe_component
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import feature_size
 from rl_core.nn.layers import LayerConfig
-from rl_core.recipe import Recipe
 from rl_core.spaces import Space
 from rl_core.testing.actors import ACTION_SPACES, ActorSuite
 from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.types import Json
 
 BODY = (LayerConfig("FlattenLinear", {"out_features": 6}), LayerConfig("Tanh"))
 HEAD = (LayerConfig("Linear", {"out_features": 5}), LayerConfig("SiLU"))
@@ -115,17 +111,6 @@ def test_critics_may_have_other_layers_than_the_policy() -> None:
     assert plain.policy is not None
     assert plain.policy.trunk.out_features == 5
     assert isinstance(plain.critics, Critics)
-
-
-def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
-    head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
-    recipe = compose("sac", "Pendulum-v1", {"actor": {"head": head}})
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
-    parts = build(recipe)
-    parts.envs.close()
-    assert parts.algorithm.actor.is_recurrent
-    assert parts.storage.gives_sequences
-    assert describe_component("actor", parts.algorithm.actor) == recipe.actor
 
 
 @pytest.mark.parametrize(

@@ -346,9 +346,20 @@ def test_update_noise_comes_from_the_algorithms_generator() -> None:
     assert algorithm.compute_loss(batch).loss == first
 
 
-def test_add_ons_are_checked() -> None:
-    with pytest.raises(ConfigError, match="expected PolicyLossAddOn objects, got Linear"):
-        _algorithm(add_ons=[nn.Linear(1, 1)])
+@pytest.mark.parametrize(
+    ("add_ons", "got"),
+    [
+        ([nn.Linear(1, 1)], "Linear"),
+        (nn.Linear(1, 1), "Linear"),
+        (None, "NoneType"),
+        (3, "int"),
+        ("attraction-kl", "str"),
+        ([Attraction], "type|ABCMeta"),
+    ],
+)
+def test_add_ons_are_checked(add_ons: object, got: str) -> None:
+    with pytest.raises(ConfigError, match=f"expected PolicyLossAddOn objects, got ({got})"):
+        _algorithm(add_ons=add_ons)
 
 
 def test_an_add_on_may_stand_alone_or_in_a_list_and_is_set_up_once() -> None:

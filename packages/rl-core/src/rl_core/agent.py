@@ -23,6 +23,7 @@ from rl_core.env import as_numpy, category_problem
 from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_mode
 from rl_core.logger import Logger
+from rl_core.masks import ActionMaskCheck
 from rl_core.options import Sections, checked_sections
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
@@ -105,11 +106,13 @@ class Agent:
 
         Raises:
             DataError: when the observation has another shape than the environment's, or holds
-                something else than the numbers it may hold.
+                something else than the numbers it may hold, or an action mask forbids every
+                action.
         """
         space = self.actor.observation_space
         arrays = flatten_observation(space, observation)
         tensors, batched = self._as_batch(arrays)
+        ActionMaskCheck(space, self.actor.action_space, "observation")(tensors)
         first = tensors if isinstance(tensors, Tensor) else next(iter(tensors.values()))
         count = len(first)
         if state is None:

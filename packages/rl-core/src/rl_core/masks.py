@@ -18,9 +18,13 @@ class ActionMaskCheck:
     Args:
         observation_space: of one environment; without an entry ``action_mask`` nothing is checked.
         action_space: of one environment.
+        rows: what the rows of observations are called in messages.
     """
 
-    def __init__(self, observation_space: Space, action_space: Space) -> None:
+    def __init__(
+        self, observation_space: Space, action_space: Space, rows: str = "environment"
+    ) -> None:
+        self._rows = rows
         self._starts: npt.NDArray[np.int64] | None = None
         is_masked = (
             isinstance(observation_space, spaces.Dict)
@@ -54,7 +58,7 @@ class ActionMaskCheck:
             forbidden &= matters
         if forbidden.any():
             raise DataError(
-                f"the action mask of environment {np.flatnonzero(forbidden).tolist()} forbids "
+                f"the action mask of {self._rows} {np.flatnonzero(forbidden).tolist()} forbids "
                 "every action; expected at least one allowed, for each choice of a MultiDiscrete: "
                 "end the episode where nothing can be done"
             )

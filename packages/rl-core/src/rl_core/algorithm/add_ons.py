@@ -29,7 +29,7 @@ class AddOns(nn.ModuleList):
     def __init__(
         self, add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn], batch_type: type
     ) -> None:
-        listed = [add_ons] if isinstance(add_ons, PolicyLossAddOn) else list(add_ons)
+        listed = list(add_ons) if isinstance(add_ons, Sequence) else [add_ons]
         for add_on in listed:
             _check(add_on, batch_type)
         super().__init__(listed)

@@ -1,7 +1,10 @@
-"""Recipes of on-policy algorithms: networks from data, intrinsic rewards, defaults."""
+"""Recipes of algorithms: networks from data, intrinsic rewards, defaults."""
+
+from pathlib import Path
 
 import pytest
 
+from rl_core import plugins
 from rl_core.build import build, build_trainer, compose
 from rl_core.components import describe_component
 from rl_core.errors import ConfigError
@@ -22,6 +25,17 @@ def test_a_recipe_names_layers() -> None:
         compose("ppo", "CartPole-v1", {"actor": {"head": [{"func": "Lineal"}]}})
 
 
+def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
+    head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
+    recipe = compose("sac", "Pendulum-v1", {"actor": {"head": head}})
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    parts = build(recipe)
+    parts.envs.close()
+    assert parts.algorithm.actor.is_recurrent
+    assert parts.storage.gives_sequences
+    assert describe_component("actor", parts.algorithm.actor) == recipe.actor
+
+
 def test_the_default_recipe_of_an_algorithm() -> None:
     recipe = Recipe.default("ppo")
     assert recipe == compose("ppo", "CartPole-v1")
@@ -29,6 +43,44 @@ def test_the_default_recipe_of_an_algorithm() -> None:
     assert recipe.algorithm.optimizer["name"] == "adam"  # type: ignore[index,call-overload]  # a table
     with pytest.raises(AttributeError, match="did you mean 'clip_range'"):
         _ = recipe.algorithm.clip_rang
+
+
+DEFAULT_ENVS = {
+    "a2c": "CartPole-v1",
+    "bc": "CartPole-v1",
+    "ddpg": "Pendulum-v1",
+    "dqn": "CartPole-v1",
+    "ppo": "Pendulum-v1",
+    "rainbow": "CartPole-v1",
+    "rnd-ppo": "MountainCar-v0",
+    "sac": "Pendulum-v1",
+    "td3": "Pendulum-v1",
+    "trpo": "Pendulum-v1",
+    "vpg": "CartPole-v1",
+}
+
+
+def test_every_algorithm_is_in_the_table() -> None:
+    assert set(plugins.available("algorithms")) == set(DEFAULT_ENVS)
+
+
+@pytest.mark.parametrize(("algorithm", "env"), DEFAULT_ENVS.items())
+def test_default_recipes_are_saved_loaded_and_built(
+    algorithm: str, env: str, tmp_path: Path
+) -> None:
+    recipe = Recipe.default(algorithm, env)
+    assert recipe.algorithm.name == algorithm
+    assert recipe.env.name == env
+    recipe.save(tmp_path / "recipe.toml")
+    assert Recipe.load(tmp_path / "recipe.toml") == recipe
+    small = {"size": 100} if "size" in recipe.storage.kwargs else {}
+    parts = build(recipe.merged({"storage": dict(small)}))
+    parts.envs.close()
+    built = describe_component("algorithm", parts.algorithm)
+    for option, value in recipe.algorithm.kwargs.items():
+        if value != "none":  # such as DQN's epsilon, which it settles by its critics
+            assert built[option] == value, option
+    assert describe_component("actor", parts.algorithm.actor) == recipe.actor
 
 
 @pytest.mark.parametrize("algorithm", ["rnd-ppo", "a2c"])

@@ -1,0 +1,96 @@
+"""What becomes of the policy's entropy, in every algorithm alike."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rl_algos_onpolicy import (
+    A2C,
+    PPO,
+    TRPO,
+    VPG,
+    A2CConfig,
+    OnPolicyActor,
+    OnPolicyActorConfig,
+    PPOConfig,
+    TRPOConfig,
+    VPGConfig,
+)
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.errors import ConfigError
+from rl_core.rollouts import evaluate_rollout
+from rl_core.schedules import Linear
+from rl_core.testing.rollouts import make_rollout
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+CONFIGS: dict[str, Callable[..., Any]] = {
+    "vpg": VPGConfig,
+    "a2c": A2CConfig,
+    "ppo": PPOConfig,
+    "trpo": TRPOConfig,
+}
+ALGORITHMS: dict[str, Callable[..., AnyAlgorithm]] = {
+    "vpg": VPG,
+    "a2c": A2C,
+    "ppo": PPO,
+    "trpo": TRPO,
+}
+
+
+def _off(name: str) -> Any:
+    return "none" if name == "ppo" else False
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_contradictions_are_refused(name: str) -> None:
+    make, on = CONFIGS[name], "batch" if name == "ppo" else True
+    for options, message in (
+        (
+            {"entropy_method": "max", "stop_entropy_gradient": True, "normalize_advantage": on},
+            "entropy_method='max' rewards entropy.*switch normalize_advantage off",
+        ),
+        (
+            {"entropy_method": "max", "normalize_advantage": _off(name)},
+            "set stop_entropy_gradient=True, or use 'regularized'",
+        ),
+        (
+            {"entropy_method": "no_entropy", "entropy_coef": 0.1},
+            "entropy_coef=0.1 has no effect with entropy_method='no_entropy'; leave it out",
+        ),
+        (
+            {"entropy_method": "no_entropy", "entropy_coef": Linear(0.1, 0.0)},
+            "has no effect with entropy_method='no_entropy'",
+        ),
+        ({"entropy_method": "maximum"}, "entropy_method: unknown name 'maximum'; did you mean"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make(**options)
+    make(entropy_method="no_entropy")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_entropy_as_a_reward_is_in_the_returns(name: str) -> None:
+    columns = []
+    for coefficient in (0.0, 0.5):
+        torch.manual_seed(0)
+        actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(4,)))
+        config = CONFIGS[name](
+            entropy_method="max",
+            entropy_coef=coefficient,
+            stop_entropy_gradient=True,
+            normalize_advantage=_off(name),
+            advantage_estimator="td",
+        )
+        algorithm = ALGORITHMS[name](actor, config)
+        rollout = make_rollout(algorithm, seed=1)
+        columns.append(algorithm.prepare(rollout)[0])
+    entropy = evaluate_rollout(actor, rollout).distribution.entropy()
+    for column in ("advantage", "value_target"):
+        added = columns[1][column] - columns[0][column]
+        torch.testing.assert_close(added, (0.5 * entropy * rollout.valid).detach())
+        assert not columns[1][column].requires_grad
