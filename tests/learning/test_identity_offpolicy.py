@@ -106,6 +106,30 @@ def test_every_kind_of_critic_learns_to_answer_what_it_sees(options: dict[str, o
     _check_it_learns(_dqn, config, "discrete", storage)
 
 
+@pytest.mark.parametrize(
+    ("actor", "options"),
+    [
+        ({"num_critics": 5}, {"num_target_critics": 2, "policy_value": "mean"}),
+        ({"critic_dropout": 0.02, "critic_layer_norm": True}, {"policy_value": "mean"}),
+    ],
+    ids=["redq", "droq"],
+)
+def test_many_steps_per_update_learn_it_too(
+    actor: dict[str, object], options: dict[str, object]
+) -> None:
+    """Four gradient steps per update, of which one moves the policy."""
+
+    def make(learner: OffPolicyActor) -> SAC:
+        cadence = {"update_every": NUM_ENVS, "num_mini_batch": 4, "policy_delay": 4}
+        return SAC(
+            learner,
+            SACConfig(**{**SHARED, **RATES, **cadence, **options}, temperature_learning_rate=1e-2),  # type: ignore[arg-type]  # of many types
+        )
+
+    config = OffPolicyActorConfig(hidden_sizes=(32,), **actor)  # type: ignore[arg-type]  # of many types
+    _check_it_learns(make, config, "box", ReplayBuffer(5000))
+
+
 def _check_it_learns(
     make_algorithm: Callable[[OffPolicyActor], AnyAlgorithm],
     config: OffPolicyActorConfig,

@@ -17,12 +17,14 @@ from rl_algos_offpolicy import (
     DQNConfig,
     OffPolicyActor,
     OffPolicyActorConfig,
+    Rainbow,
     SACConfig,
     TD3Config,
 )
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core.addon import PolicyLossAddOn
-from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm import AnyAlgorithm, EnvSpec
+from rl_core.codec import decode
 from rl_core.errors import ConfigError
 from rl_core.testing.algorithms import AlgorithmSuite
 from rl_core.testing.replay_batches import make_replay_batch
@@ -102,21 +104,17 @@ class TestSoftDQN(OffPolicySuite):
         return DQN(_actor(seed, CATEGORIES, policy="greedy", num_critics=2), config)
 
 
-class TestCategoricalNoisyDQN(OffPolicySuite):
-    """Rainbow's networks: everything at once."""
+class TestRainbow(OffPolicySuite):
+    """With the networks and the options of its default recipe, but smaller."""
 
     __test__ = True
 
-    def make_algorithm(self, seed: int) -> DQN:
-        options = {
-            "dueling": True,
-            "distribution": "categorical",
-            "num_atoms": 7,
-            "value_range": (-2.0, 3.0),
-            "noisy": True,
-        }
-        actor = _actor(seed, CATEGORIES, policy="greedy", num_critics=1, **options)
-        return DQN(actor, DQNConfig(target_update_every=2))
+    def make_algorithm(self, seed: int) -> Rainbow:
+        recipe = Rainbow.default_recipe(EnvSpec("CartPole-v1", VECTOR, CATEGORIES))
+        small = {"hidden_sizes": (8,), "num_atoms": 7, "value_range": (-2.0, 3.0)}
+        actor = _actor(seed, CATEGORIES, **{**recipe.actor.kwargs, **small})
+        options = {**recipe.algorithm, "target_update_every": 2}
+        return Rainbow(actor, decode(DQNConfig, options))
 
 
 class TestQuantileDQN(OffPolicySuite):

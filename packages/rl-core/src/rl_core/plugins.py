@@ -36,7 +36,7 @@ _ONPOLICY, _OFFPOLICY, _META = "rl-algos-onpolicy", "rl-algos-offpolicy", "rl-me
 _FIRST_PARTY = {
     "algorithms": {
         **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
-        **dict.fromkeys(("dqn", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
+        **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
         **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), _META),
     },
     "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},

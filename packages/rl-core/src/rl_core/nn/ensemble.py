@@ -109,6 +109,7 @@ class EnsembleMLP(nn.Module):
         self.norm_shifts = nn.ParameterList(
             nn.Parameter(torch.zeros(num_members, 1, width)) for width in normalized
         )
+        self._is_normalized = layer_norm
         self._dropout = dropout
         self._drops = list(hidden_sizes) if dropout else []
         self.noise_size = sum(self._drops)
@@ -130,11 +131,14 @@ class EnsembleMLP(nn.Module):
             is_per_member: ``features`` are each member's own, `(E, *batch, in_features)`.
             members: which ones are computed, E of them where the shapes say E; None computes all.
         """
-        layers = [
-            list(parameters) if members is None else [p[members] for p in parameters]
-            for parameters in (self.weights, self.biases, self.norm_scales, self.norm_shifts)
-        ]
-        num_members = len(layers[0][0]) if layers[0] else self.num_members
+        lists: tuple[nn.ParameterList, ...] = (self.weights, self.biases)
+        if self._is_normalized:
+            lists = (*lists, self.norm_scales, self.norm_shifts)
+        layers = [list(parameters) for parameters in lists]
+        num_members = self.num_members
+        if members is not None:
+            layers = [[parameter[members] for parameter in each] for each in layers]
+            num_members = len(layers[0][0]) if layers[0] else num_members
         width = features.shape[-1]
         if is_per_member:
             batch = features.shape[1:-1]
@@ -158,33 +162,29 @@ class EnsembleMLP(nn.Module):
         return y.view(num_members, *batch, self.out_features)
 
     def _all_members(self, x: Tensor, layers: list[list[Tensor]], kept: Sequence[Tensor]) -> Tensor:
-        weights, biases, scales, shifts = layers
+        weights, biases, *norms = layers
         for k, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             x = torch.baddbmm(bias, x, weight.mT)
             if k < self._num_activated:
-                x = self._hidden(k, x, scales, shifts, kept)
+                x = self._hidden(k, x, norms, kept)
         return x
 
     def _member(self, x: Tensor, layers: list[list[Tensor]], kept: Sequence[Tensor]) -> Tensor:
-        weights, biases, scales, shifts = layers
+        weights, biases, *norms = layers
         for k, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             x = F.linear(x, weight, bias[0])
             if k < self._num_activated:
-                x = self._hidden(k, x, scales, shifts, kept)
+                x = self._hidden(k, x, norms, kept)
         return x
 
     def _hidden(
-        self,
-        k: int,
-        x: Tensor,
-        scales: list[Tensor],
-        shifts: list[Tensor],
-        kept: Sequence[Tensor],
+        self, k: int, x: Tensor, norms: Sequence[list[Tensor]], kept: Sequence[Tensor]
     ) -> Tensor:
         """Drop, normalise and activate the outputs of hidden layer k."""
         if kept:
             x = x * kept[k]
-        if scales:
+        if norms:
+            scales, shifts = norms
             x = torch.addcmul(shifts[k], F.layer_norm(x, x.shape[-1:]), scales[k])
         activated: Tensor = self._activate(x)
         return activated

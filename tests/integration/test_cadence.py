@@ -1,0 +1,58 @@
+"""When off-policy algorithms act at random, when they learn, and how often."""
+
+import pytest
+import torch
+
+from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig, SACConfig
+from rl_core import Callback, Trainer, TrainerConfig, make_gym_vec
+from rl_storages import ReplayBuffer
+
+
+class Diary(Callback):
+    """Writes down the steps at which updates came, and the gradient steps they took."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, int]] = []
+
+    def on_update_end(self, trainer: Trainer) -> bool:
+        self.entries.append((trainer.total_steps, trainer.algorithm.gradients.count))
+        return False
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "options", "expected"),
+    [
+        # One environment: an update after each step from the sixth on.
+        (1, {"update_after": 6}, [(6, 1), (7, 2), (8, 3), (9, 4), (10, 5), (11, 6), (12, 7)]),
+        # None before the last random step; two gradient steps after every third transition.
+        (1, {"start_steps": 5, "update_every": 3, "num_mini_batch": 2}, [(6, 2), (9, 4), (12, 6)]),
+        # Four environments step together, so an update comes after every four transitions.
+        (4, {"update_after": 1}, [(4, 1), (8, 2), (12, 3)]),
+        (4, {"update_after": 8, "update_every": 4, "num_mini_batch": 4}, [(8, 4), (12, 8)]),
+        # Three: six transitions are the fewest that are not less than four.
+        (3, {"update_every": 4}, [(6, 1), (12, 2)]),
+    ],
+)
+def test_updates_come_when_they_are_due(
+    num_envs: int, options: dict[str, int], expected: list[tuple[int, int]]
+) -> None:
+    envs = make_gym_vec("Pendulum-v1", num_envs, seed=0)
+    torch.manual_seed(0)
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(hidden_sizes=(4,)),
+    )
+    usual = {"start_steps": 0, "update_after": 0, "mini_batch_size": 4}
+    algorithm = SAC(actor, SACConfig(**{**usual, **options}))  # type: ignore[arg-type]  # whole numbers
+    diary = Diary()
+    Trainer(
+        envs,
+        algorithm,
+        ReplayBuffer(size=100),
+        config=TrainerConfig(compile="off", num_threads=1),
+        callbacks=[diary],
+        seed=0,
+    ).train(total_steps=12)
+    envs.close()
+    assert diary.entries == expected
