@@ -27,8 +27,8 @@ from rl_core.types import Array
 from rl_storages import HindsightConfig, PrioritizedConfig, RecentConfig, ReplayBuffer
 from rl_storages._episodes import Episodes
 from rl_storages._flags import Mask
+from rl_storages._heads import Positions
 from rl_storages._hindsight import NewGoals, Relabeller, Rewards
-from rl_storages._ring import Positions
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 

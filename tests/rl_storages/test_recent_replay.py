@@ -12,9 +12,9 @@ from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.storages import columns_of, seeded
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
+from rl_storages._heads import Positions
 from rl_storages._newest import Windows
 from rl_storages._orders import TimeOrder
-from rl_storages._ring import Positions
 
 AT_THEIR_OWN_PACE = RandomTransitionScript(seed=2, num_envs=5)
 """Every environment that resets in the same step needs a row more than the others."""

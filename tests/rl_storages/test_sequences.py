@@ -381,7 +381,7 @@ class _KeepsTheOldest(ReplayBuffer):
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         super().allocate(spec, generator)
-        self._ring._guard = 0
+        self._ring.writer.guard = 0
 
 
 class _KeepsNoMore(ReplayBuffer):
@@ -407,7 +407,7 @@ class _KeysWithoutGeneration(ReplayBuffer):
 class _RunsSlicesTogether(ReplayBuffer):
     def insert_data_slice(self, data: Mapping[str, Tensor]) -> None:
         super().insert_data_slice(data)
-        self._ring.may_be_seam = False
+        self._ring.writer.may_be_seam = False
 
 
 class _SaysItGivesNone(ReplayBuffer):

@@ -3,7 +3,8 @@
 import numpy as np
 
 from rl_storages._flags import VALID
-from rl_storages._ring import Positions, ReplayRing
+from rl_storages._heads import Positions
+from rl_storages._ring import ReplayRing
 
 
 class Episodes:

@@ -20,7 +20,8 @@ from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages._episodes import Episodes
 from rl_storages._flags import Mask
-from rl_storages._ring import Positions, ReplayRing
+from rl_storages._heads import Positions
+from rl_storages._ring import ReplayRing
 from rl_storages._samplers import UniformSampler
 from rl_storages.hindsight import HindsightConfig
 

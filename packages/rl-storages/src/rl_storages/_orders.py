@@ -10,7 +10,8 @@ from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 from rl_storages._flags import STEP, Flags, Mask
-from rl_storages._ring import Positions, ReplayRing
+from rl_storages._heads import Positions
+from rl_storages._ring import ReplayRing
 from rl_storages._sum_tree import SumTree
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)

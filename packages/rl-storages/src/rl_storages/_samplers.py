@@ -11,7 +11,8 @@ from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages._ring import Positions, ReplayRing
+from rl_storages._heads import Positions
+from rl_storages._ring import ReplayRing
 
 _ROUNDS = 8
 """Draws before a search: of a ring in normal use at least half the rows are transitions."""

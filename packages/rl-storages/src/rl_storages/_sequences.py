@@ -11,8 +11,9 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.storage import join_observation
 from rl_storages._flags import ENDED, EPISODE_START, TERMINATED, VALID, Mask
+from rl_storages._heads import Positions
 from rl_storages._hindsight import NewGoals, Relabeller, Rewards
-from rl_storages._ring import Positions, ReplayRing
+from rl_storages._ring import ReplayRing
 from rl_storages._tiles import SequenceTiles
 
 Counts = npt.NDArray[np.int64]

@@ -8,7 +8,8 @@ from rl_core.errors import DataError
 from rl_core.storage import DataSlice, check_slice
 from rl_storages._columns import FIRST
 from rl_storages._flags import STEP
-from rl_storages._ring import Positions, ReplayRing
+from rl_storages._heads import Positions
+from rl_storages._ring import ReplayRing
 
 NUM_ROWS = "num_rows"
 """The column `(B,)` that says how many rows of each environment a slice has."""

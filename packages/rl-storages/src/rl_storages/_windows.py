@@ -9,8 +9,9 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch
 from rl_core.storage import join_observation
 from rl_storages._flags import ENDED, TERMINATED, VALID, Flags, Mask
+from rl_storages._heads import Positions
 from rl_storages._hindsight import NewGoals, Relabeller, Rewards
-from rl_storages._ring import Positions, ReplayRing
+from rl_storages._ring import ReplayRing
 
 _GROUP_BYTES = 2**20
 """Batches of a block are gathered together up to this size, which a processor's cache holds."""
