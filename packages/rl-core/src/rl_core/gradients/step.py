@@ -184,12 +184,7 @@ class GradientStep(Generic[BatchT]):
         self._stopped.fill_(False)
 
     def end_phase(self) -> None:
-        """Let targets have the buffers, such as running statistics, of what they follow.
-
-        Raises:
-            NonFiniteError: when a step was not finite and such steps are not skipped.
-        """
-        self.guard.check()
+        """Let targets have the buffers, such as running statistics, of what they follow."""
         self._layout.copy_buffers()
 
     @property
