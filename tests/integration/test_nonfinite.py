@@ -70,7 +70,9 @@ def _trainer(
         algorithm = DQN(OffPolicyActor(*spaces, greedy), options)
         storage = ReplayBuffer(64, prioritized=PrioritizedConfig())
     else:
-        small = OnPolicyActor(*spaces, OnPolicyActorConfig(hidden_sizes=(4,)))
+        small = OnPolicyActor(
+            *spaces, OnPolicyActorConfig(hidden_sizes=(4,), normalize_observations=True)
+        )
         cut = {"num_epochs": 1, "num_mini_batch": 4, "mini_batch_size": None}
         algorithm = (
             PPO(small, PPOConfig(**cut))  # type: ignore[arg-type]  # by name

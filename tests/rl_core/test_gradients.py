@@ -330,18 +330,18 @@ def test_a_stop_keeps_the_batch_and_the_state_before_it(bad: int) -> None:
     step, a = _nan_at(bad, "stop")
     assert a.x.item() == pytest.approx(-0.1 * (bad - 1), rel=1e-5)
     with pytest.raises(NonFiniteError, match=f"gradient step {bad} had"):
-        step.end_phase()
+        step.guard.check()
     faulty = step.guard.faulty
     assert faulty is not None
     assert (faulty.number, faulty.batch.item(), faulty.noise["n"].item()) == (bad, bad, -bad)
     step.step(torch.tensor(0.0), {"n": torch.tensor(0.0)})
-    step.end_phase()
+    step.guard.check()
     assert a.x.item() == pytest.approx(-0.1 * bad, rel=1e-5)
 
 
 def test_a_skip_leaves_one_step_out_and_counts_it() -> None:
     step, a = _nan_at(7, "skip")
-    step.end_phase()
+    step.guard.check()
     assert a.x.item() == pytest.approx(-0.1 * 99, rel=1e-5)
     assert step.read_metrics()["gradients/skipped_steps"] == 1.0
     assert step.read_metrics() == {}
@@ -635,7 +635,7 @@ def test_compiled_steps_stop_and_skip_as_eager_ones_do() -> None:
         assert step.stopped
         assert (a.x.item(), slow.x.item()) == held
         with pytest.raises(NonFiniteError, match="gradient step 9 had"):
-            step.end_phase()
+            step.guard.check()
         step.step(torch.tensor(4.0), {})
         assert step.read_metrics()["seen"] == 4.0
     eager, compiled = seen

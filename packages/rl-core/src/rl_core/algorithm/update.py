@@ -63,6 +63,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
                 break
         if watch.epoch_end and ends(watch.epoch_end, epoch):
             break
+    step.guard.check()  # before anything else changes what is saved as the last good state
     after = algorithm.after_epochs(storage)
     if algorithm.actor.normalizes_observations and step.learns:
         algorithm.actor.update_normalization(

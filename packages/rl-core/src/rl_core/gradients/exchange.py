@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from rl_core.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
@@ -27,3 +29,20 @@ class Gradients:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     samples: Mapping[str, Tensor] = field(default_factory=dict)
     stop: bool = False
+
+    def check_sizes(self, expected: Mapping[str, Tensor]) -> None:
+        """Make sure that there is a gradient of the right size for each group.
+
+        Args:
+            expected: a tensor of the right shape for each group.
+
+        Raises:
+            ConfigError: naming the group.
+        """
+        for name, like in expected.items():
+            given = self.tensors.get(name)
+            if given is None or given.shape != like.shape:
+                got = "none" if given is None else str(tuple(given.shape))
+                raise ConfigError(
+                    f"gradients of group '{name}': expected shape {tuple(like.shape)}, got {got}"
+                )

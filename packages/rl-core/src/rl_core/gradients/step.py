@@ -19,9 +19,9 @@ from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
 from rl_core.gradients.metrics import MetricSums, mean_metrics
+from rl_core.gradients.movement import Movement, OptimizerStates
 from rl_core.gradients.nonfinite import NonFiniteGuard
 from rl_core.graphs import compilation_error, compile_graph, tensor_shapes
-from rl_core.optimizers import new_optimizer_state, optimizer_step
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
@@ -65,21 +65,14 @@ class GradientStep(Generic[BatchT]):
         self._loss = loss
         self._hyper = hyper
         self._layout = ParameterLayout(loss, groups, targets, constant)
-        self._groups = {group.name: group for group in groups}
-        self._targets = tuple(targets)
-        # A target that keeps no group's pace moves after the graph: it needs no graph of its own.
-        paces = {1, *(group.every for group in groups)}
-        self._rare_targets = tuple(target for target in targets if target.every not in paces)
+        self._groups = tuple(group.name for group in groups)
+        self._movement = Movement(hyper, self._layout, groups, targets)
         self.vectors = self._layout.vectors
         self._values = {name: vector.values for name, vector in self.vectors.items()}
         self._device = next(iter(self._values.values())).device
-        self.optimizer_states = {
-            name: new_optimizer_state(group.optimizer, self.vectors[name].values)
-            for name, group in self._groups.items()
-        }
+        self.optimizer_states = self._movement.optimizer_states
         self.count = 0
         self._stopped = torch.zeros((), dtype=torch.bool, device=self._device)
-        self._applied = torch.zeros((), dtype=torch.bool, device=self._device)
         self.guard: NonFiniteGuard[BatchT] = NonFiniteGuard(self._device)
         self._metrics: dict[Due, MetricSums] = {}
         self._computed: Gradients | None = None
@@ -115,7 +108,9 @@ class GradientStep(Generic[BatchT]):
                 torch._dynamo.mark_static_address(vector.values)
         try:
             self._stopped.fill_(True)
-            self._graph(self._due(), batch, noise)(*self._tensors(), batch, noise)
+            self._graph(self._due(), batch, noise)(
+                self._values, self.optimizer_states, batch, noise
+            )
         except Exception as error:
             failure = compilation_error("the gradient step", error)
             if mode == "on":
@@ -137,7 +132,9 @@ class GradientStep(Generic[BatchT]):
         samples: Mapping[str, Tensor]
         due = self._due()
         if self._is_compiled:
-            samples = self._graph(due, batch, noise)(*self._tensors(), batch, noise)
+            samples = self._graph(due, batch, noise)(
+                self._values, self.optimizer_states, batch, noise
+            )
         else:
             finite, output = self._autograd(due, batch, noise)
             self._apply(due, finite, output.stop, output.metrics)
@@ -170,15 +167,7 @@ class GradientStep(Generic[BatchT]):
         gradients = gradients or self._computed
         if gradients is None:
             raise ConfigError("no gradients were given and none were computed before")
-        for name in self._groups:
-            vector = self.vectors[name]
-            given = gradients.tensors.get(name)
-            if given is None or given.shape != vector.gradient.shape:
-                got = "none" if given is None else str(tuple(given.shape))
-                raise ConfigError(
-                    f"gradients of group '{name}': expected shape "
-                    f"{tuple(vector.gradient.shape)}, got {got}"
-                )
+        gradients.check_sizes({name: self.vectors[name].gradient for name in self._groups})
         for name in self._groups:
             self.vectors[name].gradient.copy_(gradients.tensors[name])
         self._apply(
@@ -195,12 +184,7 @@ class GradientStep(Generic[BatchT]):
         self._stopped.fill_(False)
 
     def end_phase(self) -> None:
-        """Let targets have the buffers, such as running statistics, of what they follow.
-
-        Raises:
-            NonFiniteError: when a step was not finite and such steps are not skipped.
-        """
-        self.guard.check()
+        """Let targets have the buffers, such as running statistics, of what they follow."""
         self._layout.copy_buffers()
 
     @property
@@ -211,7 +195,7 @@ class GradientStep(Generic[BatchT]):
     @property
     def learns(self) -> bool:
         """Whether any group has a learning rate above 0."""
-        return any(float(self._hyper[group.learning_rate]) > 0.0 for group in self._groups.values())
+        return self._movement.learns
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means of the metrics since the last reading; empty without any step.
@@ -252,48 +236,32 @@ class GradientStep(Generic[BatchT]):
         """
         saved = StateReader(state, "gradients")
         self.count = saved.count("count")
-        optimizers = saved.reader("optimizers")
-        for group, tensors in self.optimizer_states.items():
-            of_group = optimizers.reader(group)
-            for name, tensor in tensors.items():
-                tensor.copy_(of_group.tensor(name, like=tensor))
+        self._movement.load(saved.reader("optimizers"))
 
     def _graph(self, due: Due, batch: BatchT, noise: Noise) -> CompiledStep:
         """Return the graph for these parts and shapes, compiling it the first time."""
         key = (due, tensor_shapes(batch), tensor_shapes(noise))
         graph = self._graphs.get(key)
         if graph is None:
-            values, states = self._tensors()
             with self._loss.moving(due.groups):
                 with torch.no_grad():
                     self._sums(due, self._loss(batch, noise).metrics)
                 graph = compile_graph(
                     partial(self._functional_step, due),
-                    (values, states, batch, noise),
+                    (self._values, self.optimizer_states, batch, noise),
                     self._device,
                 )
             self._graphs[key] = graph
         return graph
 
     def _due(self) -> Due:
-        number = self.count + 1
-        return Due(
-            tuple(group.name for group in self._groups.values() if number % group.every == 0),
-            tuple(
-                target.module
-                for target in self._targets
-                if number % target.every == 0 and target not in self._rare_targets
-            ),
-        )
-
-    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-        return self._values, self.optimizer_states
+        return self._movement.due(self.count + 1)
 
     def _functional_step(
         self,
         due: Due,
         values: dict[str, Tensor],
-        states: dict[str, dict[str, Tensor]],
+        states: OptimizerStates,
         batch: BatchT,
         noise: Noise,
     ) -> Mapping[str, Tensor]:
@@ -322,8 +290,8 @@ class GradientStep(Generic[BatchT]):
     def _apply(
         self, due: Due, finite: Tensor, stop: Tensor | None, metrics: Mapping[str, Tensor]
     ) -> None:
-        values, states = self._tensors()
         gradients = {name: self.vectors[name].gradient for name in due.groups}
+        values, states = self._values, self.optimizer_states
         self._finish(due, values, states, gradients, finite, stop, metrics)
 
     @torch.no_grad()
@@ -331,7 +299,7 @@ class GradientStep(Generic[BatchT]):
         self,
         due: Due,
         values: dict[str, Tensor],
-        states: dict[str, dict[str, Tensor]],
+        states: OptimizerStates,
         gradients: dict[str, Tensor],
         finite: Tensor,
         stop: Tensor | None,
@@ -345,49 +313,14 @@ class GradientStep(Generic[BatchT]):
         if stop is not None:
             self._stopped.logical_or_(stop.detach())
         apply = finite & before & ~self._stopped
-        for name, gradient in gradients.items():
-            group = self._groups[name]
-            if group.max_grad_norm is not None:
-                bound = self._hyper[group.max_grad_norm]
-                norm = self._joint_norm(group.max_grad_norm, norms)
-                gradient = gradient * (bound / (norm + 1e-6)).clamp(max=1.0)
-            rate = self._hyper[group.learning_rate]
-            # A rate of 0 must not fill the optimiser's moments either.
-            moves = apply & (rate > 0.0)
-            optimizer_step(group.optimizer, values[name], gradient, states[name], rate, moves)
-        for target in self._targets:
-            if target.module in due.targets:
-                self._move(target, values, apply)
-        if self._rare_targets:
-            self._applied.copy_(apply)
+        self._movement.move(due, values, states, gradients, norms, apply)
         self.guard.note(~finite & before)
         named = {**metrics, **{f"gradients/{name}_norm": norm for name, norm in norms.items()}}
         self._sums(due, metrics).add(named, finite & before)
 
     def _end_step(self) -> None:
         self.count += 1
-        for target in self._rare_targets:
-            if self.count % target.every == 0:
-                values, _ = self._tensors()
-                self._move(target, values, self._applied)
-
-    @torch.no_grad()
-    def _move(self, target: TargetNetwork, values: Mapping[str, Tensor], apply: Tensor) -> None:
-        """Move a target where the step counts and what it follows is learned."""
-        group = self._groups[self._layout.group_of(target)]
-        learns = self._hyper[group.learning_rate] > 0.0
-        tau = torch.where(apply & learns, self._hyper[target.tau], 0.0)
-        slow = values[target.module]
-        slow.lerp_(self._layout.source_of(target, values), tau.to(slow.dtype))
-
-    def _joint_norm(self, bound: str, norms: Mapping[str, Tensor]) -> Tensor:
-        sharing = [
-            norm for name, norm in norms.items() if self._groups[name].max_grad_norm == bound
-        ]
-        if len(sharing) == 1:
-            return sharing[0]
-        joint: Tensor = torch.linalg.vector_norm(torch.stack(sharing))
-        return joint
+        self._movement.move_rare_targets(self.count, self._values)
 
     def _sums(self, due: Due, metrics: Mapping[str, Tensor]) -> MetricSums:
         """Return where the metrics of steps that move these parts are summed."""
