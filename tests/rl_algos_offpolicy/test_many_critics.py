@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig, SACConfig
 from rl_core.algorithm import AnyAlgorithm
@@ -95,6 +95,21 @@ def test_the_chosen_critics_are_drawn_anew_and_all_alike() -> None:
     assert all(len(set(pair)) == 2 for pair in drawn)
     counts = np.bincount(np.array(drawn).reshape(-1), minlength=4)
     assert abs(counts - 300).max() < 5.0 * math.sqrt(600 * 0.25)
+
+
+class Layers(nn.Sequential):
+    def __init__(self, in_features: int) -> None:
+        super().__init__(nn.Linear(in_features, 6), nn.Tanh())
+        self.out_features = 6
+
+
+def test_the_users_own_critics_are_chosen_too() -> None:
+    torch.manual_seed(0)
+    config = OffPolicyActorConfig(num_critics=3)
+    actor = OffPolicyActor(VECTOR, BOX, config, common_extractor=Layers)
+    observation, action, chosen = torch.randn(5, 3), torch.rand(5, 2), torch.tensor([2, 0])
+    values = actor.critics(observation, action)
+    assert torch.equal(actor.critics(observation, action, None, chosen), values[chosen])
 
 
 def test_the_policy_climbs_the_mean_of_all_critics() -> None:

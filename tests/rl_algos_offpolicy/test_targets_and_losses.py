@@ -22,6 +22,7 @@ from rl_algos_offpolicy import (
 )
 from rl_algos_offpolicy.exploration import OrnsteinUhlenbeck, draw_exploration_noise
 from rl_core.batch import ReplayBatch
+from rl_core.schedules import Linear
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -292,3 +293,15 @@ def test_deterministic_policies_explore_around_their_action() -> None:
     algorithm = TD3(_twin_actor("deterministic"), TD3Config(exploration_std=0.2))
     output = algorithm.explore(torch.zeros(3, 1), {}, torch.tensor([[0.0], [1.0], [9.0]]))
     assert output.action.flatten().tolist() == pytest.approx([A, A + 0.2, 1.0])
+
+
+def test_exploration_follows_its_schedule_and_ends_with_an_evaluation() -> None:
+    config = TD3Config(exploration_std=Linear(0.4, 0.0))
+    algorithm = TD3(_twin_actor("deterministic"), config)
+    observation, noise = torch.zeros(1, 1), torch.ones(1, 1)
+    for progress, std in ((0.0, 0.4), (0.5, 0.2), (1.0, 0.0)):
+        algorithm.set_progress(progress)
+        action = algorithm.acting_step(observation, {}, noise).action
+        assert action.item() == pytest.approx(A + std)
+        best = algorithm.acting_step(observation, {}, noise, deterministic=True).action
+        assert best.item() == pytest.approx(A)
