@@ -262,7 +262,6 @@ def test_an_update_asks_the_storage_in_this_order() -> None:
         "before_gradients",
         *epoch,
         *epoch,
-        "rollout",  # for running statistics
         "after_update",
     ]
     assert set(storage.attached) == set(PREPARED_COLUMNS)
