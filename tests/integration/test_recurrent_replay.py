@@ -133,7 +133,9 @@ def _actor(envs: VecEnv, policy: PolicyKind) -> OffPolicyActor:
     return OffPolicyActor(
         envs.single_observation_space,
         envs.single_action_space,
-        OffPolicyActorConfig(policy=policy, hidden_sizes=(8,), memory="lstm", memory_size=4),
+        OffPolicyActorConfig(
+            policy=policy, hidden_sizes=(8,), recurrent_net="lstm", recurrent_hidden_size=4
+        ),
     )
 
 

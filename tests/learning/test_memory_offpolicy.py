@@ -118,8 +118,8 @@ def _score(
         policy=policy,
         hidden_sizes=(16,),
         num_critics=1 if policy == "greedy" else 2,
-        memory="gru",
-        memory_size=16,
+        recurrent_net="gru",
+        recurrent_hidden_size=16,
     )
     actor = OffPolicyActor(envs.single_observation_space, envs.single_action_space, config)
     algorithm = make_algorithm(actor)

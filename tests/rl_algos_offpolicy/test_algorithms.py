@@ -147,21 +147,25 @@ class TestRecurrentSAC(RecurrentSuite):
     __test__ = True
 
     def make_algorithm(self, seed: int) -> SAC:
-        return SAC(_actor(seed, BOX, memory="gru", memory_size=5), SACConfig())
+        return SAC(_actor(seed, BOX, recurrent_net="gru", recurrent_hidden_size=5), SACConfig())
 
 
 class TestRecurrentDiscreteSAC(RecurrentSuite):
     __test__ = True
 
     def make_algorithm(self, seed: int) -> SAC:
-        return SAC(_actor(seed, CATEGORIES, memory="lstm", memory_size=5), SACConfig())
+        return SAC(
+            _actor(seed, CATEGORIES, recurrent_net="lstm", recurrent_hidden_size=5), SACConfig()
+        )
 
 
 class TestRecurrentTD3(RecurrentSuite):
     __test__ = True
 
     def make_algorithm(self, seed: int) -> TD3:
-        actor = _actor(seed, BOX, policy="deterministic", memory="lstm", memory_size=5)
+        actor = _actor(
+            seed, BOX, policy="deterministic", recurrent_net="lstm", recurrent_hidden_size=5
+        )
         return TD3(actor, TD3Config())
 
 
@@ -170,7 +174,12 @@ class TestRecurrentDDPG(RecurrentSuite):
 
     def make_algorithm(self, seed: int) -> DDPG:
         actor = _actor(
-            seed, BOX, policy="deterministic", num_critics=1, memory="gru", memory_layers=2
+            seed,
+            BOX,
+            policy="deterministic",
+            num_critics=1,
+            recurrent_net="gru",
+            recurrent_layers=2,
         )
         return DDPG(actor, DDPGConfig(exploration_noise="ou"))
 
@@ -179,7 +188,14 @@ class TestRecurrentDQN(RecurrentSuite):
     __test__ = True
 
     def make_algorithm(self, seed: int) -> DQN:
-        actor = _actor(seed, CATEGORIES, policy="greedy", dueling=True, memory="gru", memory_size=5)
+        actor = _actor(
+            seed,
+            CATEGORIES,
+            policy="greedy",
+            dueling=True,
+            recurrent_net="gru",
+            recurrent_hidden_size=5,
+        )
         return DQN(actor, DQNConfig(target_update_every=2))
 
 
@@ -187,7 +203,7 @@ class TestRecurrentQuantileDQN(RecurrentSuite):
     __test__ = True
 
     def make_algorithm(self, seed: int) -> DQN:
-        options = {"distribution": "quantile", "num_quantiles": 5, "memory": "gru"}
+        options = {"distribution": "quantile", "num_quantiles": 5, "recurrent_net": "gru"}
         actor = _actor(seed, CATEGORIES, policy="greedy", dueling=True, **options)
         return DQN(actor, DQNConfig(target_update_every=2))
 

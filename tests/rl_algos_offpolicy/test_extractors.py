@@ -113,8 +113,8 @@ def test_algorithms_learn_all_of_the_users_networks(
     space: spaces.Space[object],
     memory: str,
 ) -> None:
-    size = {} if memory == "none" else {"memory_size": 4}
-    actor = _actor(space, policy=policy, memory=memory, **size)
+    size = {} if memory == "none" else {"recurrent_hidden_size": 4}
+    actor = _actor(space, policy=policy, recurrent_net=memory, **size)
     learner = algorithm(actor)
     before = {name: p.detach().clone() for name, p in actor.named_parameters()}
     for seed in range(2):

@@ -118,7 +118,7 @@ def test_critics_may_have_other_layers_than_the_policy() -> None:
     [
         ({"body": (LayerConfig("Tnah"),)}, r"body\[0\]: unknown layer 'Tnah'"),
         ({"critic_head": (GRU,)}, "GRU may only stand at the end"),
-        ({"head": (GRU,), "memory": "gru"}, "leave memory out"),
+        ({"head": (GRU,), "recurrent_net": "gru"}, "leave recurrent_net out"),
         ({"head": HEAD, "hidden_sizes": (3,)}, "hidden_sizes has no effect with head"),
         ({"head": HEAD, "activation": "tanh"}, "activation has no effect with head"),
         ({"critic_head": HEAD, "critic_hidden_sizes": (3,)}, "no effect with critic_head"),

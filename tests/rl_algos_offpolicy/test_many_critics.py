@@ -179,8 +179,14 @@ def test_nothing_is_dropped_outside_of_updates() -> None:
     [
         ({"critic_dropout": 1.0}, r"critic_dropout must be in \[0, 1\)"),
         ({"critic_dropout": 0.1, "policy": "deterministic"}, "needs the policy 'stochastic'"),
-        ({"critic_dropout": 0.1, "memory": "gru"}, "critic_dropout does not go with memory"),
-        ({"critic_layer_norm": True, "memory": "gru"}, "critic_layer_norm does not go with memory"),
+        (
+            {"critic_dropout": 0.1, "recurrent_net": "gru"},
+            "critic_dropout does not go with recurrent_net",
+        ),
+        (
+            {"critic_layer_norm": True, "recurrent_net": "gru"},
+            "critic_layer_norm does not go with recurrent_net",
+        ),
         ({"critic_layer_norm": True, "noisy": True, "policy": "greedy"}, "noisy does not go with"),
     ],
 )

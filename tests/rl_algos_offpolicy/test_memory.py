@@ -43,7 +43,9 @@ W, T, N_STEP, NUM_ENVS = 3, 4, 2, 5
 
 def _actor(space: spaces.Space[object], **options: object) -> OffPolicyActor:
     torch.manual_seed(0)
-    config = OffPolicyActorConfig(hidden_sizes=(8,), activation="tanh", memory="gru", memory_size=4)
+    config = OffPolicyActorConfig(
+        hidden_sizes=(8,), activation="tanh", recurrent_net="gru", recurrent_hidden_size=4
+    )
     return OffPolicyActor(VECTOR, space, replace(config, **options))  # type: ignore[arg-type]
 
 
@@ -52,11 +54,11 @@ def _sac() -> SAC:
 
 
 def _discrete_sac() -> SAC:
-    return SAC(_actor(CATEGORIES, memory="lstm"))
+    return SAC(_actor(CATEGORIES, recurrent_net="lstm"))
 
 
 def _td3() -> TD3:
-    return TD3(_actor(BOX, policy="deterministic", memory="lstm", memory_layers=2))
+    return TD3(_actor(BOX, policy="deterministic", recurrent_net="lstm", recurrent_layers=2))
 
 
 def _ddpg() -> DDPG:
@@ -427,13 +429,15 @@ def test_the_smallest_window_has_nothing_to_run_over() -> None:
 
 
 def test_noisy_networks_have_no_memory() -> None:
-    with pytest.raises(ConfigError, match="noisy does not go with memory"):
+    with pytest.raises(ConfigError, match="noisy does not go with recurrent_net"):
         _actor(CATEGORIES, policy="greedy", noisy=True)
 
 
 def test_memory_and_storage_must_fit() -> None:
     recurrent = _dqn()
-    plain = DQN(_actor(CATEGORIES, policy="greedy", memory="none", memory_size=None))
+    plain = DQN(
+        _actor(CATEGORIES, policy="greedy", recurrent_net="none", recurrent_hidden_size=None)
+    )
     with pytest.raises(ConfigError, match=r"set storage\.sequences"):
         recurrent.gradient_step(make_replay_batch(plain, seed=0))
     with pytest.raises(ConfigError, match="the actor has no memory"):
@@ -448,7 +452,9 @@ def test_smooth_actions_do_not_go_with_memory(smoothness: float | Linear) -> Non
 
 def test_dqn_hand_computed_with_memory() -> None:
     """One critic that counts: its state is a fixed function of the number of rows seen."""
-    actor = _actor(CATEGORIES, policy="greedy", num_critics=1, hidden_sizes=(), memory_size=1)
+    actor = _actor(
+        CATEGORIES, policy="greedy", num_critics=1, hidden_sizes=(), recurrent_hidden_size=1
+    )
     critics = actor.critics
     assert isinstance(critics, ComposedCritics)
     with torch.no_grad():

@@ -49,8 +49,8 @@ class TestFeedForward(OffPolicyActorSuite):
 class TestGRU(OffPolicyActorSuite):
     __test__ = True
     options: ClassVar[Mapping[str, object]] = {
-        "memory": "gru",
-        "memory_size": 4,
+        "recurrent_net": "gru",
+        "recurrent_hidden_size": 4,
         "normalize_observations": True,
     }
 
@@ -59,9 +59,9 @@ class TestLSTM(OffPolicyActorSuite):
     __test__ = True
     observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
     options: ClassVar[Mapping[str, object]] = {
-        "memory": "lstm",
-        "memory_size": 4,
-        "memory_layers": 2,
+        "recurrent_net": "lstm",
+        "recurrent_hidden_size": 4,
+        "recurrent_layers": 2,
         "num_critics": 3,
     }
 
@@ -71,7 +71,7 @@ class TestDeterministic(OffPolicyActorSuite):
     observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
     is_stochastic: ClassVar[bool] = False
     action_spaces: ClassVar[Mapping[str, Space]] = {"box": ACTION_SPACES["box"]}
-    options: ClassVar[Mapping[str, object]] = {"policy": "deterministic", "memory": "gru"}
+    options: ClassVar[Mapping[str, object]] = {"policy": "deterministic", "recurrent_net": "gru"}
 
 
 class TestGreedy(OffPolicyActorSuite):
@@ -79,7 +79,7 @@ class TestGreedy(OffPolicyActorSuite):
     observation_spaces: ClassVar[Mapping[str, Space]] = VECTORS
     is_stochastic: ClassVar[bool] = False
     action_spaces: ClassVar[Mapping[str, Space]] = {"discrete": ACTION_SPACES["discrete"]}
-    options: ClassVar[Mapping[str, object]] = {"policy": "greedy", "memory": "gru"}
+    options: ClassVar[Mapping[str, object]] = {"policy": "greedy", "recurrent_net": "gru"}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_statistics_of_observations_reach_all_networks() -> None:
         (spaces.Box(-np.inf, np.inf, (2,), np.float32), {}, SpaceError, "infinite bound"),
         (HALF_BOUNDED, {}, SpaceError, "infinite bound"),
         (HALF_BOUNDED, {"policy": "deterministic"}, SpaceError, "infinite bound"),
-        (HALF_BOUNDED, {"memory": "gru"}, SpaceError, "infinite bound"),
+        (HALF_BOUNDED, {"recurrent_net": "gru"}, SpaceError, "infinite bound"),
     ],
 )
 def test_contradictions_are_refused(
@@ -190,9 +190,9 @@ def test_a_mask_is_refused_rather_than_ignored() -> None:
     [
         {"policy": "gready"},
         {"num_critics": 0},
-        {"memory": "rnn"},
-        {"memory_size": 0},
-        {"memory_layers": 0},
+        {"recurrent_net": "rnn"},
+        {"recurrent_hidden_size": 0},
+        {"recurrent_layers": 0},
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
@@ -203,8 +203,12 @@ def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory_size": 64}, "memory_size has no effect with memory='none'; set memory to 'gru'"),
-        ({"memory_layers": 2}, "memory_layers has no effect with memory='none'"),
+        (
+            {"recurrent_hidden_size": 64},
+            "recurrent_hidden_size has no effect with recurrent_net='none'; "
+            "set recurrent_net to 'gru'",
+        ),
+        ({"recurrent_layers": 2}, "recurrent_layers has no effect with recurrent_net='none'"),
         ({"policy": "greedy", "critic_hidden_sizes": (8,)}, "give hidden_sizes alone"),
     ],
 )

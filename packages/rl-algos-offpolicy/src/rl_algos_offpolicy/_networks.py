@@ -102,7 +102,7 @@ class NetworkMaker:
     def policy(self) -> Policy:
         """Make a policy with the head of its kind."""
         config, space = self._config, self._action_space
-        memory = config.recurrence
+        memory = config.memory
         trunk = Trunk(
             self._encoder(config.body),
             config.hidden_sizes,
@@ -152,7 +152,7 @@ class NetworkMaker:
         num_critics = config.num_critics
         num_encoders = 1 if extractors.observation_extractor is None else num_critics
         make_action_encoder = extractors.action_extractor
-        memory = config.recurrence
+        memory = config.memory
         body = config.critic_body or config.body
         return ComposedCritics(
             [self._encoder(body) for _ in range(num_encoders)],

@@ -19,8 +19,8 @@ PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 """How actions are chosen: sampled, by a function of the observation, or by the first critic."""
 
 _OWNERS = {
-    "memory_size": ("memory", ("gru", "lstm")),
-    "memory_layers": ("memory", ("gru", "lstm")),
+    "recurrent_hidden_size": ("recurrent_net", ("gru", "lstm")),
+    "recurrent_layers": ("recurrent_net", ("gru", "lstm")),
 }
 """Which option with which values each other option belongs to."""
 
@@ -56,9 +56,9 @@ class OffPolicyActorConfig(CriticConfig):
         dueling: value and advantages as streams of their own (Discrete).
         normalize_observations: by running statistics, refreshed after each update.
         image_features: width of each image's features.
-        memory: recurrent network after the layers, in the policy and in each critic.
-        memory_size: its hidden size; None takes 64.
-        memory_layers: how many of its layers are stacked; None takes 1.
+        recurrent_net: memory after the layers, in the policy and in each critic.
+        recurrent_hidden_size: its size; None takes 64.
+        recurrent_layers: how many of its layers are stacked; None takes 1.
 
     Raises:
         ConfigError: when a value is out of range, or an option belongs to what is not chosen.
@@ -78,15 +78,18 @@ class OffPolicyActorConfig(CriticConfig):
     dueling: bool = False
     normalize_observations: bool = False
     image_features: int = 512
-    memory: MemoryKind = "none"
-    memory_size: int | None = None
-    memory_layers: int | None = None
+    recurrent_net: MemoryKind = "none"
+    recurrent_hidden_size: int | None = None
+    recurrent_layers: int | None = None
 
     def __post_init__(self) -> None:
         CriticConfig.__post_init__(self)
         check_choice(self, "policy", get_args(PolicyKind))
-        check_choice(self, "memory", get_args(MemoryKind))
-        check_ranges(self, counts=("num_critics", "image_features", "memory_size", "memory_layers"))
+        check_choice(self, "recurrent_net", get_args(MemoryKind))
+        check_ranges(
+            self,
+            counts=("num_critics", "image_features", "recurrent_hidden_size", "recurrent_layers"),
+        )
         check_owners(self, _OWNERS)
         for path in ("body", "critic_body", "critic_head"):
             check_layers(getattr(self, path), path)
@@ -98,8 +101,8 @@ class OffPolicyActorConfig(CriticConfig):
                     f"critic_{name} says the same as {name} where the policy is 'greedy'; "
                     f"give {name} alone"
                 )
-        if head_memory(self.head, "head") is not None and self.memory != "none":
-            raise ConfigError("head has a memory of its own; leave memory out")
+        if head_memory(self.head, "head") is not None and self.recurrent_net != "none":
+            raise ConfigError("head has a memory of its own; leave recurrent_net out")
         for option, off in (("distribution", "none"), ("noisy", False)):
             if self.policy != "greedy" and getattr(self, option) != off:
                 raise ConfigError(
@@ -115,7 +118,7 @@ class OffPolicyActorConfig(CriticConfig):
             )
         for option in ("noisy", "critic_layer_norm", "critic_dropout"):
             if getattr(self, option) and self.is_recurrent:
-                raise ConfigError(f"{option} does not go with memory; set one of them off")
+                raise ConfigError(f"{option} does not go with recurrent_net; set one of them off")
             if getattr(self, option) and self.has_layered_critics:
                 raise ConfigError(
                     f"{option} is for the critics' default layers, and head or critic_head "
@@ -138,16 +141,16 @@ class OffPolicyActorConfig(CriticConfig):
         return self.critic_head is not None or takes_head
 
     @property
-    def recurrence(self) -> Memory:
+    def memory(self) -> Memory:
         """What remembers, in the policy and in each critic."""
         return head_memory(self.head, "actor.head") or Memory(
-            self.memory, self.memory_size or 64, self.memory_layers or 1
+            self.recurrent_net, self.recurrent_hidden_size or 64, self.recurrent_layers or 1
         )
 
     @property
     def is_recurrent(self) -> bool:
         """Whether the networks have memories, and learn from sequences."""
-        return self.recurrence.kind != "none"
+        return self.memory.kind != "none"
 
 
 def check_spaces(

@@ -122,12 +122,12 @@ def _start(network: Network, batch: ReplayBatch) -> SequenceStart | None:
     if network.is_recurrent and batch.start is None:
         raise ConfigError(
             "an actor with memory learns from sequences, but the storage gives single "
-            "transitions; set storage.sequences, or actor.memory to 'none'"
+            "transitions; set storage.sequences, or actor.recurrent_net to 'none'"
         )
     if not network.is_recurrent and batch.start is not None:
         raise ConfigError(
-            "the storage gives sequences, but the actor has no memory; set actor.memory to 'gru' "
-            "or 'lstm', or leave storage.sequences out"
+            "the storage gives sequences, but the actor has no memory; set actor.recurrent_net to "
+            "'gru' or 'lstm', or leave storage.sequences out"
         )
     return batch.start
 
