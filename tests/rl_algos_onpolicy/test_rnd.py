@@ -126,6 +126,68 @@ def test_rewards_are_the_novelty_of_what_follows_over_the_spread_of_their_sums()
     torch.testing.assert_close(reward, expected)
 
 
+def test_the_spread_follows_the_last_rollouts() -> None:
+    novelty = Novelty(
+        VECTOR, replace(SMALL, gamma_intrinsic=0.0), target=Total(0.0), predictor=Total(1.0)
+    )
+    novelty.normalize.norms = nn.ModuleList([nn.Identity()])
+    ended = [[False]] * 2
+    novelty.rewards(_rollout([[0.0], [30.0]], [0.0], ended))  # 900 and 0
+    assert novelty.spread.var.item() == pytest.approx(450.0**2)
+    novelty.rewards(_rollout([[0.0], [1.0]], [0.0], ended))  # 1 and 0
+    # Half the weight on the first: 2 · ½ = 1 sample of mean 450 beside 2 of mean ½ and variance ¼.
+    expected = (450.0**2 + 2.0 * 0.25) / 3.0 + (449.5**2) * 2.0 / 9.0
+    assert novelty.spread.var.item() == pytest.approx(expected)
+    for _ in range(40):
+        novelty.rewards(_rollout([[0.0], [1.0]], [0.0], ended))
+    assert novelty.spread.var.item() == pytest.approx(0.25, rel=0.01)
+
+
+def test_what_was_seen_is_no_longer_new_and_what_is_far_still_is() -> None:
+    torch.manual_seed(0)
+    novelty = Novelty(VECTOR, RNDConfig())
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.randn(512, 2, generator=generator)
+    novelty.normalize.update(seen)
+    before = novelty(seen).mean()
+    optimizer = torch.optim.Adam(novelty.predictor.parameters(), 1e-3)
+    for _ in range(400):
+        optimizer.zero_grad()
+        novelty(seen).mean().backward()
+        optimizer.step()
+    now = novelty(seen).mean()
+    assert now < 0.01 * before
+    angle = torch.linspace(0.0, 6.0, 16)
+    far = 4.0 * torch.stack([angle.cos(), angle.sin()], -1)
+    # A target without biases leaves only 9 times what is left where it was.
+    assert novelty(far).mean() > 15.0 * now
+
+
+def test_the_streams_are_weighed_as_they_are_or_standardised() -> None:
+    def advantage(extrinsic: float, intrinsic: float, **options: object) -> Tensor:
+        torch.manual_seed(0)
+        config = RNDPPOConfig(
+            extrinsic_coef=extrinsic,
+            intrinsic_coef=intrinsic,
+            rnd=SMALL,
+            **options,  # type: ignore[arg-type]  # of several types
+        )
+        algorithm = RNDPPO(_actor(), config)
+        rollout = make_rollout(algorithm, 0)
+        columns, _ = algorithm.prepare(algorithm.prepare_add_ons(rollout).rollout)
+        return columns["advantage"][rollout.valid]
+
+    both = advantage(2.0, 1.0)
+    torch.testing.assert_close(both, 2.0 * advantage(1.0, 0.0) + advantage(0.0, 1.0))
+    assert advantage(1.0, 0.0).std(correction=0).item() != pytest.approx(1.0, abs=0.02)
+    alone = advantage(2.0, 0.0, standardize_streams=True)
+    assert alone.std(correction=0).item() == pytest.approx(2.0)
+    whole = advantage(2.0, 1.0, normalize_advantage="batch")
+    torch.testing.assert_close(whole, (both - both.mean()) / both.std(correction=0))
+    shifted = advantage(2.0, 1.0, normalize_advantage="none", positive_advantage=True)
+    torch.testing.assert_close(shifted, both - both.min())
+
+
 def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
     torch.manual_seed(0)
     config = RNDPPOConfig(
@@ -220,5 +282,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Novelty(VECTOR, SMALL, target=Total(1.0))
     with pytest.raises(ConfigError, match="predictor_proportion must be above 0"):
         RNDConfig(predictor_proportion=0.0)
+    with pytest.raises(ConfigError, match="spread_decay must be above 0"):
+        RNDConfig(spread_decay=0.0)
     with pytest.raises(ConfigError, match="reward_coef must be at least 0"):
         RND(reward_coef=-1.0)

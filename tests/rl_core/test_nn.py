@@ -351,6 +351,14 @@ class TestRunningNorm:
         assert norm(torch.tensor([1000.0])).item() == 2.0
         assert norm(torch.tensor([-1000.0])).item() == -2.0
 
+    def test_older_samples_fade_with_a_decay(self) -> None:
+        norm = RunningNorm((1,), decay=0.5)
+        norm.update(torch.tensor([[0.0], [2.0]]))  # mean 1, variance 1
+        norm.update(torch.tensor([[4.0], [4.0]]))  # of 3 samples by weight, 2 are at 4
+        assert norm.count.item() == 3.0
+        assert norm.mean.item() == pytest.approx(3.0)
+        assert norm.var.item() == pytest.approx(1.0 / 3.0 + 9.0 * 2.0 / 9.0)
+
     def test_masked_samples_do_not_count(self) -> None:
         values = _seeded(3, 4, 2)
         mask = torch.rand(3, 4, generator=torch.Generator().manual_seed(1)) < 0.5

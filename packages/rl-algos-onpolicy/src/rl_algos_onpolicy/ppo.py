@@ -224,17 +224,31 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""
+        columns, metrics = self.estimate(rollout)
+        advantage = self.normalize_over_batch(columns["advantage"], rollout.valid)
+        return {**columns, "advantage": advantage}, metrics
+
+    def estimate(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Return what `prepare` does, with advantages as they are."""
         config = self.config
-        whole = config.normalize_advantage != "minibatch"
         return advantage_columns(
             self.actor,
             rollout,
             config,
             self.hyper,
-            normalize_advantage=config.normalize_advantage == "batch",
-            positive_advantage=config.positive_advantage and whole,
+            normalize_advantage=False,
+            positive_advantage=False,
             keeps_policy=config.surrogate == "kl-penalty",
         )
+
+    def normalize_over_batch(self, advantage: Tensor, valid: Tensor) -> Tensor:
+        """Do to a rollout's advantages, `(T, B)`, what is not done to each minibatch's."""
+        config = self.config
+        if config.normalize_advantage == "minibatch":
+            return advantage
+        if config.normalize_advantage == "batch":
+            advantage = normalize(advantage, valid)
+        return shift_to_positive(advantage, valid) if config.positive_advantage else advantage
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
         """Adapt the penalty of Eq. (6) by the divergence over the whole rollout."""

@@ -15,7 +15,15 @@ With a fixed random network $f$, a trained one $\hat f$, and observations normal
 The reward of a step is Eq. (1) of what follows it; of the step's own observation where its episode
 ends, since what comes then is not the doing of the step, and is never trained on.
 
-Deviation from the paper: which samples are kept is drawn once per rollout.
+Deviations from the paper:
+
+- Which samples are kept is drawn once per rollout.
+- The spread of c follows the last rollouts (``spread_decay``). A small predictor's first errors are
+  a thousand times its later ones; a spread that remembers them makes the later rewards too small
+  for a value function to learn.
+- The default target has random biases. Without any, a ReLU network only scales along a ray from
+  the mean observation, so that a predictor that fits what is near also fits what is far and was
+  never seen. This matters where observations have few dimensions.
 """
 
 import copy
@@ -55,6 +63,8 @@ class RNDConfig:
         hidden_sizes: widths of the target's layers; the predictor has one more of the last width.
         num_features: n of Eq. (1).
         gamma_intrinsic: discount of intrinsic rewards, in [0, 1].
+        spread_decay: factor on the weight of earlier rollouts in σ(c) of Eq. (3), in (0, 1]; 1
+            weighs all alike, as in the paper.
         predictor_proportion: share of the samples that the predictor learns from, in (0, 1].
         pre_normalization_steps: environment transitions with random actions before training, for
             the statistics of observations; they are no part of the run's steps.
@@ -67,6 +77,7 @@ class RNDConfig:
     hidden_sizes: tuple[int, ...] = (64, 64)
     num_features: int = 64
     gamma_intrinsic: float = 0.99
+    spread_decay: float = 0.5
     predictor_proportion: float = 1.0
     pre_normalization_steps: int = 1280
     frame_stack: int = 1
@@ -74,11 +85,12 @@ class RNDConfig:
     def __post_init__(self) -> None:
         check_ranges(
             self,
-            unit=("gamma_intrinsic", "predictor_proportion"),
+            unit=("gamma_intrinsic", "predictor_proportion", "spread_decay"),
             counts=("num_features", "frame_stack"),
         )
-        if self.predictor_proportion == 0.0:
-            raise ConfigError("predictor_proportion must be above 0, got 0.0")
+        for name in ("predictor_proportion", "spread_decay"):
+            if getattr(self, name) == 0.0:
+                raise ConfigError(f"{name} must be above 0, got 0.0")
         if self.pre_normalization_steps < 0:
             raise ConfigError(
                 f"pre_normalization_steps must be at least 0, got {self.pre_normalization_steps}"
@@ -161,10 +173,16 @@ class FeatureNet(nn.Module):
         shapes: of the parts, see `NormalizedObservation`.
         hidden_sizes: widths of the layers.
         num_features: width of the output.
+        bias_std: spread of the layers' biases; 0 leaves them at zero.
     """
 
     def __init__(
-        self, shapes: list[tuple[int, ...]], hidden_sizes: tuple[int, ...], num_features: int
+        self,
+        shapes: list[tuple[int, ...]],
+        hidden_sizes: tuple[int, ...],
+        num_features: int,
+        *,
+        bias_std: float = 0.0,
     ) -> None:
         super().__init__()
         self.images = nn.ModuleList(
@@ -175,6 +193,9 @@ class FeatureNet(nn.Module):
         )
         width = sum(256 if len(shape) == 3 else shape[0] for shape in shapes)
         self.layers = MLP(width, hidden_sizes, num_features, activation="relu")
+        for layer in self.layers.hidden:
+            assert isinstance(layer, nn.Linear)
+            nn.init.normal_(layer.bias, std=bias_std)
 
     def forward(self, parts: list[Tensor]) -> Tensor:
         """Map the parts to features `(*batch, n)`."""
@@ -207,10 +228,10 @@ class Novelty(nn.Module):
         self.config = config
         self.normalize = NormalizedObservation(observation_space, config.frame_stack)
         sizes, shapes = config.hidden_sizes, self.normalize.shapes
-        self.target = target or FeatureNet(shapes, sizes, config.num_features)
+        self.target = target or FeatureNet(shapes, sizes, config.num_features, bias_std=1.0)
         self.predictor = predictor or FeatureNet(shapes, (*sizes, *sizes[-1:]), config.num_features)
         self.target.requires_grad_(False)
-        self.spread = RunningNorm(())
+        self.spread = RunningNorm((), decay=config.spread_decay)
         self.filtered: Tensor | None = None
 
     def forward(self, observation: Observation) -> Tensor:

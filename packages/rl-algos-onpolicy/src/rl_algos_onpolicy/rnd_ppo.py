@@ -2,16 +2,17 @@ r"""PPO that explores by random network distillation, with a value function for 
 
 Source: Burda et al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
 
-(1) $A_t = c_E \hat A^E_t + c_I \hat A^I_t$, the advantages of both streams by GAE, each
-    standardised over the rollout
+(1) $A_t = c_E \hat A^E_t + c_I \hat A^I_t$, the advantages of both streams by GAE
 
 (2) $L = L^{PPO}(A) + \tfrac{c_1}{2} \mathbb{E}_t[(V^I_\theta(s_t) - V^{I,target}_t)^2] + L^\psi$
 
 The extrinsic stream ends with episodes; the intrinsic one does not, and has a discount of its own.
 $L^\psi$ is Eq. (2) of `rl_algos_onpolicy.rnd`.
 
-Deviations from the paper: each stream is standardised before they are added, since the scale of
-extrinsic rewards is the environment's; rewards are not clipped.
+Deviations from the paper: extrinsic rewards are not clipped, but scaled by the default recipe; the
+sum is standardised as PPO does it. With ``standardize_streams`` each stream is standardised before
+they are added, whatever its scale. Where the extrinsic reward is always the same this makes the
+noise of its value function twice as large as all that is new.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +46,13 @@ class RNDPPOConfig(PPOConfig):
     Attributes:
         extrinsic_coef: c of the extrinsic stream in Eq. (1).
         intrinsic_coef: c of the intrinsic stream in Eq. (1).
+        standardize_streams: standardise the advantages of each stream over the rollout, first.
         rnd: of the networks and intrinsic rewards.
     """
 
     extrinsic_coef: Scheduled = 2.0
     intrinsic_coef: Scheduled = 1.0
+    standardize_streams: bool = False
     rnd: RNDConfig = field(default_factory=RNDConfig)
 
     def __post_init__(self) -> None:
@@ -151,7 +154,7 @@ class RNDPPO(PPO):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Eq. (1), and the value targets of both streams."""
-        columns, metrics = super().prepare(rollout)
+        columns, metrics = self.estimate(rollout)
         value, next_value = self.intrinsic_values(rollout)
         never = torch.zeros_like(rollout.terminated)
         intrinsic = gae(
@@ -164,12 +167,16 @@ class RNDPPO(PPO):
             self.hyper["gae_lambda"],
         )
         target, valid = intrinsic + value, rollout.valid
-        advantage = self.hyper["extrinsic_coef"] * normalize(columns["advantage"], valid)
-        advantage = advantage + self.hyper["intrinsic_coef"] * normalize(intrinsic, valid)
+        streams = (columns["advantage"], intrinsic)
+        if self.config.standardize_streams:
+            streams = (normalize(streams[0], valid), normalize(streams[1], valid))
+        advantage = (
+            self.hyper["extrinsic_coef"] * streams[0] + self.hyper["intrinsic_coef"] * streams[1]
+        )
         return (
             {
                 **columns,
-                "advantage": advantage,
+                "advantage": self.normalize_over_batch(advantage, valid),
                 _TARGET: target,
             },
             {

@@ -16,6 +16,8 @@ class RunningNorm(nn.Module):
         shape: shape of one sample.
         clip: normalised values are clipped to ``[-clip, clip]``.
         epsilon: added to the variance.
+        decay: factor on the weight of all earlier samples at each update, in (0, 1]; 1 weighs all
+            samples alike, less lets the statistics follow what changes.
 
     Source:
         Chan et al. 1979, "Updating formulae and a pairwise algorithm for computing sample
@@ -28,8 +30,16 @@ class RunningNorm(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, shape: Sequence[int], clip: float = 10.0, epsilon: float = 1e-8) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        clip: float = 10.0,
+        epsilon: float = 1e-8,
+        *,
+        decay: float = 1.0,
+    ) -> None:
         super().__init__()
+        self.decay = decay
         self.clip = clip
         self.epsilon = epsilon
         self.register_buffer("mean", torch.zeros(tuple(shape), dtype=torch.float64))
@@ -56,7 +66,7 @@ class RunningNorm(nn.Module):
         samples = samples.double()
         batch_mean = samples.mean(0)
         batch_var = samples.var(0, unbiased=False)
-        total = self.count + samples.shape[0]
+        total = self.decay * self.count + samples.shape[0]
         delta = batch_mean - self.mean
         weight = samples.shape[0] / total
         self.var.copy_(
