@@ -152,14 +152,14 @@ def test_directories_inside_a_run_are_answered_with_the_run(
 def test_sizes_that_contradict_each_other(refused: Refused, tiny: tuple[str, ...]) -> None:
     words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=run")
     message = refused(*words, "--algorithm.mini-batch-size=1000")
-    assert "mini_batch_size=1000 is larger than the rollout of 64" in message
+    assert "mini_batch_size=1000 is larger than the 64 samples of the rollout" in message
     message = refused(
         *words,
         "--actor.recurrent-net=gru",
-        "--algorithm.num-mini-batch=4",
+        "--algorithm.num-mini-batch=5",
         "--algorithm.mini-batch-size=none",
     )
-    assert "num_mini_batch=4 is more than the 2 environments" in message
+    assert "num_mini_batch=5 is more than the 4 sequences of 16 steps" in message
     assert not Path("run").exists(), "the directory is free for the next attempt"
 
 
