@@ -261,6 +261,23 @@ def test_any_observation_has_a_novelty_that_shrinks_with_learning(space: Space) 
     assert not any(parameter.requires_grad for parameter in novelty.target.parameters())
 
 
+def test_running_statistics_and_the_filter_are_saved() -> None:
+    torch.manual_seed(0)
+    first = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))
+    rollout = make_rollout(first, 0)
+    first.prepare_add_ons(rollout)
+    torch.manual_seed(1)
+    second = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))
+    second.load_state_dict(first.state_dict())
+    ours, theirs = first.novelty, second.novelty
+    assert ours.filtered is not None
+    assert theirs.filtered is not None
+    assert torch.equal(theirs.filtered, ours.filtered)
+    assert torch.equal(theirs.spread.var, ours.spread.var)
+    assert ours.spread.count > 0
+    assert torch.equal(theirs.rewards(rollout), ours.rewards(rollout))
+
+
 def test_only_the_newest_frame_is_looked_at() -> None:
     torch.manual_seed(0)
     space = spaces.Box(0, 255, (40, 40, 4), np.uint8)
