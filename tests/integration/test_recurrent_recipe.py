@@ -37,7 +37,7 @@ def _storage_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_brings_sequences_and_smaller_minibatches() -> None:
     plain = compose("dqn", "CartPole-v1")
-    recurrent = compose("dqn", "CartPole-v1", {"actor": {"memory": "gru"}})
+    recurrent = compose("dqn", "CartPole-v1", {"actor": {"recurrent_net": "gru"}})
     assert plain.storage["sequences"] == "none"
     assert plain.algorithm["mini_batch_size"] == 128
     assert recurrent.storage["sequences"] == {"length": 7}
@@ -54,5 +54,5 @@ def test_memory_brings_sequences_and_smaller_minibatches() -> None:
     ],
 )
 def test_what_is_given_wins(options: Sections, expected: tuple[object, int]) -> None:
-    recipe = compose("sac", "Pendulum-v1", {**options, "actor": {"memory": "lstm"}})
+    recipe = compose("sac", "Pendulum-v1", {**options, "actor": {"recurrent_net": "lstm"}})
     assert (recipe.storage["sequences"], recipe.algorithm["mini_batch_size"]) == expected
