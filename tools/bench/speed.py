@@ -6,7 +6,6 @@ meanwhile: two busy processes on two cores slow each other many times over.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from bench.machine import machine_line
 from bench.measurement import Figures, Found, Job, measure_in_turn, measurements_of
 from bench.speed_table import import_line, speed_table
 from bench.suite import Part, run_suite, suite_parser
-from bench.workloads import ON_ALL_CORES, PRODUCTS, SYSTEMS, WORKLOADS
+from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
 _IMPORT = "import"
 _IMPORT_REPETITIONS = 5
@@ -40,11 +39,15 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
     """Measure all systems of a workload, one after the other, round by round."""
     workload = WORKLOADS[name]
     threads, seconds = options.threads or workload.threads, options.seconds
-    jobs: dict[str, Job] = {}
-    for system in workload.systems:
-        own = (os.cpu_count() or 1) if system.endswith(ON_ALL_CORES) else threads
-        job: dict[str, Json] = {"workload": name, "system": system, "seconds": seconds}
-        jobs[system] = Job(SYSTEMS[system], "speed", {**job, "threads": own}, own)
+    jobs = {
+        system: Job(
+            SYSTEMS[system],
+            "speed",
+            {"workload": name, "system": system, "seconds": seconds, "threads": threads},
+            threads,
+        )
+        for system in workload.systems
+    }
     if workload.is_bound_by_products:
         payload: dict[str, Json] = {"workload": name, "seconds": min(seconds, _PRODUCT_SECONDS)}
         jobs[PRODUCTS] = Job("matrix products", "products", payload, threads)

@@ -7,7 +7,7 @@ from bench.markdown import table
 from bench.measurement import Measurement, Round, ratio_cell, settings_lines
 from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
-_PEERS = {"sb3": "x SB3", "sb3-all": "x SB3, all cores", "sbx": "x SBX"}
+_PEERS = {"sb3": "x SB3", "sbx": "x SBX"}
 
 
 def speed_table(measurements: Mapping[str, Measurement]) -> str:

@@ -16,7 +16,7 @@ from bench.child import Json
 from bench.machine import peak_memory_mb
 from bench.plan import Run
 from bench.span import Span
-from bench.workloads import ON_ALL_CORES, WORKLOADS
+from bench.workloads import WORKLOADS
 
 
 def main(task: str, payload: str, answer: str) -> None:
@@ -38,7 +38,7 @@ def measure_speed(payload: Mapping[str, Json]) -> dict[str, Json]:
     else:
         from bench import peers
 
-        peers.measure(workload, span, system=system.removesuffix(ON_ALL_CORES))
+        peers.measure(workload, span, system=system)
     return {
         "rate": span.rate,
         "periods": span.periods,

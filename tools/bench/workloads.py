@@ -8,17 +8,9 @@ SYSTEMS: Mapping[str, str] = {
     "ours": "ours, compiled",
     "ours-eager": "ours, uncompiled",
     "sb3": "Stable-Baselines3",
-    "sb3-all": "Stable-Baselines3, all cores",
     "sbx": "SBX (JAX)",
 }
-"""What is measured, in the order of a round; a title for each.
-
-PyTorch takes all cores unless told otherwise, and so does Stable-Baselines3 as it comes; ours
-chooses a number by the size of the networks.
-"""
-
-ON_ALL_CORES = "-all"
-"""How the names of systems end that are given all cores, whatever the workload's threads."""
+"""What is measured, in the order of a round; a title for each."""
 
 PRODUCTS = "products"
 """What a round has beside the systems: the machine's matrix products."""
@@ -183,7 +175,7 @@ WORKLOADS: Mapping[str, Workload] = {
         settings=TRPOSettings(),
         title="TRPO `HalfCheetah-v5`, 1 env, 2048 steps, 15 products, batch 128, 10 epochs, 64x64 "
         "tanh, beside sb3-contrib",
-        systems=("ours", "ours-eager", "sb3", "sb3-all"),
+        systems=("ours", "ours-eager", "sb3"),
     ),
     "dqn-cartpole": Workload(
         env="CartPole-v1",
@@ -195,7 +187,6 @@ WORKLOADS: Mapping[str, Workload] = {
         env="HalfCheetah-v5",
         settings=ReplaySettings(algorithm="td3", hidden_sizes=(256, 256), mini_batch_size=256),
         title="TD3 `HalfCheetah-v5`, 1 env, batch 256, one update a step, delay 2, 256x256",
-        systems=("ours", "ours-eager", "sb3", "sbx"),
         threads=2,
         warm_up_marks=100,
     ),
@@ -203,7 +194,6 @@ WORKLOADS: Mapping[str, Workload] = {
         env="HalfCheetah-v5",
         settings=ReplaySettings(algorithm="sac", hidden_sizes=(256, 256), mini_batch_size=256),
         title="SAC `HalfCheetah-v5`, 1 env, batch 256, one update a step, 256x256",
-        systems=("ours", "ours-eager", "sb3", "sbx"),
         threads=2,
         warm_up_marks=100,
     ),

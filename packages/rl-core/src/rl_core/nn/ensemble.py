@@ -135,10 +135,14 @@ class EnsembleMLP(nn.Module):
         if self._is_normalized:
             lists = (*lists, self.norm_scales, self.norm_shifts)
         layers = [list(parameters) for parameters in lists]
-        num_members = self.num_members
-        if members is not None:
+        in_graph = torch.compiler.is_compiling() and features.device.type == "cpu"
+        chosen = range(self.num_members)
+        if isinstance(members, slice) and in_graph:
+            chosen = chosen[members]  # a graph takes them from the parameters one by one
+        elif members is not None:
             layers = [[parameter[members] for parameter in each] for each in layers]
-            num_members = len(layers[0][0]) if layers[0] else num_members
+            chosen = range(len(layers[0][0]) if layers[0] else self.num_members)
+        num_members = len(chosen)
         width = features.shape[-1]
         if is_per_member:
             batch = features.shape[1:-1]
@@ -147,14 +151,14 @@ class EnsembleMLP(nn.Module):
             batch = features.shape[:-1]
             x = features.reshape(1, -1, width).expand(num_members, -1, -1)
         kept = self._kept(noise, num_members)
-        if torch.compiler.is_compiling() and x.device.type == "cpu":
+        if in_graph:
             # A graph has no calls to save, and fuses what belongs to one member.
             y = torch.stack(
                 [
                     self._member(
-                        own, [[p[n] for p in each] for each in layers], [k[n] for k in kept]
+                        own, [[p[n] for p in each] for each in layers], [k[place] for k in kept]
                     )
-                    for n, own in enumerate(x)
+                    for place, (n, own) in enumerate(zip(chosen, x, strict=True))
                 ]
             )
         else:
