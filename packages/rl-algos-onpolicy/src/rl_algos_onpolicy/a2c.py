@@ -20,7 +20,7 @@ from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
-from rl_algos_onpolicy.sharing import check_one_rate
+from rl_algos_onpolicy.sharing import policy_and_value_groups
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
@@ -97,23 +97,12 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and value function an optimiser each; the policy's moves what they share."""
         config = self.config
-        bound = self.if_set("max_grad_norm")
-        check_one_rate(self.actor, config.policy_learning_rate, config.value_learning_rate)
-        return (
-            ParameterGroup(
-                name="value",
-                modules=tuple(f"actor.{name}" for name in self.actor.value_modules),
-                learning_rate="value_learning_rate",
-                max_grad_norm=bound,
-                optimizer=config.optimizer,
-            ),
-            ParameterGroup(
-                name="policy",
-                modules=("actor", "add_ons"),
-                learning_rate="policy_learning_rate",
-                max_grad_norm=bound,
-                optimizer=config.optimizer,
-            ),
+        return policy_and_value_groups(
+            self.actor,
+            config.policy_learning_rate,
+            config.value_learning_rate,
+            max_grad_norm=self.if_set("max_grad_norm"),
+            optimizer=config.optimizer,
         )
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:

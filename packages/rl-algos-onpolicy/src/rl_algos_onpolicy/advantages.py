@@ -22,8 +22,8 @@ def advantage_columns(
     config: OnPolicyConfig,
     hyper: HyperParameters,
     *,
-    normalize_advantage: bool,
-    positive_advantage: bool,
+    normalize_advantage: bool = False,
+    positive_advantage: bool = False,
     has_value: bool = True,
     keeps_policy: bool = False,
 ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
@@ -55,10 +55,9 @@ def advantage_columns(
         advantage=config.advantage_estimator,
         value_target=config.value_target,
     )
-    if normalize_advantage:
-        advantage = normalize(advantage, rollout.valid)
-    if positive_advantage:
-        advantage = shift_to_positive(advantage, rollout.valid)
+    advantage = standardized(
+        advantage, rollout.valid, scale=normalize_advantage, shift=positive_advantage
+    )
     columns = {
         "log_prob": values.log_prob,
         "value": value,
@@ -72,3 +71,17 @@ def advantage_columns(
     if has_value:
         metrics["value/explained_variance"] = explained_variance(value, target, rollout.valid)
     return columns, metrics
+
+
+def standardized(advantage: Tensor, valid: Tensor, *, scale: bool, shift: bool) -> Tensor:
+    """Bring advantages to a common size, and above 0.
+
+    Args:
+        advantage: of any shape.
+        valid: of the same shape, which of them count.
+        scale: give them a mean of 0 and a standard deviation of 1.
+        shift: then subtract the smallest.
+    """
+    if scale:
+        advantage = normalize(advantage, valid)
+    return shift_to_positive(advantage, valid) if shift else advantage

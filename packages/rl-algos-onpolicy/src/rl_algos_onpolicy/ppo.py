@@ -32,7 +32,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.advantages import advantage_columns, standardized
 from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
@@ -47,11 +47,9 @@ from rl_core.algorithm import (
 )
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
-from rl_core.estimators import shift_to_positive
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.optimizers import OptimizerConfig
 from rl_core.ranges import check_choice, check_ranges
-from rl_core.returns import normalize
 from rl_core.schedules import as_schedule
 from rl_core.storage import Storage
 
@@ -236,8 +234,6 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             rollout,
             config,
             self.hyper,
-            normalize_advantage=False,
-            positive_advantage=False,
             keeps_policy=config.surrogate == "kl-penalty",
         )
 
@@ -246,9 +242,8 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         config = self.config
         if config.normalize_advantage == "minibatch":
             return advantage
-        if config.normalize_advantage == "batch":
-            advantage = normalize(advantage, valid)
-        return shift_to_positive(advantage, valid) if config.positive_advantage else advantage
+        scale = config.normalize_advantage == "batch"
+        return standardized(advantage, valid, scale=scale, shift=config.positive_advantage)
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
         """Adapt the penalty of Eq. (6) by the divergence over the whole rollout."""
@@ -306,5 +301,6 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         config = self.config
         if config.normalize_advantage != "minibatch":
             return batch.advantage
-        advantage = normalize(batch.advantage, batch.mask)
-        return shift_to_positive(advantage, batch.mask) if config.positive_advantage else advantage
+        return standardized(
+            batch.advantage, batch.mask, scale=True, shift=config.positive_advantage
+        )

@@ -3,6 +3,8 @@
 from rl_core.actor import Actor
 from rl_core.algorithm import Scheduled
 from rl_core.errors import ConfigError
+from rl_core.gradients import ParameterGroup
+from rl_core.optimizers import OptimizerConfig
 
 
 def shared_modules(actor: Actor) -> list[str]:
@@ -19,12 +21,47 @@ def shared_modules(actor: Actor) -> list[str]:
     return sorted(shared)
 
 
-def check_one_rate(actor: Actor, policy_rate: Scheduled, value_rate: Scheduled) -> None:
-    """Make sure that what is shared is not to be moved at two learning rates.
+def policy_and_value_groups(
+    actor: Actor,
+    policy_rate: Scheduled,
+    value_rate: Scheduled | None,
+    *,
+    max_grad_norm: str | None,
+    optimizer: OptimizerConfig,
+) -> tuple[ParameterGroup, ...]:
+    """Give policy and value function an optimiser each; the policy's moves what they share.
+
+    Args:
+        actor: what is learned, beside what add-ons learn.
+        policy_rate: learning rate of the policy.
+        value_rate: learning rate of the value function; None learns none.
+        max_grad_norm: name of the bound of the joint gradient's norm, or None.
+        optimizer: the update rule of both.
 
     Raises:
-        ConfigError: when it is.
+        ConfigError: when what is shared is to be moved at two learning rates.
     """
+    policy = ParameterGroup(
+        name="policy",
+        modules=("actor", "add_ons"),
+        learning_rate="policy_learning_rate",
+        max_grad_norm=max_grad_norm,
+        optimizer=optimizer,
+    )
+    if value_rate is None:
+        return (policy,)
+    _check_one_rate(actor, policy_rate, value_rate)
+    value = ParameterGroup(
+        name="value",
+        modules=tuple(f"actor.{name}" for name in actor.value_modules),
+        learning_rate="value_learning_rate",
+        max_grad_norm=max_grad_norm,
+        optimizer=optimizer,
+    )
+    return (value, policy)
+
+
+def _check_one_rate(actor: Actor, policy_rate: Scheduled, value_rate: Scheduled) -> None:
     shared = shared_modules(actor)
     if shared and policy_rate != value_rate:
         raise ConfigError(

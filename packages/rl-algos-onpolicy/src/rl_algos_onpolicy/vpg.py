@@ -26,7 +26,7 @@ from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
-from rl_algos_onpolicy.sharing import check_one_rate
+from rl_algos_onpolicy.sharing import policy_and_value_groups
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
@@ -106,25 +106,13 @@ class VPG(Algorithm[VPGConfig, RolloutBatch]):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and value function an optimiser each; the policy's moves what they share."""
         config = self.config
-        bound = self.if_set("max_grad_norm")
-        policy = ParameterGroup(
-            name="policy",
-            modules=("actor", "add_ons"),
-            learning_rate="policy_learning_rate",
-            max_grad_norm=bound,
+        return policy_and_value_groups(
+            self.actor,
+            config.policy_learning_rate,
+            config.value_learning_rate,
+            max_grad_norm=self.if_set("max_grad_norm"),
             optimizer=config.optimizer,
         )
-        if config.value_learning_rate is None:
-            return (policy,)
-        check_one_rate(self.actor, config.policy_learning_rate, config.value_learning_rate)
-        value = ParameterGroup(
-            name="value",
-            modules=tuple(f"actor.{name}" for name in self.actor.value_modules),
-            learning_rate="value_learning_rate",
-            max_grad_norm=bound,
-            optimizer=config.optimizer,
-        )
-        return (value, policy)
 
     def constant_modules(self) -> tuple[str, ...]:
         """Leave the value function alone where none is learned."""

@@ -108,7 +108,7 @@ class RolloutStorage(Storage[RolloutBatch]):
             ConfigError: when the sizes contradict each other or the rollout.
         """
         rows = self._allocated()
-        length = self._length if rows.spec.state_sizes else None
+        length = self._drawn_length
         count = count_minibatches(
             num_mini_batch,
             mini_batch_size,
@@ -133,8 +133,7 @@ class RolloutStorage(Storage[RolloutBatch]):
             name: column[: rows.count]
             for name, column in {**rows.columns, **self._attached}.items()
         }
-        length = self._length if rows.spec.state_sizes else None
-        yield from minibatches(columns, indices, tuple(rows.spec.state_sizes), length)
+        yield from minibatches(columns, indices, tuple(rows.spec.state_sizes), self._drawn_length)
 
     def rollout(self) -> Rollout:
         """Return the stored rows, without copying the columns.
@@ -225,6 +224,11 @@ class RolloutStorage(Storage[RolloutBatch]):
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
         set_generator_state(self._generator, saved.tensor("generator"))
+
+    @property
+    def _drawn_length(self) -> int | None:
+        """Rows of the sequences that are drawn; None where samples are drawn alone."""
+        return self._length if self._allocated().spec.state_sizes else None
 
     def _allocated(self) -> RolloutRows:
         if self._rows is None:
