@@ -6,6 +6,7 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 from rl_core.graphs import compile_graph, has_cpp_compiler
+from rl_core.threads import thread_count
 
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
 
@@ -17,7 +18,8 @@ def _random(*shape: int) -> Tensor:
 
 
 WIDE, SQUARE, BIAS = _random(128, 96), _random(96, 96), _random(96)
-SMALL = _random(4, 3)
+ODD = _random(37, 5)
+COLUMN = _random(96, 1)
 
 
 def _both(*parts: Tensor) -> Tensor:
@@ -27,29 +29,40 @@ def _both(*parts: Tensor) -> Tensor:
 
 PRODUCTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], int]] = {
     "large": (lambda a, b: a @ b, (WIDE, SQUARE), 1),
-    "large, transposed": (lambda a, b: a.t() @ (b @ a.t()).t(), (WIDE, SQUARE), 2),
-    "large, with a bias": (torch.addmm, (BIAS, WIDE, SQUARE), 1),
-    "large, with a matrix for a bias": (torch.addmm, (WIDE, WIDE, SQUARE), 1),
-    "large, rectified": (lambda *parts: torch.addmm(*parts).relu(), (BIAS, WIDE, SQUARE), 1),
-    "large, rectified and not": (_both, (BIAS, WIDE, SQUARE), 1),
-    "small": (lambda a, b: a @ b, (SMALL, SMALL.t().contiguous()), 0),
-    "large ensemble": (torch.bmm, (_random(3, 128, 96), _random(3, 96, 80)), 3),
-    "large ensemble, with biases": (
+    "transposed": (lambda a, b: a.t() @ (b @ a.t()).t(), (WIDE, SQUARE), 2),
+    "parts of a vector": (
+        lambda v: v[5:101].view(8, 12) @ v[101:161].view(5, 12).t(),
+        (_random(200),),
+        1,
+    ),
+    "every other row": (lambda a, b: a[::2] @ b, (WIDE, SQUARE), 1),
+    "a row for all": (lambda a, b: a[:1].expand(4, -1) @ b, (WIDE, SQUARE), 1),
+    "with a bias": (torch.addmm, (BIAS, WIDE, SQUARE), 1),
+    "with a matrix for a bias": (torch.addmm, (WIDE, WIDE, SQUARE), 1),
+    "rectified and not": (_both, (BIAS, WIDE, SQUARE), 1),
+    "odd sizes": (lambda a, b: a @ b.t(), (ODD, _random(7, 5)), 1),
+    "one row": (lambda a, b: a @ b, (_random(1, 96), SQUARE), 1),
+    "one column": (lambda a, b: a @ b, (WIDE, COLUMN), 0),
+    "one column, with a bias": (torch.addmm, (_random(1), WIDE, COLUMN), 0),
+    "one inner number": (lambda a, b: a @ b.t(), (COLUMN, _random(30, 1)), 0),
+    "ensemble": (torch.bmm, (_random(3, 128, 96), _random(3, 96, 80)), 3),
+    "ensemble, with biases": (
         torch.baddbmm,
         (_random(3, 1, 80), _random(3, 128, 96), _random(3, 96, 80)),
         3,
     ),
-    "large ensemble of one input": (
+    "ensemble of one input": (
         lambda a, b: torch.bmm(a.expand(2, -1, -1), b),
         (WIDE[None], _random(2, 96, 80)),
         2,
     ),
-    "small ensemble": (torch.bmm, (_random(2, 8, 5), _random(2, 5, 4)), 0),
     "ensemble with one output": (
         torch.baddbmm,
         (_random(2, 1, 1), _random(2, 128, 96), _random(2, 96, 1)),
         0,
     ),
+    "ensemble with one inner number": (torch.bmm, (_random(2, 8, 1), _random(2, 1, 5)), 0),
+    "many members": (torch.bmm, (_random(17, 8, 5), _random(17, 5, 4)), 0),
     "another type": (lambda a, b: a @ b, (WIDE.double(), SQUARE.double()), 0),
 }
 
@@ -58,21 +71,24 @@ def _products(arguments: dict[str, tuple[Tensor, ...]]) -> dict[str, Tensor]:
     return {name: PRODUCTS[name][0](*given) for name, given in arguments.items()}
 
 
-def test_products_are_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_are_what_they_were(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rewritten = pytest.importorskip("rl_core._products")
+    if not rewritten.has_kernel():
+        pytest.skip("this PyTorch has no such kernel")
     made = []
-    create = rewritten.LinearUnary.create
+    write = rewritten.Product.codegen
 
     def count(*parts: object) -> object:
         made.append(parts)
-        return create(*parts)
+        return write(*parts)
 
-    monkeypatch.setattr(rewritten.LinearUnary, "create", count)
+    monkeypatch.setattr(rewritten.Product, "codegen", count)
     arguments = {name: given for name, (_, given, _) in PRODUCTS.items()}
     expected = _products(arguments)
-    with fresh_cache():
+    with fresh_cache(), thread_count(threads):
         graph = compile_graph(_products, (arguments,), CPU)
-    results = graph(arguments)
+        results = graph(arguments)
     assert list(results) == list(expected)
     torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-4)
     assert len(made) == sum(number for _, _, number in PRODUCTS.values())

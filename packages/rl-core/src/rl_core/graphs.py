@@ -64,13 +64,11 @@ def compile_graph(
 
 def _product_pass() -> dict[str, Callable[..., object]]:
     """Return the compiler's option that rewrites matrix products, where it can be had."""
-    if not torch._C._has_mkldnn:
-        return {}
     try:
-        from rl_core._products import ProductPass
+        from rl_core._products import ProductPass, has_kernel
     except (ImportError, AttributeError):  # another torch has other insides
         return {}
-    return {"post_grad_custom_post_pass": ProductPass()}
+    return {"post_grad_custom_post_pass": ProductPass()} if has_kernel() else {}
 
 
 def check_compiler(device: torch.device) -> None:
