@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -16,6 +17,12 @@ from rl_storages._ring import ReplayRing
 
 _ROUNDS = 8
 """Draws before a search: of a ring in normal use at least half the rows are transitions."""
+
+
+@cache
+def ones(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the ones that all batches of a shape share; nobody changes them."""
+    return torch.ones(shape, dtype=dtype)
 
 
 class IndexSampler(ABC):
@@ -35,8 +42,8 @@ class IndexSampler(ABC):
         """
 
     def weights(self, slots: Tensor) -> Tensor:
-        """Return the importance weights of K batches of slots, `(K, N)`, float32."""
-        return torch.ones(slots.shape)
+        """Return the importance weights of K batches of slots, `(K, N)`, float32; not to change."""
+        return ones(slots.shape)
 
     def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
         """Take in what a gradient step answered."""

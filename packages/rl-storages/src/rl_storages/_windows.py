@@ -12,6 +12,7 @@ from rl_storages._flags import ENDED, TERMINATED, VALID, Flags, Mask
 from rl_storages._heads import Positions
 from rl_storages._hindsight import NewGoals, Relabeller, Rewards
 from rl_storages._ring import ReplayRing
+from rl_storages._samplers import ones
 
 _GROUP_BYTES = 2**20
 """Batches of a block are gathered together up to this size, which a processor's cache holds."""
@@ -56,6 +57,9 @@ class WindowGather:
         """
         num_batches, size = slots.shape
         together = min(max(self._group // size, 1), num_batches)
+        if num_batches == 1:
+            yield self._batch(self._columns(slots[0], weights[0]))
+            return
         for k in range(0, num_batches, together):
             columns = self._columns(
                 slots[k : k + together].view(-1), weights[k : k + together].view(-1)
@@ -87,7 +91,9 @@ class WindowGather:
         place: Positions = slots.numpy()
         if self._n_step == 1:
             reward = ring.reward.take(place)[:, None]
-            num_steps = np.ones(size, dtype=np.int64)
+            num_steps = ones((size,), torch.int64).numpy()
+            if self._relabeller is not None:
+                num_steps = num_steps.copy()
             last_flags = ring.flags.take(place)
         else:
             reward, num_steps, last_flags = self._windows(place)
@@ -108,7 +114,7 @@ class WindowGather:
             "num_steps": torch.from_numpy(num_steps),
             "terminated": torch.from_numpy(terminated),
             "weight": weight,
-            "mask": torch.ones(size),
+            "mask": ones((size,)),
             "key": torch.from_numpy(key),
         }
         for indices, parts in (

@@ -1,5 +1,6 @@
 """What moves once gradients are known: parameters by their optimisers, targets by averaging."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -47,6 +48,8 @@ class Movement:
         }
         device = next(iter(layout.vectors.values())).values.device
         self._applied = torch.zeros((), dtype=torch.bool, device=device)
+        self._period = math.lcm(*paces)
+        self._dues = tuple(self._due(number) for number in range(self._period))
 
     def due(self, number: int) -> Due:
         """Say what a gradient step moves.
@@ -54,6 +57,9 @@ class Movement:
         Args:
             number: of the step, from 1.
         """
+        return self._dues[number % self._period]
+
+    def _due(self, number: int) -> Due:
         return Due(
             tuple(group.name for group in self._groups.values() if number % group.every == 0),
             tuple(target.module for target in self._targets if number % target.every == 0),
@@ -94,7 +100,6 @@ class Movement:
         if self._rare_targets:
             self._applied.copy_(apply)
 
-    @torch.no_grad()
     def move_rare_targets(self, number: int, values: Mapping[str, Tensor]) -> None:
         """Move the targets that are due after a step and move outside its graph.
 
@@ -104,7 +109,8 @@ class Movement:
         """
         for target in self._rare_targets:
             if number % target.every == 0:
-                self._follow(target, values, self._applied)
+                with torch.no_grad():
+                    self._follow(target, values, self._applied)
 
     @property
     def learns(self) -> bool:

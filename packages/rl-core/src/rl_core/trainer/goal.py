@@ -47,12 +47,9 @@ class Goal:
 
     def reached(self, trainer: "Trainer") -> int:
         """Return how many of the unit a run has so far."""
-        counts = {
-            "steps": trainer.total_steps,
-            "episodes": trainer.collector.total_episodes,
-            "updates": trainer.updates,
-        }
-        return counts[self.unit]
+        if self.unit == "steps":
+            return trainer.total_steps
+        return trainer.collector.total_episodes if self.unit == "episodes" else trainer.updates
 
     def default_log_every(self, update_every: int) -> int:
         """Aim at 200 lines in a run, but at most one per update.
