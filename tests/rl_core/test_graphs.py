@@ -87,8 +87,54 @@ def test_products_are_what_they_were(threads: int, monkeypatch: pytest.MonkeyPat
     arguments = {name: given for name, (_, given, _) in PRODUCTS.items()}
     expected = _products(arguments)
     with fresh_cache(), thread_count(threads):
-        graph = compile_graph(_products, (arguments,), CPU)
+        graph = compile_graph(_products, (), (arguments,), CPU)
         results = graph(arguments)
     assert list(results) == list(expected)
     torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-4)
     assert len(made) == sum(number for _, _, number in PRODUCTS.values())
+
+
+def _accumulate(
+    total: dict[str, Tensor], part: dict[str, Tensor], factor: Tensor
+) -> dict[str, Tensor]:
+    total["sum"].add_(part["a"] * factor)
+    return {"b": part["b"] + SCALE, "a": part["a"] * 2.0}
+
+
+SCALE = torch.tensor([3.0, 4.0])
+
+
+def test_later_calls_are_like_the_first() -> None:
+    total = {"sum": torch.zeros(2)}
+    example = {"a": torch.ones(2), "b": torch.zeros(2)}, torch.tensor(1.0)
+    graph = compile_graph(_accumulate, (total,), example, CPU)
+    total["sum"].zero_()
+    for k in range(1, 4):
+        part = {"a": torch.tensor([k, 10.0 * k]), "b": torch.tensor([k, -1.0])}
+        result = graph(part, torch.tensor(2.0))
+        assert list(result) == ["b", "a"]
+        assert result["a"].tolist() == [2.0 * k, 20.0 * k]
+        assert result["b"].tolist() == [3.0 + k, 3.0]
+        assert part["a"].tolist() == [k, 10.0 * k]
+    assert total["sum"].tolist() == [12.0, 120.0]
+    SCALE.add_(1.0)  # what is not an argument is read anew
+    result = graph({"a": torch.ones(2), "b": torch.zeros(2)}, torch.tensor(0.0))
+    assert result["b"].tolist() == SCALE.tolist()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: (a, a + b),
+        lambda a, b: (a + b, (a + b).view(2, 1)),
+        lambda a, b: a + b,
+        lambda a, b: {"all": (a + b, a - b)},
+        lambda a, b: (a * 2.0, b * 2.0, a + b),
+    ],
+    ids=["an argument", "a view", "a tensor", "a tree", "a tuple"],
+)
+def test_any_result_is_right_in_every_call(function: Callable[..., object]) -> None:
+    graph = compile_graph(function, (), (torch.ones(2), torch.ones(2)), CPU)
+    for k in range(3):
+        arguments = torch.tensor([k, 2.0]), torch.tensor([5.0, -k])
+        torch.testing.assert_close(graph(*arguments), function(*arguments), rtol=0.0, atol=0.0)

@@ -3,14 +3,13 @@
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
-from operator import attrgetter
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
+from rl_core._short_cut import ShortCut
 from rl_core.errors import ConfigError
 
 ResultT = TypeVar("ResultT")
@@ -18,7 +17,8 @@ ResultT = TypeVar("ResultT")
 
 def compile_graph(
     function: Callable[..., ResultT],
-    arguments: tuple[object, ...],
+    fixed: tuple[object, ...],
+    varying: tuple[object, ...],
     device: torch.device,
 ) -> Callable[..., ResultT]:
     """Compile a function as one graph for arguments like these.
@@ -29,14 +29,15 @@ def compile_graph(
 
     Args:
         function: pure but for in-place changes of its arguments.
-        arguments: trees of tensors to trace with; the function runs on them once.
+        fixed: its first arguments, trees of tensors that are the same ones in every call.
+        varying: its other arguments, trees of tensors to trace with.
         device: where they are.
 
     Returns:
-        A function for arguments of these shapes only; it does not notice others.
+        A function for varying arguments of these shapes only; it does not notice others.
     """
     if device.type != "cpu":
-        return torch.compile(function, fullgraph=True, mode="reduce-overhead")
+        return partial(torch.compile(function, fullgraph=True, mode="reduce-overhead"), *fixed)
     compiled = torch.compile(
         function,
         fullgraph=True,
@@ -50,16 +51,15 @@ def compile_graph(
     )
     ahead_of_time = getattr(compiled, "aot_compile", None)
     if ahead_of_time is None:
-        return compiled
+        return partial(compiled, *fixed)
     with warnings.catch_warnings(), torch._dynamo.config.patch(record_runtime_overhead=False):
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            graph = ahead_of_time((arguments, {}))
+            graph = ahead_of_time(((*fixed, *varying), {}))
         except OSError:  # the function was typed into an interpreter and has no source file
-            return compiled
+            return partial(compiled, *fixed)
     graph.disable_guard_check()
-    unguarded: Callable[..., ResultT] = graph
-    return unguarded
+    return ShortCut(partial(graph, *fixed))
 
 
 def _product_pass() -> dict[str, Callable[..., object]]:
@@ -99,30 +99,3 @@ def compilation_error(what: str, error: Exception) -> ConfigError:
         f"compiling {what} failed ({reason}); make sure that a C++ compiler (g++ or clang++) "
         "works, or use compile='off'"
     )
-
-
-def tensor_shapes(tree: object) -> tuple[object, ...]:
-    """Return the shapes and dtypes of the tensors in a dataclass or mapping, in order."""
-    if isinstance(tree, Mapping):
-        values: Iterable[object] = tree.values()
-    else:
-        kind = type(tree)
-        reader = _READERS.get(kind) or _READERS.setdefault(kind, _field_reader(kind))
-        values = reader(tree)
-    return tuple(
-        [
-            (value.shape, value.dtype) if isinstance(value, Tensor) else tensor_shapes(value)
-            for value in values
-        ]
-    )
-
-
-_READERS: dict[type, Callable[[object], Iterable[object]]] = {}
-
-
-def _field_reader(kind: type) -> Callable[[object], Iterable[object]]:
-    """Return what reads all fields of a class's objects: those of a dataclass, else none."""
-    names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
-    if len(names) < 2:  # attrgetter answers no tuple then
-        return lambda tree: [getattr(tree, name) for name in names]
-    return attrgetter(*names)

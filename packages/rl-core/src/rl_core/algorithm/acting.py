@@ -51,7 +51,7 @@ class ActingGraphs:
         if noise.device.type != "cpu":
             return act
         try:
-            graph: ActingGraph = compile_graph(act, (observation, noise), noise.device)
+            graph: ActingGraph = compile_graph(act, (), (observation, noise), noise.device)
         except Exception as error:
             if must_compile:
                 raise compilation_error("the acting step", error) from error

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from rl_core._short_cut import tensors_of
 from rl_core.errors import ConfigError
 from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
@@ -21,7 +22,7 @@ from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Nois
 from rl_core.gradients.metrics import MetricSums, mean_metrics
 from rl_core.gradients.movement import Movement, OptimizerStates
 from rl_core.gradients.nonfinite import NonFiniteGuard
-from rl_core.graphs import compilation_error, compile_graph, tensor_shapes
+from rl_core.graphs import compilation_error, compile_graph
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
@@ -108,9 +109,7 @@ class GradientStep(Generic[BatchT]):
                 torch._dynamo.mark_static_address(vector.values)
         try:
             self._stopped.fill_(True)
-            self._graph(self._due(), batch, noise)(
-                self._values, self.optimizer_states, batch, noise
-            )
+            self._graph(self._due(), batch, noise)(batch, noise)
         except Exception as error:
             failure = compilation_error("the gradient step", error)
             if mode == "on":
@@ -132,9 +131,7 @@ class GradientStep(Generic[BatchT]):
         samples: Mapping[str, Tensor]
         due = self._due()
         if self._is_compiled:
-            samples = self._graph(due, batch, noise)(
-                self._values, self.optimizer_states, batch, noise
-            )
+            samples = self._graph(due, batch, noise)(batch, noise)
         else:
             finite, output = self._autograd(due, batch, noise)
             self._apply(due, finite, output.stop, output.metrics)
@@ -240,7 +237,7 @@ class GradientStep(Generic[BatchT]):
 
     def _graph(self, due: Due, batch: BatchT, noise: Noise) -> CompiledStep:
         """Return the graph for these parts and shapes, compiling it the first time."""
-        key = (due, tensor_shapes(batch), tensor_shapes(noise))
+        key = (due, *[(tensor.shape, tensor.dtype) for tensor in tensors_of((batch, noise))])
         graph = self._graphs.get(key)
         if graph is None:
             with self._loss.moving(due.groups):
@@ -248,7 +245,8 @@ class GradientStep(Generic[BatchT]):
                     self._sums(due, self._loss(batch, noise).metrics)
                 graph = compile_graph(
                     partial(self._functional_step, due),
-                    (self._values, self.optimizer_states, batch, noise),
+                    (self._values, self.optimizer_states),
+                    (batch, noise),
                     self._device,
                 )
             self._graphs[key] = graph
