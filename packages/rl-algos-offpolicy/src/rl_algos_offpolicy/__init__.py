@@ -10,7 +10,7 @@ from rl_algos_offpolicy.dqn import DQN as DQN
 from rl_algos_offpolicy.dqn import DQNConfig as DQNConfig
 from rl_algos_offpolicy.rainbow import Rainbow as Rainbow
 from rl_algos_offpolicy.sac import SAC as SAC
-from rl_algos_offpolicy.sac import SACConfig as SACConfig
+from rl_algos_offpolicy.sac_config import SACConfig as SACConfig
 from rl_algos_offpolicy.td3 import TD3 as TD3
 from rl_algos_offpolicy.td3 import TD3Config as TD3Config
 

@@ -30,16 +30,12 @@ by the factor α; y discounts several rewards when the storage gathers several s
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_offpolicy.actor import OffPolicyActor
-from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_algos_offpolicy.critics import Critics, of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import (
@@ -55,81 +51,13 @@ from rl_algos_offpolicy.memory import (
     current_and_following,
     following,
 )
+from rl_algos_offpolicy.sac_config import SACConfig, check_actor
 from rl_algos_offpolicy.temperature import Temperature, default_target_entropy
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean
-from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.parameters import call_frozen
-from rl_core.ranges import check_choice, check_owners, check_ranges
-
-_SMOOTHNESS_STD = 0.05
-
-PolicyValue = Literal["least", "mean"]
-"""Which value of several critics the policy climbs."""
-
-_OWNERS = {
-    "target_entropy": ("learn_temperature", (True,)),
-    "temperature_learning_rate": ("learn_temperature", (True,)),
-}
-"""Which option with which value each other option belongs to."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SACConfig(OffPolicyConfig):
-    """Options of `SAC`.
-
-    Attributes:
-        policy_learning_rate: of the policy.
-        critic_learning_rate: of the critics.
-        temperature_learning_rate: of the temperature.
-        tau: how far the target critics move in each step.
-        initial_temperature: α of Eq. (1), where it starts or for good.
-        learn_temperature: move α by Eq. (4).
-        target_entropy: H̄ of Eq. (4); None takes minus the number of real actions, or 0.89 of the
-            largest entropy of discrete ones.
-        temporal_smoothness: λ_T of Eq. (5).
-        spatial_smoothness: λ_S of Eq. (5).
-        smoothness_std: σ of Eq. (5), in units of the observation.
-        num_target_critics: how many critics, drawn anew for each step, the least is taken of in
-            Eq. (1); None takes all.
-        policy_value: ``"least"`` is Eq. (3); ``"mean"`` takes the mean over the critics instead.
-        policy_delay: steps of the critics per step of policy and temperature.
-    """
-
-    policy_learning_rate: Scheduled = 3e-4
-    critic_learning_rate: Scheduled = 3e-4
-    temperature_learning_rate: Scheduled = 3e-4
-    tau: Scheduled = 0.005
-    initial_temperature: float = 1.0
-    learn_temperature: bool = True
-    target_entropy: float | None = None
-    temporal_smoothness: Scheduled = 0.0
-    spatial_smoothness: Scheduled = 0.0
-    smoothness_std: Scheduled = _SMOOTHNESS_STD
-    num_target_critics: int | None = None
-    policy_value: PolicyValue = "least"
-    policy_delay: int = 1
-    start_steps: int = 1000
-
-    def __post_init__(self) -> None:
-        OffPolicyConfig.__post_init__(self)
-        check_choice(self, "policy_value", get_args(PolicyValue))
-        check_ranges(
-            self,
-            unit=("tau",),
-            positive=("initial_temperature",),
-            not_negative=(
-                "policy_learning_rate",
-                "critic_learning_rate",
-                "temperature_learning_rate",
-                "temporal_smoothness",
-                "spatial_smoothness",
-                "smoothness_std",
-            ),
-            counts=("num_target_critics", "policy_delay"),
-        )
 
 
 class SAC(Algorithm[SACConfig, ReplayBatch]):
@@ -154,7 +82,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             not self.schedules[name].is_constant or self.schedules[name].value(0.0) > 0.0
             for name in ("temporal_smoothness", "spatial_smoothness")
         )
-        self._check_policy()
+        check_actor(self.actor, config, is_smoothed=self._is_smoothed)
         assert self.actor.policy is not None
         self.policy = self.actor.policy
         self.target_critics = copy.deepcopy(self.actor.critics)
@@ -338,37 +266,6 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return weighted_mean(
             hyper["temporal_smoothness"] * temporal + hyper["spatial_smoothness"] * spatial, batch
         )
-
-    def _check_policy(self) -> None:
-        actor, config = self.actor, self.config
-        check_owners(config, _OWNERS)
-        if config.smoothness_std != _SMOOTHNESS_STD and config.spatial_smoothness == 0.0:
-            raise ConfigError(
-                "smoothness_std has no effect without spatial_smoothness; set that too, or leave "
-                "smoothness_std out"
-            )
-        if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
-            raise ConfigError(
-                "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to "
-                "'stochastic'"
-            )
-        num_critics, chosen = actor.config.num_critics, config.num_target_critics
-        if chosen is not None and chosen > num_critics:
-            raise ConfigError(
-                f"num_target_critics={chosen} must be at most actor.num_critics, which is "
-                f"{num_critics}"
-            )
-        if actor.is_recurrent and self._is_smoothed:
-            raise ConfigError(
-                "temporal_smoothness and spatial_smoothness do not go with an actor's memory, by "
-                "which the action depends on more than the observation; leave them at 0"
-            )
-        is_smooth = isinstance(actor.observation_space, spaces.Box) and not actor.is_discrete
-        if not is_smooth and (config.temporal_smoothness or config.spatial_smoothness):
-            raise ConfigError(
-                "temporal_smoothness and spatial_smoothness compare real actions at observations "
-                "nearby; leave them at 0 for discrete actions and for observations that are no Box"
-            )
 
 
 def _all_actions(distribution: Distribution) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from rl_algos_onpolicy.a2c import A2C as A2C
 from rl_algos_onpolicy.a2c import A2CConfig as A2CConfig
 from rl_algos_onpolicy.actor import OnPolicyActor as OnPolicyActor
-from rl_algos_onpolicy.actor import OnPolicyActorConfig as OnPolicyActorConfig
+from rl_algos_onpolicy.actor_config import OnPolicyActorConfig as OnPolicyActorConfig
 from rl_algos_onpolicy.ppo import PPO as PPO
 from rl_algos_onpolicy.ppo import PPOConfig as PPOConfig
 from rl_algos_onpolicy.rnd import RND as RND

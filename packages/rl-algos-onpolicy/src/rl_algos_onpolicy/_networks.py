@@ -8,7 +8,7 @@ from rl_core.nn.layers import check_layers
 from rl_core.ranges import check_unused
 
 if TYPE_CHECKING:
-    from rl_algos_onpolicy.actor import OnPolicyActorConfig
+    from rl_algos_onpolicy.actor_config import OnPolicyActorConfig
 
 _REPLACED = {
     "body": ("image_features",),

@@ -1,98 +1,28 @@
 """The actor of on-policy algorithms: a policy and a state-value function."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import get_args
 
 import gymnasium
 import torch
 from torch import Tensor, nn
 
-from rl_algos_onpolicy._networks import check_networks
+from rl_algos_onpolicy.actor_config import (
+    OnPolicyActorConfig,
+    check_action_options,
+    check_extractor,
+)
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
 from rl_core.nn.heads import make_head
-from rl_core.nn.layered_head import Memory, head_maker, head_memory
+from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
-from rl_core.nn.mlp import MLP, Activation
-from rl_core.nn.trunk import MemoryKind, Trunk
-from rl_core.ranges import check_choice, check_owners, check_ranges
+from rl_core.nn.mlp import MLP
+from rl_core.nn.trunk import Trunk
 from rl_core.spaces import random_env_actions
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
-
-_OWNERS = {
-    "recurrent_hidden_size": ("recurrent_net", ("gru", "lstm")),
-    "recurrent_layers": ("recurrent_net", ("gru", "lstm")),
-}
-"""Which option with which value each other option belongs to."""
-
-_OF_REAL_ACTIONS = ("squash_actions", "state_dependent_std", "initial_log_std")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OnPolicyActorConfig:
-    """The networks of an `OnPolicyActor`.
-
-    Attributes:
-        hidden_sizes: widths of the policy's layers.
-        value_hidden_sizes: widths of the value function's layers; None takes ``hidden_sizes``.
-        activation: after each hidden layer.
-        body: layers as data in the place of the encoder, see `rl_core.nn.layers`.
-        head: layers as data in the place of ``hidden_sizes``; the last may be ``GRU`` or ``LSTM``
-            with ``hidden_size`` and ``num_layers``, then ``ActionLinear``, the output that is
-            there in any case.
-        value_body: the value function's; None takes layers like the policy's.
-        value_head: the value function's; None takes layers like the policy's.
-        share_body: one body for both, instead of one each.
-        shared_policy_value_network: one trunk for both, instead of one each.
-        recurrent_net: memory after the layers.
-        recurrent_hidden_size: its size; None takes 64.
-        recurrent_layers: how many of its layers are stacked; None takes 1.
-        normalize_observations: by running statistics, refreshed after each update.
-        image_features: width of each image's features.
-        squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
-        state_dependent_std: the policy's spread is an output of the network.
-        intrinsic_value: a second value function for intrinsic rewards, on the same features.
-        initial_log_std: where a state-independent spread starts.
-
-    Raises:
-        ConfigError: when options contradict each other.
-    """
-
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    value_hidden_sizes: tuple[int, ...] | None = None
-    activation: Activation = "tanh"
-    body: tuple[LayerConfig, ...] | None = None
-    head: tuple[LayerConfig, ...] | None = None
-    value_body: tuple[LayerConfig, ...] | None = None
-    value_head: tuple[LayerConfig, ...] | None = None
-    share_body: bool = False
-    shared_policy_value_network: bool = False
-    recurrent_net: MemoryKind = "none"
-    recurrent_hidden_size: int | None = None
-    recurrent_layers: int | None = None
-    normalize_observations: bool = False
-    image_features: int = 512
-    squash_actions: bool = False
-    state_dependent_std: bool = False
-    initial_log_std: float = 0.0
-    intrinsic_value: bool = False
-
-    def __post_init__(self) -> None:
-        check_networks(self)
-        check_choice(self, "recurrent_net", get_args(MemoryKind))
-        check_ranges(self, counts=("image_features", "recurrent_hidden_size", "recurrent_layers"))
-        check_owners(self, _OWNERS)
-
-    @property
-    def memory(self) -> Memory:
-        """What remembers."""
-        return head_memory(self.head, "actor.head") or Memory(
-            self.recurrent_net, self.recurrent_hidden_size or 64, self.recurrent_layers or 1
-        )
 
 
 class OnPolicyActor(Actor):
@@ -122,10 +52,10 @@ class OnPolicyActor(Actor):
     ) -> None:
         super().__init__(observation_space, action_space)
         self.config = config = config or OnPolicyActorConfig()
-        _check_real_options(config, action_space)
+        check_action_options(config, action_space)
         self._uses_objects = feature_extractor is not None
         if feature_extractor is not None:
-            _check_extractor(config)
+            check_extractor(config)
         encoder = feature_extractor or self._new_encoder()
         self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes)
         self.value_trunk: Trunk | None = None
@@ -330,24 +260,3 @@ class OnPolicyActor(Actor):
             memory_layers=memory.num_layers,
             make_layers=head_maker(head or self.config.head, "actor.head"),
         )
-
-
-def _check_real_options(config: OnPolicyActorConfig, action_space: gymnasium.Space[object]) -> None:
-    if isinstance(action_space, gymnasium.spaces.Box):
-        return
-    defaults = OnPolicyActorConfig()
-    for option in _OF_REAL_ACTIONS:
-        if getattr(config, option) != getattr(defaults, option):
-            raise ConfigError(
-                f"actor.{option} is for real actions (Box) and has no effect with {action_space}; "
-                "leave it out"
-            )
-
-
-def _check_extractor(config: OnPolicyActorConfig) -> None:
-    defaults = OnPolicyActorConfig()
-    for option in ("body", "value_body", "share_body", "normalize_observations", "image_features"):
-        if getattr(config, option) != getattr(defaults, option):
-            raise ConfigError(
-                f"actor.{option} has no effect with feature_extractor; leave one of them out"
-            )

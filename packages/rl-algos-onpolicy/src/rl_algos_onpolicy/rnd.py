@@ -29,25 +29,21 @@ Deviations from the paper:
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast, final
+from typing import ClassVar, final
 
 import gymnasium
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_algos_onpolicy.rnd_networks import FeatureNet, NormalizedObservation
 from rl_core.actor import Actor
 from rl_core.addon import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.nn.cnn import NatureCNN
 from rl_core.nn.distributions import Distribution
-from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
-from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.ranges import check_ranges
 from rl_core.returns import discounted_returns
-from rl_core.spaces import event_shape, is_image, leaf_spaces
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict, map_observation
 
@@ -95,113 +91,6 @@ class RNDConfig:
             raise ConfigError(
                 f"pre_normalization_steps must be at least 0, got {self.pre_normalization_steps}"
             )
-
-
-class NormalizedObservation(nn.Module):
-    """Normalise vectors and images by running statistics and clip them to 5; one-hot the rest.
-
-    Args:
-        space: the environment's observation space.
-        frame_stack: frames in an image's channels, of which the last is used.
-
-    Attributes:
-        shapes: of each part, flat vectors `(F,)` or images `(H, W, C)`.
-
-    Raises:
-        ConfigError: when an image's channels are no multiple of ``frame_stack``.
-    """
-
-    def __init__(self, space: gymnasium.Space[object], frame_stack: int = 1) -> None:
-        super().__init__()
-        leaves = leaf_spaces(space)
-        self._is_dict = isinstance(leaves, Mapping)
-        named = dict(leaves) if isinstance(leaves, Mapping) else {"": leaves}
-        named.pop(ACTION_MASK_KEY, None)
-        self._keys = tuple(named)
-        self._stack = frame_stack
-        self._axes: list[int | None] = []
-        self.shapes: list[tuple[int, ...]] = []
-        encoders: list[nn.Module] = []
-        norms: list[nn.Module] = []
-        for leaf in named.values():
-            shape = event_shape(leaf)
-            if is_image(leaf):
-                axis = -1 if shape[2] <= shape[0] else -3
-                if shape[axis] % frame_stack:
-                    raise ConfigError(
-                        f"frame_stack is {frame_stack}, but the image has {shape[axis]} channels"
-                    )
-                newest = list(shape)
-                newest[axis] //= frame_stack
-                self._axes.append(axis)
-                self.shapes.append(tuple(newest))
-                encoders.append(nn.Identity())
-            else:
-                encoder = ObservationEncoder(leaf)
-                self._axes.append(None)
-                self.shapes.append((encoder.out_features,))
-                encoders.append(encoder)
-            is_real = isinstance(leaf, spaces.Box)
-            norms.append(RunningNorm(self.shapes[-1], clip=5.0) if is_real else nn.Identity())
-        self.encoders, self.norms = nn.ModuleList(encoders), nn.ModuleList(norms)
-
-    def forward(self, observation: Observation) -> list[Tensor]:
-        """Return the parts, each `(*batch, *shape)`."""
-        return [norm(part) for norm, part in zip(self.norms, self._parts(observation), strict=True)]
-
-    def update(self, observation: Observation, mask: Tensor | None = None) -> None:
-        """Take observations into the statistics."""
-        for norm, part in zip(self.norms, self._parts(observation), strict=True):
-            if isinstance(norm, RunningNorm):
-                norm.update(part, mask)
-
-    def _parts(self, observation: Observation) -> list[Tensor]:
-        parts = []
-        for key, axis, encoder in zip(self._keys, self._axes, self.encoders, strict=True):
-            part = cast("Tensor", observation[key] if self._is_dict else observation)  # type: ignore[index]  # a dict
-            if axis is not None:
-                channels = part.shape[axis] // self._stack
-                part = part.narrow(axis, part.shape[axis] - channels, channels).to(torch.float32)
-            parts.append(encoder(part))
-        return parts
-
-
-class FeatureNet(nn.Module):
-    """Features of normalised observations, the default target and predictor.
-
-    Args:
-        shapes: of the parts, see `NormalizedObservation`.
-        hidden_sizes: widths of the layers.
-        num_features: width of the output.
-        bias_std: spread of the layers' biases; 0 leaves them at zero.
-    """
-
-    def __init__(
-        self,
-        shapes: list[tuple[int, ...]],
-        hidden_sizes: tuple[int, ...],
-        num_features: int,
-        *,
-        bias_std: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.images = nn.ModuleList(
-            NatureCNN((shape[0], shape[1], shape[2]), 256, scale=1.0)
-            if len(shape) == 3
-            else nn.Identity()
-            for shape in shapes
-        )
-        width = sum(256 if len(shape) == 3 else shape[0] for shape in shapes)
-        self.layers = MLP(width, hidden_sizes, num_features, activation="relu")
-        for layer in self.layers.hidden:
-            assert isinstance(layer, nn.Linear)
-            nn.init.normal_(layer.bias, std=bias_std)
-
-    def forward(self, parts: list[Tensor]) -> Tensor:
-        """Map the parts to features `(*batch, n)`."""
-        encoded = [net(part) for net, part in zip(self.images, parts, strict=True)]
-        features: Tensor = self.layers(torch.cat(encoded, -1))
-        return features
 
 
 class Novelty(nn.Module):

@@ -29,6 +29,9 @@ class Definition(ABC, Generic[BatchT]):
     def loss(self, batch: BatchT, noise: Noise) -> LossOutput:
         """Compute the loss: tensors in, tensors out, no branch on a tensor's value.
 
+        Tensors of the algorithm's own that it reads, such as buffers, are changed in place and
+        never replaced: compiled code keeps the ones that it saw first, as it keeps numbers.
+
         Args:
             batch: the data.
             noise: what `draw_update_noise` drew for this step.

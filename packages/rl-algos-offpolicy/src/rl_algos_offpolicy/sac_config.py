@@ -1,0 +1,120 @@
+"""Options of soft actor-critic, and how they go with an actor."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gymnasium import spaces
+
+from rl_algos_offpolicy.actor import OffPolicyActor
+from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_core.actor import Actor
+from rl_core.algorithm import Scheduled
+from rl_core.errors import ConfigError
+from rl_core.ranges import check_choice, check_owners, check_ranges
+
+_SMOOTHNESS_STD = 0.05
+
+PolicyValue = Literal["least", "mean"]
+"""Which value of several critics the policy climbs."""
+
+_OWNERS = {
+    "target_entropy": ("learn_temperature", (True,)),
+    "temperature_learning_rate": ("learn_temperature", (True,)),
+}
+"""Which option with which value each other option belongs to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SACConfig(OffPolicyConfig):
+    """Options of `SAC`; the equations are those of `rl_algos_offpolicy.sac`.
+
+    Attributes:
+        policy_learning_rate: of the policy.
+        critic_learning_rate: of the critics.
+        temperature_learning_rate: of the temperature.
+        tau: how far the target critics move in each step.
+        initial_temperature: α of Eq. (1), where it starts or for good.
+        learn_temperature: move α by Eq. (4).
+        target_entropy: H̄ of Eq. (4); None takes minus the number of real actions, or 0.89 of the
+            largest entropy of discrete ones.
+        temporal_smoothness: λ_T of Eq. (5).
+        spatial_smoothness: λ_S of Eq. (5).
+        smoothness_std: σ of Eq. (5), in units of the observation.
+        num_target_critics: how many critics, drawn anew for each step, the least is taken of in
+            Eq. (1); None takes all.
+        policy_value: ``"least"`` is Eq. (3); ``"mean"`` takes the mean over the critics instead.
+        policy_delay: steps of the critics per step of policy and temperature.
+    """
+
+    policy_learning_rate: Scheduled = 3e-4
+    critic_learning_rate: Scheduled = 3e-4
+    temperature_learning_rate: Scheduled = 3e-4
+    tau: Scheduled = 0.005
+    initial_temperature: float = 1.0
+    learn_temperature: bool = True
+    target_entropy: float | None = None
+    temporal_smoothness: Scheduled = 0.0
+    spatial_smoothness: Scheduled = 0.0
+    smoothness_std: Scheduled = _SMOOTHNESS_STD
+    num_target_critics: int | None = None
+    policy_value: PolicyValue = "least"
+    policy_delay: int = 1
+    start_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        check_choice(self, "policy_value", get_args(PolicyValue))
+        check_ranges(
+            self,
+            unit=("tau",),
+            positive=("initial_temperature",),
+            not_negative=(
+                "policy_learning_rate",
+                "critic_learning_rate",
+                "temperature_learning_rate",
+                "temporal_smoothness",
+                "spatial_smoothness",
+                "smoothness_std",
+            ),
+            counts=("num_target_critics", "policy_delay"),
+        )
+
+
+def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
+    """Check an actor and the options against each other.
+
+    Args:
+        actor: what acts.
+        config: the options.
+        is_smoothed: whether one of the terms of Eq. (5) may count.
+
+    Raises:
+        ConfigError: when the policy is not stochastic, smoothness is asked of actions or
+            observations that have no distances, or an option has no effect.
+    """
+    check_owners(config, _OWNERS)
+    if config.smoothness_std != _SMOOTHNESS_STD and config.spatial_smoothness == 0.0:
+        raise ConfigError(
+            "smoothness_std has no effect without spatial_smoothness; set that too, or leave "
+            "smoothness_std out"
+        )
+    if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
+        raise ConfigError(
+            "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to 'stochastic'"
+        )
+    num_critics, chosen = actor.config.num_critics, config.num_target_critics
+    if chosen is not None and chosen > num_critics:
+        raise ConfigError(
+            f"num_target_critics={chosen} must be at most actor.num_critics, which is {num_critics}"
+        )
+    if actor.is_recurrent and is_smoothed:
+        raise ConfigError(
+            "temporal_smoothness and spatial_smoothness do not go with an actor's memory, by "
+            "which the action depends on more than the observation; leave them at 0"
+        )
+    is_smooth = isinstance(actor.observation_space, spaces.Box) and not actor.is_discrete
+    if not is_smooth and (config.temporal_smoothness or config.spatial_smoothness):
+        raise ConfigError(
+            "temporal_smoothness and spatial_smoothness compare real actions at observations "
+            "nearby; leave them at 0 for discrete actions and for observations that are no Box"
+        )
