@@ -33,15 +33,20 @@ _SYMBOL = "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb"
 """The kernel's name in PyTorch's library."""
 
 _HELPER = """
+#include <algorithm>
 #include <ATen/native/CPUBlas.h>
+#ifdef _OPENMP
 #include <omp.h>
+#endif
 
 // c (m, n) = a (m, k) b (k, n), all row by row; the rows are divided among threads.
 static inline void rl_core_product(
     int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, const float* a, const float* b,
     float* c) {
-  const bool is_large = 2.0 * m * n * k >= 1e6;
-  const int64_t threads = is_large ? omp_get_max_threads() : 1;
+  int64_t threads = 1;
+#ifdef _OPENMP
+  if (2.0 * m * n * k >= 1e6) threads = omp_get_max_threads();
+#endif
   const int64_t rows = (m + threads - 1) / threads;
   auto part = [&](int64_t first) {
     at::native::cpublas::brgemm(
