@@ -8,7 +8,7 @@ from rl_core.gradients import CompileMode
 from rl_core.spaces import check_same_space
 from rl_core.storage import AnyStorage, Storage
 
-_COMPILE_PAYS_AFTER = {"cpu": 30_000, "cuda": 3_000}
+_COMPILE_PAYS_AFTER = {"cpu": 15_000, "cuda": 3_000}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
 
 
@@ -96,4 +96,4 @@ def worthwhile_compile_mode(algorithm: AnyAlgorithm, updates: float, rows: int) 
     schedule = algorithm.schedule
     batches = schedule.num_mini_batch or -(-rows // (schedule.mini_batch_size or rows))
     planned = updates * schedule.num_epochs * batches
-    return "auto" if planned >= _COMPILE_PAYS_AFTER.get(algorithm.device.type, 30_000) else "off"
+    return "auto" if planned >= _COMPILE_PAYS_AFTER.get(algorithm.device.type, 15_000) else "off"
