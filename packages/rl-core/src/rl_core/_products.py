@@ -41,8 +41,7 @@ _HELPER = """
 
 // c (m, n) = a (m, k) b (k, n), all row by row; the rows are divided among threads.
 static inline void rl_core_product(
-    int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, const float* a, const float* b,
-    float* c) {
+    int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c) {
   int64_t threads = 1;
 #ifdef _OPENMP
   if (2.0 * m * n * k >= 1e6) threads = omp_get_max_threads();
@@ -50,8 +49,7 @@ static inline void rl_core_product(
   const int64_t rows = (m + threads - 1) / threads;
   auto part = [&](int64_t first) {
     at::native::cpublas::brgemm(
-        std::min(rows, m - first), n, k, lda, ldb, n, false, a + first * lda, b, c + first * n,
-        false);
+        std::min(rows, m - first), n, k, k, n, n, false, a + first * k, b, c + first * n, false);
   };
   if (threads == 1) {
     part(0);
@@ -111,7 +109,7 @@ class Product(ir.ExternKernelOut):
         a, b = cast("list[ir.IRNode]", self.inputs)
         (m, k), n = a.get_size(), b.get_size()[1]
         pointers = ", ".join(_pointer(x) for x in (a, b, self))
-        wrapper.writeline(f"rl_core_product({m}, {n}, {k}, {k}, {n}, {pointers});")  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        wrapper.writeline(f"rl_core_product({m}, {n}, {k}, {pointers});")  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def _pointer(x: ir.IRNode) -> str:
