@@ -13,6 +13,7 @@ from rl_cli.main import main
 from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import latest_checkpoint
+from rl_core.errors import ConfigError
 from rl_core.evaluation import EvaluationResult, summarize
 from rl_core.logger import Logger
 from rl_core.stateful import StateReader
@@ -209,3 +210,26 @@ def test_histograms_of_parameters_reach_loggers_when_asked_for(tmp_path: Path) -
     trainer.train(8)
     assert "parameters/actor.value_head.out.weight" in full.names
     assert any((tmp_path / "run" / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memory", "message"),
+    [
+        ({"mini_batch_size": 65}, {}, "larger than the 64 samples"),
+        ({"num_mini_batch": 65, "mini_batch_size": None}, {}, "more than the 64 samples"),
+        ({"mini_batch_size": 24}, {"recurrent_net": "gru"}, "no whole number of sequences"),
+        ({"num_mini_batch": 2, "mini_batch_size": 8}, {}, "give just one"),
+    ],
+)
+def test_minibatches_that_no_rollout_has_are_refused_before_the_run(
+    sizes: dict[str, int | None], memory: dict[str, str], message: str
+) -> None:
+    envs = make_gym_vec("CartPole-v1", num_envs=4, seed=0)
+    actor = OnPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OnPolicyActorConfig(hidden_sizes=(8,), **memory),  # type: ignore[arg-type]  # a valid name
+    )
+    with pytest.raises(ConfigError, match=message):
+        Trainer(envs, PPO(actor, PPOConfig(**sizes)), RolloutStorage(num_steps=16))  # type: ignore[arg-type]  # valid sizes
+    envs.close()

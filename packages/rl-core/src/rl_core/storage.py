@@ -256,6 +256,18 @@ class Storage(ABC, Generic[BatchT]):
             info: what the gradient step answered for it.
         """
 
+    def check_batches(self, num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+        """Refuse batches that can never be made; asked when a run is set up.
+
+        Args:
+            num_mini_batch: see `generate_batches`.
+            mini_batch_size: likewise.
+
+        Raises:
+            ConfigError: when the sizes contradict each other or what the storage will hold.
+        """
+        return
+
     def after_update(self) -> None:
         """Do what is needed once after an update; on-policy storages forget their data."""
 

@@ -108,16 +108,13 @@ class RolloutStorage(Storage[RolloutBatch]):
             ConfigError: when the sizes contradict each other or the rollout.
         """
         rows = self._allocated()
-        length = self._drawn_length
-        count = count_minibatches(
-            num_mini_batch,
-            mini_batch_size,
-            num_steps=rows.count,
-            num_envs=rows.spec.num_envs,
-            sequence_length=length,
-        )
-        units = rows.count * rows.spec.num_envs // (length or 1)
+        count = self._count_batches(num_mini_batch, mini_batch_size, rows.count)
+        units = rows.count * rows.spec.num_envs // (self._drawn_length or 1)
         yield shuffled_block(units, count, self._generator).to(rows.spec.device)
+
+    def check_batches(self, num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+        """Refuse sizes that a whole rollout does not have; see `Storage.check_batches`."""
+        self._count_batches(num_mini_batch, mini_batch_size, self.num_steps)
 
     def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
         """Make one batch per row of the block.
@@ -224,6 +221,17 @@ class RolloutStorage(Storage[RolloutBatch]):
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
         set_generator_state(self._generator, saved.tensor("generator"))
+
+    def _count_batches(
+        self, num_mini_batch: int | None, mini_batch_size: int | None, num_steps: int
+    ) -> int:
+        return count_minibatches(
+            num_mini_batch,
+            mini_batch_size,
+            num_steps=num_steps,
+            num_envs=self._allocated().spec.num_envs,
+            sequence_length=self._drawn_length,
+        )
 
     @property
     def _drawn_length(self) -> int | None:

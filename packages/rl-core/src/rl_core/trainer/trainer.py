@@ -110,6 +110,8 @@ class Trainer:
             seed=None if seed is None else spawn_seed(self.seed, "envs"),
         )
         storage.allocate(self.collector.storage_spec(), generators["storage"])
+        schedule = algorithm.schedule
+        storage.check_batches(schedule.num_mini_batch, schedule.mini_batch_size)
         self._loggers = tuple(loggers)
         self._recent = RecentEpisodes()
 
