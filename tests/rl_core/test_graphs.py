@@ -138,3 +138,23 @@ def test_any_result_is_right_in_every_call(function: Callable[..., object]) -> N
     for k in range(3):
         arguments = torch.tensor([k, 2.0]), torch.tensor([5.0, -k])
         torch.testing.assert_close(graph(*arguments), function(*arguments), rtol=0.0, atol=0.0)
+
+
+def _two_layers(x: Tensor) -> dict[str, Tensor]:
+    return {"y": (x @ SQUARE).relu() @ SQUARE[:, : len(x) - (len(x) + 1) // 2]}
+
+
+def test_every_shape_has_a_graph_of_its_own() -> None:
+    for rows in (6, 10, 7):
+        x = _random(rows, 96)
+        graph = compile_graph(_two_layers, (), (x,), CPU)
+        torch.testing.assert_close(graph(x), _two_layers(x), rtol=1e-5, atol=1e-4)
+
+
+def test_a_graph_for_sizes_that_vary_multiplies_them() -> None:
+    rewritten = pytest.importorskip("rl_core._products")
+    options = {"cpp_wrapper": True, "post_grad_custom_post_pass": rewritten.ProductPass()}
+    graph = torch.compile(_two_layers, fullgraph=True, dynamic=True, options=options)
+    for rows in (6, 10, 7):
+        x = _random(rows, 96)
+        torch.testing.assert_close(graph(x), _two_layers(x), rtol=1e-5, atol=1e-4)

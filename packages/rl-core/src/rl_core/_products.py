@@ -108,8 +108,9 @@ class Product(ir.ExternKernelOut):
             wrapper.header.splice(_HELPER)
         a, b = cast("list[ir.IRNode]", self.inputs)
         (m, k), n = a.get_size(), b.get_size()[1]
-        pointers = ", ".join(_pointer(x) for x in (a, b, self))
-        wrapper.writeline(f"rl_core_product({m}, {n}, {k}, {pointers});")  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        sizes = [wrapper.codegen_sizevar(size) for size in (m, n, k)]
+        pointers = [_pointer(x) for x in (a, b, self)]
+        wrapper.writeline(f"rl_core_product({', '.join([*sizes, *pointers])});")  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def _pointer(x: ir.IRNode) -> str:

@@ -41,6 +41,7 @@ def compile_graph(
     compiled = torch.compile(
         function,
         fullgraph=True,
+        dynamic=False,
         options={
             "cpp_wrapper": True,
             # The exponential's vector form costs half the hyperbolic tangent's; off by 1e-7.
