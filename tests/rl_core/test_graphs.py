@@ -153,6 +153,8 @@ def test_every_shape_has_a_graph_of_its_own() -> None:
 
 def test_a_graph_for_sizes_that_vary_multiplies_them() -> None:
     rewritten = pytest.importorskip("rl_core._products")
+    if not rewritten.has_kernel():
+        pytest.skip("this PyTorch has no such kernel")
     options = {"cpp_wrapper": True, "post_grad_custom_post_pass": rewritten.ProductPass()}
     graph = torch.compile(_two_layers, fullgraph=True, dynamic=True, options=options)
     for rows in (6, 10, 7):

@@ -1,12 +1,13 @@
 """Compiled graphs, called without what PyTorch wraps around them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from torch import Tensor
+
+from rl_core._trees import tensors_of
 
 ResultT = TypeVar("ResultT")
 
@@ -25,46 +26,19 @@ class ShortCut(Generic[ResultT]):
 
     def __init__(self, graph: Callable[..., ResultT]) -> None:
         self._graph = graph
-        self._was_called = False
-        self._code: Code | None = None
-        self._choose: Callable[[list[Tensor]], Iterable[Tensor]] = list
-        self._others: list[Tensor] = []
-        self._answer: Callable[[Sequence[Tensor]], ResultT]
+        self._call = self._look
 
     def __call__(self, *arguments: object) -> ResultT:
         """Call the graph."""
-        if self._code is not None:
-            tensors = tensors_of(arguments)
-            tensors += self._others
-            return self._answer(self._code(list(self._choose(tensors))))
-        if self._was_called:
-            return self._graph(*arguments)
-        self._was_called = True
+        return self._call(*arguments)
+
+    def _look(self, *arguments: object) -> ResultT:
+        """Call the graph, and take the short cut from now on where there is one."""
+        self._call = self._graph
         result, runs = _recorded(partial(self._graph, *arguments))
         if len(runs) == 1:
-            self._learn(arguments, result, *runs[0])
+            self._call = _direct_call(arguments, result, *runs[0]) or self._graph
         return result
-
-    def _learn(
-        self,
-        arguments: tuple[object, ...],
-        result: ResultT,
-        code: "Code",
-        inputs: Sequence[object],
-        outputs: Sequence[object],
-    ) -> None:
-        """Take the short cut from now on, where there is one."""
-        answer = _answer_of(result, outputs)
-        given = [part for part in inputs if isinstance(part, Tensor)]
-        if answer is None or len(given) < len(inputs) or len(given) < 2:
-            return
-        tensors = tensors_of(arguments)
-        places = {id(tensor): place for place, tensor in enumerate(tensors)}
-        self._others = [tensor for tensor in given if id(tensor) not in places]
-        places |= {id(tensor): len(tensors) + n for n, tensor in enumerate(self._others)}
-        self._choose = itemgetter(*(places[id(tensor)] for tensor in given))
-        self._answer = answer
-        self._code = code
 
 
 Code: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -96,6 +70,38 @@ def _recorded(
         CompiledFxGraph.__call__ = usual  # type: ignore[method-assign]  # as it was
 
 
+def _direct_call(
+    arguments: tuple[object, ...],
+    result: object,
+    code: Code,
+    inputs: Sequence[object],
+    outputs: Sequence[object],
+) -> Callable[..., Any] | None:
+    """Return what calls code as a graph called it, or None where that cannot be seen.
+
+    Args:
+        arguments: of the graph.
+        result: of the graph.
+        code: what it ran.
+        inputs: what the code was given.
+        outputs: what the code answered.
+    """
+    answer = _answer_of(result, outputs)
+    given = [part for part in inputs if isinstance(part, Tensor)]
+    if answer is None or len(given) < len(inputs) or len(given) < 2:
+        return None
+    tensors = tensors_of(arguments)
+    places = {id(tensor): place for place, tensor in enumerate(tensors)}
+    others = [tensor for tensor in given if id(tensor) not in places]
+    places |= {id(tensor): len(tensors) + n for n, tensor in enumerate(others)}
+    choose = itemgetter(*(places[id(tensor)] for tensor in given))
+
+    def call(*arguments: object) -> object:
+        return answer(code(list(choose(tensors_of(arguments) + others))))
+
+    return call
+
+
 def _answer_of(
     result: object, outputs: Sequence[object]
 ) -> Callable[[Sequence[Tensor]], Any] | None:
@@ -111,34 +117,3 @@ def _answer_of(
         named = list(zip(result, chosen, strict=True))
         return lambda outputs: {name: outputs[place] for name, place in named}
     return lambda outputs: tuple([outputs[place] for place in chosen])
-
-
-def tensors_of(tree: object) -> list[Tensor]:
-    """Return the tensors in dataclasses, mappings and tuples, in order."""
-    values: Iterable[object]
-    if isinstance(tree, tuple):
-        values = tree
-    elif isinstance(tree, dict | Mapping):
-        values = tree.values()
-    else:
-        kind = type(tree)
-        reader = _READERS.get(kind) or _READERS.setdefault(kind, _field_reader(kind))
-        values = reader(tree)
-    found: list[Tensor] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif value:
-            found += tensors_of(value)
-    return found
-
-
-_READERS: dict[type, Callable[[object], Iterable[object]]] = {}
-
-
-def _field_reader(kind: type) -> Callable[[object], Iterable[object]]:
-    """Return what reads all fields of a class's objects: those of a dataclass, else none."""
-    names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
-    if len(names) < 2:  # attrgetter answers no tuple then
-        return lambda tree: [getattr(tree, name) for name in names]
-    return attrgetter(*names)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -19,10 +19,10 @@ _ROUNDS = 8
 """Draws before a search: of a ring in normal use at least half the rows are transitions."""
 
 
-@cache
-def ones(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+@lru_cache(maxsize=16)
+def ones(shape: tuple[int, ...]) -> Tensor:
     """Return the ones that all batches of a shape share; nobody changes them."""
-    return torch.ones(shape, dtype=dtype)
+    return torch.ones(shape)
 
 
 class IndexSampler(ABC):

@@ -57,16 +57,14 @@ class WindowGather:
         """
         num_batches, size = slots.shape
         together = min(max(self._group // size, 1), num_batches)
-        if num_batches == 1:
-            yield self._batch(self._columns(slots[0], weights[0]))
+        if together == 1:
+            for own, weight in zip(slots.unbind(), weights.unbind(), strict=True):
+                yield self._batch(self._columns(own, weight))
             return
         for k in range(0, num_batches, together):
             columns = self._columns(
                 slots[k : k + together].view(-1), weights[k : k + together].view(-1)
             )
-            if together == 1:
-                yield self._batch(columns)
-                continue
             parts = {name: torch.split(column, size) for name, column in columns.items()}
             for pieces in zip(*parts.values(), strict=True):
                 yield self._batch(dict(zip(parts, pieces, strict=True)))
@@ -91,9 +89,7 @@ class WindowGather:
         place: Positions = slots.numpy()
         if self._n_step == 1:
             reward = ring.reward.take(place)[:, None]
-            num_steps = ones((size,), torch.int64).numpy()
-            if self._relabeller is not None:
-                num_steps = num_steps.copy()
+            num_steps = np.ones(size, dtype=np.int64)
             last_flags = ring.flags.take(place)
         else:
             reward, num_steps, last_flags = self._windows(place)

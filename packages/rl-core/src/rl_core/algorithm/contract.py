@@ -92,7 +92,6 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         self.hyper = HyperParameters({n: s.value(0.0) for n, s in self.schedules.items()}).to(
             self.device
         )
-        self._moving = self._find_moving()
         self.generator = torch.Generator(self.device)
         self.watch = UpdateWatch()
         self._modules = LossModule(
@@ -219,8 +218,9 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         Args:
             progress: fraction of the run that is over, in [0, 1].
         """
-        for parameter, schedule in self._moving:
-            parameter.fill_(schedule.value(progress))
+        for name, schedule in self.schedules.items():
+            if not schedule.is_constant:
+                self.hyper[name].fill_(schedule.value(progress))
 
     def update_algorithm_parameter(
         self, parameter_name: str, new_parameter_value: float | Schedule
@@ -238,11 +238,7 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         schedule = as_schedule(new_parameter_value)
         check_value(self.config, parameter_name, new_parameter_value)
         self.schedules[parameter_name] = schedule
-        self._moving = self._find_moving()
         self.hyper[parameter_name].fill_(schedule.value(0.0))
-
-    def _find_moving(self) -> list[tuple[Tensor, Schedule]]:
-        return [(self.hyper[n], s) for n, s in self.schedules.items() if not s.is_constant]
 
     # Weights and state
 
@@ -298,7 +294,6 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             {name: modules.tensor(name, like=tensor) for name, tensor in current.items()}
         )
         self.schedules = loaded
-        self._moving = self._find_moving()
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
         self.add_ons.load_more_state(saved.reader("add_ons"))

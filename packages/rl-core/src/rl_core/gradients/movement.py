@@ -1,6 +1,5 @@
 """What moves once gradients are known: parameters by their optimisers, targets by averaging."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -48,8 +47,6 @@ class Movement:
         }
         device = next(iter(layout.vectors.values())).values.device
         self._applied = torch.zeros((), dtype=torch.bool, device=device)
-        self._period = math.lcm(*paces)
-        self._dues = tuple(self._due(number) for number in range(self._period))
 
     def due(self, number: int) -> Due:
         """Say what a gradient step moves.
@@ -57,9 +54,6 @@ class Movement:
         Args:
             number: of the step, from 1.
         """
-        return self._dues[number % self._period]
-
-    def _due(self, number: int) -> Due:
         return Due(
             tuple(group.name for group in self._groups.values() if number % group.every == 0),
             tuple(target.module for target in self._targets if number % target.every == 0),

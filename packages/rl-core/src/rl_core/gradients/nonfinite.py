@@ -4,13 +4,13 @@ Such a step changes nothing; it is masked where it is computed, so that no step 
 be read. Flags are read when an update ends, and when metrics are.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from rl_core._trees import tensors_of
 from rl_core.errors import NonFiniteError
 from rl_core.gradients.loss import Noise
 
@@ -166,10 +166,4 @@ class NonFiniteGuard(Generic[BatchT]):
 
 def num_bytes(tree: object) -> int:
     """Count the bytes of all tensors in dataclasses and mappings."""
-    if isinstance(tree, Tensor):
-        return tree.numel() * tree.element_size()
-    if isinstance(tree, Mapping):
-        return sum(num_bytes(part) for part in tree.values())
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return sum(num_bytes(getattr(tree, field.name)) for field in fields(tree))
-    return 0
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(tree))

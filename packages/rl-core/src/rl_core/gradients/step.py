@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from rl_core._short_cut import tensors_of
+from rl_core._trees import tensors_of
 from rl_core.errors import ConfigError
 from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork

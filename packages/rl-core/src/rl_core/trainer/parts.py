@@ -95,5 +95,6 @@ def worthwhile_compile_mode(algorithm: AnyAlgorithm, updates: float, rows: int) 
         return "off"
     schedule = algorithm.schedule
     batches = schedule.num_mini_batch or -(-rows // (schedule.mini_batch_size or rows))
+    pays_after = _COMPILE_PAYS_AFTER.get(algorithm.device.type, _COMPILE_PAYS_AFTER["cpu"])
     planned = updates * schedule.num_epochs * batches
-    return "auto" if planned >= _COMPILE_PAYS_AFTER.get(algorithm.device.type, 15_000) else "off"
+    return "auto" if planned >= pays_after else "off"
