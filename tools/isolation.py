@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
-TEST_REQUIREMENTS = ("pytest>=8.3",)
+TEST_REQUIREMENTS = ("pytest>=8.3", "pytest-xdist>=3.6")
 
 
 def main() -> int:
@@ -74,7 +74,8 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
         return False
     tests = ROOT / "tests" / import_name(package)
     print(f"isolation: {package}", flush=True)
-    command: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    options = ("-q", "-n", "auto", "-p", "no:cacheprovider")
+    command: list[str | Path] = [python, "-m", "pytest", *options, tests]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
