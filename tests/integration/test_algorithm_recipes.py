@@ -40,7 +40,7 @@ def test_the_default_recipe_of_an_algorithm() -> None:
     recipe = Recipe.default("ppo")
     assert recipe == compose("ppo", "CartPole-v1")
     assert recipe.algorithm.clip_range == 0.2
-    assert recipe.algorithm.optimizer["name"] == "adam"  # type: ignore[index,call-overload]  # a table
+    assert recipe.algorithm.optimizer.name == "adam"
     with pytest.raises(AttributeError, match="did you mean 'clip_range'"):
         _ = recipe.algorithm.clip_rang
 

@@ -1,10 +1,20 @@
 """When off-policy algorithms act at random, when they learn, and how often."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 
-from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig, SACConfig
+from rl_algos_offpolicy import (
+    DQN,
+    SAC,
+    DQNConfig,
+    OffPolicyActor,
+    OffPolicyActorConfig,
+    SACConfig,
+)
 from rl_core import Callback, Trainer, TrainerConfig, make_gym_vec
+from rl_core.schedules import Linear
 from rl_storages import ReplayBuffer
 
 
@@ -24,8 +34,12 @@ class Diary(Callback):
     [
         # One environment: an update after each step from the sixth on.
         (1, {"update_after": 6}, [(6, 1), (7, 2), (8, 3), (9, 4), (10, 5), (11, 6), (12, 7)]),
-        # None before the last random step; two gradient steps after every third transition.
-        (1, {"start_steps": 5, "update_every": 3, "num_mini_batch": 2}, [(6, 2), (9, 4), (12, 6)]),
+        # Two gradient steps after every third transition, random ones included.
+        (
+            1,
+            {"start_steps": 5, "update_after": 3, "update_every": 3, "num_mini_batch": 2},
+            [(3, 2), (6, 4), (9, 6), (12, 8)],
+        ),
         # Four environments step together, so an update comes after every four transitions.
         (4, {"update_after": 1}, [(4, 1), (8, 2), (12, 3)]),
         (4, {"update_after": 8, "update_every": 4, "num_mini_batch": 4}, [(8, 4), (12, 8)]),
@@ -56,3 +70,36 @@ def test_updates_come_when_they_are_due(
     ).train(total_steps=12)
     envs.close()
     assert diary.entries == expected
+
+
+class Epsilons(Callback):
+    """Writes down how greedy an actor acts."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        self.seen.append(float(trainer.algorithm.hyper["epsilon"]))
+
+
+def test_schedules_move_before_there_is_an_update() -> None:
+    envs = make_gym_vec("CartPole-v1", 1, seed=0)
+    torch.manual_seed(0)
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(policy="greedy", hidden_sizes=(4,)),
+    )
+    algorithm = DQN(actor, DQNConfig(epsilon=Linear(1.0, 0.0), update_after=1000))
+    epsilons = Epsilons()
+    Trainer(
+        envs,
+        algorithm,
+        ReplayBuffer(size=100),
+        config=TrainerConfig(compile="off", num_threads=1, log_every=25),
+        callbacks=[epsilons],
+        seed=0,
+    ).train(total_steps=100)
+    envs.close()
+    # Each step is taken at the progress before it.
+    assert epsilons.seen == pytest.approx([0.76, 0.51, 0.26, 0.01])

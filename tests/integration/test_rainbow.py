@@ -1,6 +1,10 @@
 """The preset that combines every option of DQN."""
 
+import pytest
+
 from rl_algos_offpolicy import DQN, DQNConfig, Rainbow
+from rl_cli.errors import UsageError
+from rl_cli.train_arguments import read_train_request
 from rl_core.build import build, build_trainer, compose
 from rl_core.recipe import Recipe
 from rl_core.types import Json
@@ -59,3 +63,30 @@ def test_without_noise_it_explores_like_dqn() -> None:
     assert isinstance(parts.algorithm, DQN)
     assert isinstance(parts.algorithm.config, DQNConfig)
     assert parts.algorithm.schedules["epsilon"].value(1.0) == 0.05
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--storage.prioritized", "none"],
+        ["--storage.prioritized=none"],
+        ["--storage.prioritized.none"],
+    ],
+)
+def test_a_table_of_the_preset_can_be_left_out(words: list[str]) -> None:
+    storage = read_train_request(["rainbow", "CartPole-v1", *words]).recipe.storage
+    assert storage["prioritized"] == "none"
+    assert storage["n_step"] == 3
+
+
+def test_a_table_can_be_taken_with_its_defaults() -> None:
+    words = ["dqn", "CartPole-v1", "--storage.prioritized.none=false"]
+    storage = read_train_request(words).recipe.storage
+    assert storage.prioritized["alpha"] == 0.6
+
+
+def test_a_table_that_is_left_out_has_no_options() -> None:
+    words = ["--storage.prioritized", "none", "--storage.prioritized.eta", "0.3"]
+    message = r"--storage\.prioritized\.none leaves no place for --storage\.prioritized\.eta"
+    with pytest.raises(UsageError, match=message):
+        read_train_request(["rainbow", "CartPole-v1", *words])

@@ -14,16 +14,20 @@ from numpy.typing import NDArray
 from rl_algos_onpolicy import (
     A2C,
     PPO,
+    RND,
+    RNDPPO,
     TRPO,
     VPG,
     OnPolicyActor,
     OnPolicyActorConfig,
     PPOConfig,
+    RNDConfig,
+    RNDPPOConfig,
     TRPOConfig,
 )
 from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.errors import DataError
+from rl_core.errors import DataError, SpaceError
 from rl_core.evaluation import evaluate_policy
 from rl_core.testing.reference import ReferenceRolloutStorage
 
@@ -72,6 +76,7 @@ class Roulette(gymnasium.Env[Any, Any]):
         return self._observe(), float(taken[0] == 0), self.step_number == 7, False, {}
 
 
+CURIOUS = RNDConfig(hidden_sizes=(4,), num_features=2, pre_normalization_steps=64)
 CUT = PPOConfig(num_mini_batch=2, mini_batch_size=None)
 MAKERS: dict[str, Callable[[OnPolicyActor], AnyAlgorithm]] = {
     "vpg": VPG,
@@ -79,20 +84,26 @@ MAKERS: dict[str, Callable[[OnPolicyActor], AnyAlgorithm]] = {
     "ppo": lambda actor: PPO(actor, CUT),
     "ppo-penalty": lambda actor: PPO(actor, replace(CUT, surrogate="kl-penalty")),
     "trpo": lambda actor: TRPO(actor, TRPOConfig(num_mini_batch=2, mini_batch_size=None)),
+    "ppo-rnd": lambda actor: PPO(actor, CUT, add_ons=RND(rnd=CURIOUS)),
+    "rnd-ppo": lambda actor: RNDPPO(
+        actor, RNDPPOConfig(num_mini_batch=2, mini_batch_size=None, rnd=CURIOUS)
+    ),
 }
 
 
-def _actor(sizes: tuple[int, ...]) -> OnPolicyActor:
+def _actor(sizes: tuple[int, ...], *, intrinsic: bool = False) -> OnPolicyActor:
     torch.manual_seed(0)
     env = Roulette(sizes)
-    config = OnPolicyActorConfig(hidden_sizes=(4,), normalize_observations=True)
+    config = OnPolicyActorConfig(
+        hidden_sizes=(4,), normalize_observations=True, intrinsic_value=intrinsic
+    )
     return OnPolicyActor(env.observation_space, env.action_space, config)
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 3)])
 @pytest.mark.parametrize("name", MAKERS)
 def test_what_is_forbidden_is_neither_taken_nor_learned(name: str, sizes: tuple[int, ...]) -> None:
-    algorithm = MAKERS[name](_actor(sizes))
+    algorithm = MAKERS[name](_actor(sizes, intrinsic=name == "rnd-ppo"))
     envs = make_gym_vec(lambda: Roulette(sizes), 4, seed=0)
     config = TrainerConfig(compile="off", num_threads=1)
     trainer = Trainer(envs, algorithm, ReferenceRolloutStorage(8), config=config, seed=0)
@@ -121,3 +132,28 @@ def test_a_mask_that_forbids_everything_ends_training_and_evaluation() -> None:
         envs = make_gym_vec(lambda dead_end=dead_end: Roulette((3,), dead_end), 2, seed=0)
         with pytest.raises(DataError, match="forbids every action"):
             evaluate_policy(algorithm, envs, 2)
+
+
+def test_the_warm_up_looks_at_masks() -> None:
+    algorithm = PPO(_actor((3,)), CUT, add_ons=RND(rnd=CURIOUS))
+    envs = make_gym_vec(lambda: Roulette((3,), dead_end=4), 2, seed=0)
+    config = TrainerConfig(compile="off", num_threads=1)
+    trainer = Trainer(envs, algorithm, ReferenceRolloutStorage(8), config=config, seed=0)
+    with pytest.raises(DataError, match="forbids every action"):
+        trainer.collector.warm_up(32)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
+def test_masks_of_another_size_are_refused(sizes: tuple[int, ...], size: int) -> None:
+    env = Roulette(sizes)
+    position = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(size), "position": position})
+    with pytest.raises(SpaceError, match=rf"'action_mask' has shape \({size},\).*{sum(sizes)}"):
+        OnPolicyActor(space, env.action_space)
+
+
+@pytest.mark.parametrize("actions", [spaces.MultiBinary(3), spaces.Box(-1.0, 1.0, (3,))])
+def test_actions_that_cannot_be_masked_are_refused(actions: spaces.Space[Any]) -> None:
+    with pytest.raises(SpaceError, match="cannot be masked; expected Discrete or MultiDiscrete"):
+        OnPolicyActor(Roulette((3,)).observation_space, actions)

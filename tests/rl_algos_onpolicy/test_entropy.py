@@ -52,7 +52,7 @@ def test_contradictions_are_refused(name: str) -> None:
     for options, message in (
         (
             {"entropy_method": "max", "stop_entropy_gradient": True, "normalize_advantage": on},
-            "entropy_method='max' rewards entropy.*switch normalize_advantage off",
+            f"entropy_method='max' rewards entropy.*set normalize_advantage={_off(name)!r}, or",
         ),
         (
             {"entropy_method": "max", "normalize_advantage": _off(name)},
@@ -65,6 +65,10 @@ def test_contradictions_are_refused(name: str) -> None:
         (
             {"entropy_method": "no_entropy", "entropy_coef": Linear(0.1, 0.0)},
             "has no effect with entropy_method='no_entropy'",
+        ),
+        (
+            {"entropy_coef": 0.1, "stop_entropy_gradient": True},
+            "entropy_coef=0.1 has no effect on a policy that stop_entropy_gradient=True",
         ),
         ({"entropy_method": "maximum"}, "entropy_method: unknown name 'maximum'; did you mean"),
     ):

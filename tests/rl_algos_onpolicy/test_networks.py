@@ -66,6 +66,7 @@ def test_policy_and_value_function_share_what_they_are_told_to() -> None:
         ({"value_head": HEAD, "value_hidden_sizes": (3,)}, "no effect with value_head"),
         ({"head": HEAD, "hidden_sizes": (3,)}, "hidden_sizes has no effect with head"),
         ({"head": HEAD, "activation": "relu"}, "activation has no effect with head"),
+        ({"head": HEAD, "value_hidden_sizes": (3,)}, "value_hidden_sizes has no effect with head"),
         ({"body": BODY, "image_features": 3}, "image_features has no effect with body"),
         ({"share_body": True, "shared_policy_value_network": True}, "share_body has no effect"),
     ],

@@ -188,6 +188,8 @@ def test_the_first_policy_is_nearly_uniform() -> None:
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="value_hidden_sizes has no effect"):
         OnPolicyActorConfig(shared_policy_value_network=True, value_hidden_sizes=(8,))
+    with pytest.raises(ConfigError, match="state_dependent_std has no effect with squash_actions"):
+        OnPolicyActorConfig(squash_actions=True, state_dependent_std=True)
     with pytest.raises(ConfigError, match="recurrent_hidden_size has no effect with recurrent_net"):
         OnPolicyActorConfig(recurrent_hidden_size=64)
     with pytest.raises(ConfigError, match="recurrent_layers has no effect with recurrent_net"):

@@ -170,6 +170,14 @@ def test_the_value_loss_by_hand() -> None:
     assert value_loss(value, target, mask).item() == pytest.approx(0.5 * (1 + 4) / 2)
 
 
+def test_the_value_function_may_have_a_clip_range_of_its_own() -> None:
+    value, old, target = torch.zeros(4), torch.ones(4), torch.full((4,), 0.1)
+    for own, kept in ((None, 0.8), (0.5, 0.5)):  # 1 - 0.2, or 1 - 0.5
+        config = PPOConfig(use_clipped_value_loss=True, clip_range=0.2, value_clip_range=own)
+        loss = PPO(OnPolicyActor(VECTOR, BOX), config).value_term(value, old, target, torch.ones(4))
+        assert loss.item() == pytest.approx(0.5 * (kept - 0.1) ** 2)
+
+
 def test_the_clipped_value_loss_by_hand() -> None:
     value, old = torch.tensor([2.0, 0.1, -1.0, 0.5]), torch.tensor([1.0, 0.0, 0.0, 0.5])
     target = torch.tensor([3.0, 1.0, 0.0, 0.0])
@@ -463,8 +471,9 @@ def test_the_penalty_is_state_and_can_be_set() -> None:
         ({"surrogate": "kl-penalty", "kl_penalty": Linear(1.0, 0.0)}, "adapts by itself"),
         ({"surrogate": "kl-penalty", "kl_target": 0.0}, "kl_target must be above 0"),
         ({"surrogate": "cilp"}, "did you mean 'clip'"),
-        ({"entropy_method": "max", "stop_entropy_gradient": True}, "normalize_advantage off"),
+        ({"entropy_method": "max", "stop_entropy_gradient": True}, "set normalize_advantage="),
         ({"entropy_method": "no_entropy", "entropy_coef": 0.1}, "has no effect"),
+        ({"value_clip_range": 0.5}, "value_clip_range has no effect with use_clipped_value_loss"),
         ({"advantage_estimator": "gea"}, "did you mean 'gae'"),
         ({"value_target": "mc"}, "value_target: unknown name"),
     ],

@@ -19,6 +19,7 @@ from rl_algos_onpolicy import (
     RNDPPOConfig,
 )
 from rl_algos_onpolicy.rnd import KEPT, Novelty
+from rl_algos_onpolicy.rnd_networks import FeatureNet
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
 from rl_core.nn.trunk import MemoryKind
@@ -54,7 +55,6 @@ def _actor(
 
 
 class TestRNDPPO(AlgorithmSuite):
-    has_compile_test: ClassVar[bool] = False
     is_smooth: ClassVar[bool] = False
 
     def make_algorithm(self, seed: int) -> RNDPPO:
@@ -63,12 +63,16 @@ class TestRNDPPO(AlgorithmSuite):
 
 
 class TestRecurrentRNDPPO(TestRNDPPO):
+    has_compile_test: ClassVar[bool] = False
+
     def make_algorithm(self, seed: int) -> RNDPPO:
         torch.manual_seed(seed)
         return RNDPPO(_actor(memory="gru"), RNDPPOConfig(learning_rate=1e-3, rnd=SMALL))
 
 
 class TestA2CWithRND(TestRNDPPO):
+    has_compile_test: ClassVar[bool] = False
+
     def make_algorithm(self, seed: int) -> A2C:  # type: ignore[override]  # another algorithm
         torch.manual_seed(seed)
         return A2C(_actor(intrinsic=False), add_ons=RND(rnd=SMALL))
@@ -188,6 +192,28 @@ def test_the_streams_are_weighed_as_they_are_or_standardised() -> None:
     torch.testing.assert_close(shifted, both - both.min())
 
 
+def test_the_intrinsic_value_is_clipped_where_the_extrinsic_one_is() -> None:
+    losses = {}
+    for clipped in (False, True):
+        torch.manual_seed(0)
+        config = RNDPPOConfig(use_clipped_value_loss=clipped, clip_range=0.2, rnd=SMALL)
+        algorithm = RNDPPO(_actor(), config, target=Total(0.0), predictor=Total(1.0))
+        batch = make_batch(algorithm, make_rollout(algorithm, 0))
+        head = algorithm.actor.intrinsic_value_head
+        assert head is not None
+        with torch.no_grad():
+            for parameter in head.parameters():
+                parameter.zero_()
+        # Values of 0 that were 1, and are to be 0.1.
+        columns = {"intrinsic_value": 1.0, "intrinsic_value_target": 0.1}
+        filled = {name: torch.full_like(batch.mask, value) for name, value in columns.items()}
+        batch = replace(batch, extras={**batch.extras, **filled})
+        losses[clipped] = algorithm.loss(batch, {}).metrics["loss/intrinsic_value"].item()
+    # Within 0.2 of the old value it would be 0.8, and 0.7 from the target.
+    assert losses[False] == pytest.approx(0.5 * 0.1**2)
+    assert losses[True] == pytest.approx(0.5 * 0.7**2)
+
+
 def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
     torch.manual_seed(0)
     config = RNDPPOConfig(
@@ -297,6 +323,17 @@ def test_what_does_not_fit_is_refused() -> None:
         RNDPPO(_actor(intrinsic=False))
     with pytest.raises(ConfigError, match="both target and predictor"):
         Novelty(VECTOR, SMALL, target=Total(1.0))
+    with pytest.raises(ConfigError, match=r"shape \(1, 1\), the predictor's \(1, 4\)"):
+        Novelty(VECTOR, SMALL, target=Total(1.0), predictor=FeatureNet([(2,)], (3,), 4))
+    with pytest.raises(ConfigError, match=r"target must be an nn\.Module, got <built-in"):
+        Novelty(VECTOR, SMALL, target=abs, predictor=Total(1.0))  # type: ignore[arg-type]  # none
+    with pytest.raises(ConfigError, match="frame_stack=4 is for images"):
+        Novelty(VECTOR, replace(SMALL, frame_stack=4))
+    with pytest.raises(ConfigError, match="leave the add-on 'rnd' out"):
+        RNDPPO(_actor(), add_ons=RND(rnd=SMALL))
+    twice = A2C(_actor(intrinsic=False), add_ons=[RND(rnd=SMALL), RND(rnd=SMALL)])
+    with pytest.raises(ConfigError, match="two of them give batches a column 'rnd_kept'"):
+        twice.prepare_add_ons(make_rollout(twice, 0))
     with pytest.raises(ConfigError, match="predictor_proportion must be above 0"):
         RNDConfig(predictor_proportion=0.0)
     with pytest.raises(ConfigError, match="spread_decay must be above 0"):

@@ -101,14 +101,23 @@ def test_entropy_as_a_reward_adds_to_it_and_not_to_the_loss() -> None:
     torch.testing.assert_close(algorithm.compute_loss(batch).loss, plain.compute_loss(batch).loss)
 
 
-def test_a_stopped_entropy_has_no_gradient() -> None:
-    vectors = {}
-    for coefficient, stop in ((0.0, False), (0.5, True), (0.5, False)):
-        algorithm = _vpg(VPGConfig(entropy_coef=coefficient, stop_entropy_gradient=stop))
-        batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
-        vectors[coefficient, stop] = algorithm.compute_gradients(batch).tensors["policy"]
-    assert torch.equal(vectors[0.5, True], vectors[0.0, False])
-    assert not torch.allclose(vectors[0.5, False], vectors[0.0, False])
+def test_entropy_has_a_gradient_only_where_it_is_regularized() -> None:
+    rewarded = VPGConfig(
+        entropy_method="max",
+        entropy_coef=0.5,
+        stop_entropy_gradient=True,
+        normalize_advantage=False,
+    )
+    none, added = (
+        VPGConfig(entropy_coef=coefficient, normalize_advantage=False) for coefficient in (0.0, 0.5)
+    )
+    vectors = []
+    for config in (none, rewarded, added):
+        algorithm = _vpg(config)
+        batch = make_batch(_vpg(none), make_rollout(algorithm, seed=1))
+        vectors.append(algorithm.compute_gradients(batch).tensors["policy"])
+    assert torch.equal(vectors[1], vectors[0])
+    assert not torch.allclose(vectors[2], vectors[0])
 
 
 def test_without_a_value_function_nothing_of_it_moves() -> None:
@@ -132,7 +141,7 @@ def test_garages_passes_over_a_rollout() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"entropy_method": "max", "stop_entropy_gradient": True}, "normalize_advantage off"),
+        ({"entropy_method": "max", "stop_entropy_gradient": True}, "set normalize_advantage="),
         ({"entropy_method": "max", "normalize_advantage": False}, "stop_entropy_gradient=True"),
         ({"entropy_method": "no_entropy", "entropy_coef": 0.1}, "entropy_coef=0.1 has no effect"),
         ({"entropy_method": "maximum"}, "unknown name 'maximum'"),

@@ -47,6 +47,10 @@ def run_copy(trained_run: Path, tmp_path: Path) -> Path:
         ("train ppo CartPole-v1 extra", ["'extra' is one argument too many"]),
         ("train ppo CartPole-v1 --total-steps", ["--total-steps needs a value"]),
         ("train ppo CartPole-v1 --total-steps many", ["--total-steps", "'many'", "int"]),
+        (
+            "train ppo CartPole-v1 --total-steps 9 --total-updates 2",
+            ["--total-steps and --total-updates contradict each other; give just one"],
+        ),
         ("train ppo CartPole-v1 --total-steps 0", ["--total-steps must be at least 1, got 0"]),
         ("train ppo CartPole-v1 --total-steps -7", ["--total-steps must be at least 1, got -7"]),
         ("train ppo CartPole-v1 --config none.toml", ["none.toml", "missing"]),
@@ -250,7 +254,7 @@ def test_a_damaged_recipe(refused: Refused, run_copy: Path) -> None:
         ("[trainer]\ntotal_steps = 'all'\n", ["my.toml: total_steps", "'all'"]),
         (
             "[trainer]\ntotal_steps = 5\n[resolved]\ntotal_steps = 6\n",
-            ["my.toml: [trainer] total_steps is 5, but [resolved] says 6"],
+            ["my.toml: [trainer] says total_steps = 5, but [resolved] total_steps = 6"],
         ),
         ("[resolved]\ntotal_step = 6\n", ["my.toml: resolved.total_step", "'total_steps'"]),
         ("seed = -1\n", ["my.toml: seed: got -1"]),

@@ -178,3 +178,21 @@ def test_weights_are_taken_by_part(rl: Run, tiny: tuple[str, ...], run_copy: Pat
     assert (status, err) == (0, "")
     recipe = tomllib.loads(Path("next/recipe.toml").read_text())
     assert recipe["resolved"]["restart_model"] == {"policy_trunk": str(run_copy)}
+
+
+def test_a_run_counted_in_updates_ends_and_goes_on_in_updates(
+    rl: Run, tiny: list[str], tmp_path: Path
+) -> None:
+    directory = tmp_path / "run"
+    words = ["train", "ppo", "CartPole-v1", *tiny, "--total-updates=2", f"--run-dir={directory}"]
+    status, out, _ = rl(*words)
+    assert status == 0
+    assert f"rl resume {directory} --total-updates 4" in out
+    status, _, err = rl("resume", directory)
+    assert status == 2
+    assert f"has 2 of 2 updates; to go on: rl resume {directory} --total-updates 4" in err
+    status, out, _ = rl("resume", directory, "--total-updates=3")
+    assert status == 0
+    recipe = tomllib.loads((directory / "recipe.toml").read_text())
+    assert recipe["resolved"]["total_updates"] == 3
+    assert "total_steps" not in recipe["resolved"]

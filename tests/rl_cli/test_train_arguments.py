@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl_cli.train_arguments import DEFAULT_TOTAL_STEPS, read_train_request
+from rl_core.trainer import Goal
 
 pytestmark = pytest.mark.usefixtures("needs_ppo")
 
@@ -40,7 +41,7 @@ def config(tmp_path: Path) -> str:
 
 def test_defaults_are_the_algorithm_s_own() -> None:
     request = read_train_request(["ppo", "CartPole-v1"])
-    assert request.total_steps == DEFAULT_TOTAL_STEPS
+    assert request.goal == Goal("steps", DEFAULT_TOTAL_STEPS)
     assert request.run_dir is None
     assert request.recipe.seed == 0
     assert request.recipe.algorithm["learning_rate"] == 3e-4
@@ -50,7 +51,7 @@ def test_defaults_are_the_algorithm_s_own() -> None:
 
 def test_the_file_wins_over_the_defaults(config: str) -> None:
     request = read_train_request([config])
-    assert request.total_steps == 5000
+    assert request.goal == Goal("steps", 5000)
     recipe = request.recipe
     assert recipe.seed == 5
     assert recipe.env["num_envs"] == 3
@@ -63,7 +64,7 @@ def test_the_file_wins_over_the_defaults(config: str) -> None:
 def test_what_is_typed_wins_over_the_file(config: str) -> None:
     words = "ppo CartPole-v1 --seed 0 --total-steps 1e4 --num-envs 8 --algorithm.gamma 0.99"
     request = read_train_request([*words.split(), config])
-    assert request.total_steps == 10_000
+    assert request.goal == Goal("steps", 10_000)
     recipe = request.recipe
     assert recipe.seed == 0
     assert recipe.env["num_envs"] == 8
@@ -84,7 +85,7 @@ def test_a_recorded_recipe_is_a_configuration_file(tmp_path: Path) -> None:
     first.recipe.save(tmp_path / "recipe.toml")
     again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
     assert again.recipe == first.recipe
-    assert again.total_steps == 777
+    assert again.goal == Goal("steps", 777)
 
 
 def test_of_two_options_that_say_the_same_the_one_that_is_typed_counts(tmp_path: Path) -> None:
@@ -197,3 +198,16 @@ def test_a_plug_in_brings_its_own_options(
     assert "sprout: Grow a policy." in text
     assert "--algorithm.vigour FLOAT How fast it grows, in (0, 1]. (default: 0.5)" in text
     assert "--algorithm.soil clay|sand What it stands in. (default: sand)" in text
+
+
+def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_path: Path) -> None:
+    request = read_train_request([config, "--total-updates", "7"])
+    assert request.goal == Goal("updates", 7), "the file's steps give way to what is typed"
+    assert request.recipe.resolved == {"total_updates": 7}
+    request.recipe.save(tmp_path / "recipe.toml")
+    again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
+    assert again.goal == request.goal
+    path = tmp_path / "short.toml"
+    path.write_text("[trainer]\ntotal_episodes = 3\n")
+    words = ["ppo", "CartPole-v1", f"--config={path}"]
+    assert read_train_request(words).goal == Goal("episodes", 3)

@@ -284,7 +284,9 @@ def test_a_second_reset_goes_on_with_other_episodes() -> None:
 class RandomActor(ToyActor):
     """Would always choose action 0, unless asked for a random one."""
 
-    def random_actions(self, num_envs: int, generator: torch.Generator) -> Tensor:
+    def random_actions(
+        self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
+    ) -> Tensor:
         return torch.randint(1, 2, (num_envs,), generator=generator)
 
     def to_env_action(self, action: Tensor) -> Tensor:

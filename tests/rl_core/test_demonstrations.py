@@ -121,6 +121,15 @@ def test_what_is_collected_afterwards_joins_on() -> None:
     assert len(other.transitions()) == 2 * before
 
 
+def test_bounds_count_for_actions_alone() -> None:
+    narrow, wide = spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-2.0, 2.0, (1,))
+    assert space_problem(narrow, wide) is None
+    assert space_problem(spaces.Box(-1.0, 1.0, (1,), np.float64), narrow, bounds=True) is None
+    found = space_problem(narrow, wide, bounds=True)
+    assert found is not None
+    assert "expected Box(-2.0, 2.0" in found
+
+
 @pytest.mark.parametrize(
     ("recorded", "expected", "problem"),
     [

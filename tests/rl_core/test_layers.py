@@ -61,6 +61,7 @@ def test_other_observations_come_as_usual_features() -> None:
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
+        ([{"func": "Linear"}], r"net\[0\] must be a LayerConfig, got \{'func': 'Linear'\}"),
         ([_layer("Linaer", out_features=3)], r"net\[0\]: unknown layer 'Linaer'.*Linear"),
         ([_layer("Tanh"), _layer("Linear")], r"net\[1\]: the option 'out_features' is missing"),
         ([_layer("Linear", out=3)], "Linear has no option 'out'"),

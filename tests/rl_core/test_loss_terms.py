@@ -200,8 +200,10 @@ def test_policies_of_other_families_or_spaces_are_refused() -> None:
         ([3], {}, "expected run directories or actors, got int"),
         (["a", "b"], {"weights": [1.0]}, "got 1 for 2"),
         (["a"], {"weights": [0.0]}, "above 0"),
-        (["a"], {"loss_weight": -1.0}, "loss_weight must be at least 0"),
-        (["a"], {"action_std": 0.0}, "action_std must be above 0"),
+        (["a"], {"weights": ["a"]}, "weights must be numbers"),
+        (["a"], {"loss_weight": "a"}, "loss_weight must be a number of at least 0, got 'a'"),
+        (["a"], {"loss_weight": -1.0}, "loss_weight must be a number of at least 0"),
+        (["a"], {"action_std": 0.0}, "action_std must be a number above 0"),
     ],
 )
 @pytest.mark.parametrize("kind", [AttractionKL, RepulsionKL])

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
-from rl_core.errors import DataError
-from rl_core.masks import ActionMaskCheck
+from rl_core.errors import DataError, SpaceError
+from rl_core.masks import ActionMaskCheck, mask_sizes
+from rl_core.spaces import random_env_actions
 
 PLAIN = spaces.Box(-1.0, 1.0, (2,))
 
@@ -33,3 +35,31 @@ def test_every_choice_must_have_something_allowed() -> None:
 def test_without_masks_nothing_is_looked_at() -> None:
     check = ActionMaskCheck(PLAIN, spaces.Discrete(2))
     check(np.zeros((3, 2)))
+
+
+def test_a_mask_has_a_flag_for_each_action() -> None:
+    assert mask_sizes(PLAIN, spaces.Discrete(2)) is None
+    assert mask_sizes(_space(2), spaces.Discrete(2, start=5)) == (2,)
+    assert mask_sizes(_space(5), spaces.MultiDiscrete([2, 3])) == (2, 3)
+    for size, actions in ((3, spaces.Discrete(2)), (2, spaces.MultiDiscrete([2, 3]))):
+        with pytest.raises(SpaceError, match=rf"has shape \({size},\), but"):
+            ActionMaskCheck(_space(size), actions)
+    with pytest.raises(SpaceError, match=r"MultiBinary\(2\) cannot be masked"):
+        mask_sizes(_space(2), spaces.MultiBinary(2))
+
+
+def test_random_actions_are_uniform_over_what_is_allowed() -> None:
+    generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
+    mask = torch.tensor([True, False, True, True]).expand(30_000, 4)
+    drawn = random_env_actions(spaces.Discrete(4, start=10), 30_000, generator, cpu, mask)
+    shares = torch.bincount(drawn - 10, minlength=4) / 30_000
+    torch.testing.assert_close(shares, torch.tensor([1.0, 0.0, 1.0, 1.0]) / 3, atol=0.01, rtol=0.0)
+    several = torch.tensor([True, False, False, True, True]).expand(30_000, 5)
+    pairs = random_env_actions(spaces.MultiDiscrete([2, 3]), 30_000, generator, cpu, several)
+    assert not pairs[:, 0].any()
+    torch.testing.assert_close(
+        torch.bincount(pairs[:, 1], minlength=3) / 30_000,
+        torch.tensor([0.0, 0.5, 0.5]),
+        atol=0.01,
+        rtol=0.0,
+    )

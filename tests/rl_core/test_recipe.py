@@ -1,8 +1,10 @@
 """Recipes survive the way through TOML exactly, and refuse everything that is not a recipe."""
 
+import copy
 import errno
 import json
 import os
+import pickle
 import random
 import string
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rl_core.errors import ConfigError
-from rl_core.recipe import ComponentSpec, Recipe, load_tables, parse_tables
+from rl_core.recipe import ComponentSpec, Options, Recipe, load_tables, parse_tables
 from rl_core.types import Json
 
 
@@ -327,3 +329,21 @@ def test_reading_a_recipe_imports_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     before = set(sys.modules)
     assert Recipe.from_toml(text).algorithm.name == "planted"
     assert set(sys.modules) == before
+
+
+def test_options_are_attributes_however_deep() -> None:
+    recipe = Recipe.from_toml(make_recipe().to_toml())
+    options: dict[str, Json] = {"optimizer": {"name": "adam", "eps": 1e-5}, "items": 3}
+    algorithm = ComponentSpec("algorithm", "ppo", options)
+    recipe = recipe.replace(algorithm=algorithm, trainer={"compile": "off"})
+    assert recipe.algorithm.optimizer.eps == 1e-5
+    trainer = recipe.trainer
+    assert isinstance(trainer, Options)
+    assert trainer.compile == "off"
+    assert recipe.algorithm.kwargs["items"] == 3
+    assert copy.deepcopy(recipe) == recipe
+    assert pickle.loads(pickle.dumps(recipe.trainer)) == {"compile": "off"}
+    with pytest.raises(AttributeError, match=r"\[algorithm\.optimizer\] gives no option 'epss'"):
+        _ = recipe.algorithm.optimizer.epss
+    with pytest.raises(AttributeError, match=r"\[trainer\] gives no option 'compil'.*'compile'"):
+        _ = trainer.compil

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,7 +8,9 @@ from rl_core.testing.replay import (
     LIVES,
     RandomTransitionScript,
     ReferenceReplayStorage,
+    ReferenceSequenceStorage,
     ReplayStorageSuite,
+    check_sequences,
     check_transitions,
     must_hold,
 )
@@ -139,7 +143,7 @@ def test_what_must_be_held_leaves_a_row_after_every_episode() -> None:
     assert sorted(place for place in must_hold(storage, 7) if place >= 5) == [5, 6, 7, 8, 9]
 
 
-def test_samples_are_named_by_place_and_padding_is_left_out() -> None:
+def test_samples_are_named_by_place_and_all_of_them_count() -> None:
     life = RandomTransitionScript(num_envs=2)
     storage = ReferenceReplayStorage(20)
     storage.allocate(life.spec(), seeded())
@@ -147,13 +151,28 @@ def test_samples_are_named_by_place_and_padding_is_left_out() -> None:
         storage.insert_transition(transition)
     (batch,) = storage.gather(torch.tensor([[3, 0, 5]]))
     assert check_transitions(batch, storage) == [3, 0, 5]
-    batch.mask[1] = 0.0
-    batch.reward[1] = 7.0
-    assert check_transitions(batch, storage) == [3, 5]
-    batch.reward[2] = 7.0
     action = int(batch.action[2])
+    spoilt = replace(batch, reward=torch.tensor([*batch.reward[:2].tolist(), [7.0]]))
     with pytest.raises(AssertionError, match=rf"reward .* action \({action},\) is \[7.0\]"):
-        check_transitions(batch, storage)
+        check_transitions(spoilt, storage)
+    for mask in (torch.tensor([1.0, 0.0, 1.0]), torch.zeros(3), torch.full((3,), 0.5)):
+        with pytest.raises(AssertionError, match="every sample must count"):
+            check_transitions(replace(batch, mask=mask), storage)
+
+
+def test_a_batch_without_samples_is_found_out() -> None:
+    life = RandomTransitionScript(num_envs=2, recurrent=True)
+    transitions = ReferenceReplayStorage(20)
+    sequences = ReferenceSequenceStorage(20, learned=3, burn_in=2)
+    for storage in (transitions, sequences):
+        storage.allocate(life.spec(), seeded())
+        storage.insert_transition(life.transitions(1)[0])
+    (batch,) = transitions.gather(torch.tensor([[0]]))
+    with pytest.raises(AssertionError, match="no sample"):
+        check_transitions(replace(batch, mask=batch.mask[:0]), transitions)
+    (batch,) = sequences.gather(torch.tensor([[0]]))
+    with pytest.raises(AssertionError, match="no sample"):
+        check_sequences(replace(batch, key=batch.key[:0]), sequences)
 
 
 def test_a_sample_of_another_time_is_named() -> None:

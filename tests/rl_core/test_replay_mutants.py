@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import pytest
@@ -297,6 +298,23 @@ class SharesActions(ReferenceReplayStorage):
             rows[-1].columns["action"] = transition.action[env]
 
 
+@cache
+def _shared_ones(size: int) -> Tensor:
+    return torch.ones(size)
+
+
+class SharesMasks(ReferenceReplayStorage):
+    def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
+        for batch in super().gather(indices):
+            yield replace(batch, mask=_shared_ones(len(batch.mask)))
+
+
+class SharesWeights(ReferenceReplayStorage):
+    def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
+        for batch in super().gather(indices):
+            yield replace(batch, weight=_shared_ones(len(batch.weight)))
+
+
 class GivesRollouts(ReferenceReplayStorage):
     batch_type = RolloutBatch
 
@@ -344,6 +362,8 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (RoundsSizesUp, "test_sizes_without_room_are_refused"),
     (Casts, "test_a_transition_that_does_not_fit_is_refused"),
     (SharesActions, "test_nothing_is_shared"),
+    (SharesMasks, "test_nothing_is_shared"),
+    (SharesWeights, "test_nothing_is_shared"),
 ]
 
 

@@ -207,7 +207,9 @@ class OffPolicyActor(Actor):
             dtype=torch.float32,
         )
 
-    def random_actions(self, num_envs: int, generator: torch.Generator) -> Tensor:
+    def random_actions(
+        self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
+    ) -> Tensor:
         """Draw categories, or numbers in [-1, 1], uniformly."""
         device = self.device
         if self.is_discrete:

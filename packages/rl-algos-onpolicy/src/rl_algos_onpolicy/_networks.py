@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _REPLACED = {
     "body": ("image_features",),
-    "head": ("hidden_sizes", "activation"),
+    "head": ("hidden_sizes", "activation", "value_hidden_sizes"),
     "value_head": ("value_hidden_sizes",),
     "share_body": ("value_body",),
     "shared_policy_value_network": ("value_body", "value_head", "value_hidden_sizes", "share_body"),

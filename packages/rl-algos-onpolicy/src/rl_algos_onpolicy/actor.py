@@ -13,6 +13,7 @@ from rl_algos_onpolicy.actor_config import (
 )
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
+from rl_core.masks import mask_sizes
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
 from rl_core.nn.heads import make_head
@@ -53,6 +54,7 @@ class OnPolicyActor(Actor):
         super().__init__(observation_space, action_space)
         self.config = config = config or OnPolicyActorConfig()
         check_action_options(config, action_space)
+        self._masked = mask_sizes(observation_space, action_space) is not None
         self._uses_objects = feature_extractor is not None
         if feature_extractor is not None:
             check_extractor(config)
@@ -79,10 +81,6 @@ class OnPolicyActor(Actor):
         self.value_head = MLP(value_trunk.out_features, (), 1, out_gain=1.0)
         self.intrinsic_value_head = (
             MLP(value_trunk.out_features, (), 1, out_gain=1.0) if config.intrinsic_value else None
-        )
-        self._masked = (
-            isinstance(observation_space, gymnasium.spaces.Dict)
-            and ACTION_MASK_KEY in observation_space.spaces
         )
 
     @property
@@ -212,10 +210,13 @@ class OnPolicyActor(Actor):
             dtype=torch.float32,
         )
 
-    def random_actions(self, num_envs: int, generator: torch.Generator) -> Tensor:
-        """Draw uniformly from the action space; from a standard normal where it has no bounds."""
+    def random_actions(
+        self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
+    ) -> Tensor:
+        """Draw uniformly from what is allowed; from a standard normal where there are no bounds."""
+        mask = None if observation is None else self._action_mask(observation)
         return self.from_env_action(
-            random_env_actions(self.action_space, num_envs, generator, self.device)
+            random_env_actions(self.action_space, num_envs, generator, self.device, mask)
         )
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:

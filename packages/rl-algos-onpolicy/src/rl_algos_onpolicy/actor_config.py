@@ -11,7 +11,7 @@ from rl_core.nn.layered_head import Memory, head_memory
 from rl_core.nn.layers import LayerConfig
 from rl_core.nn.mlp import Activation
 from rl_core.nn.trunk import MemoryKind
-from rl_core.ranges import check_choice, check_owners, check_ranges
+from rl_core.ranges import check_choice, check_owners, check_ranges, check_unused
 
 _OWNERS = {
     "recurrent_hidden_size": ("recurrent_net", ("gru", "lstm")),
@@ -44,9 +44,10 @@ class OnPolicyActorConfig:
         normalize_observations: by running statistics, refreshed after each update.
         image_features: width of each image's features.
         squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
-        state_dependent_std: the policy's spread is an output of the network.
+        state_dependent_std: the policy's spread is an output of the network, as that of a squashed
+            Gaussian is in any case.
         intrinsic_value: a second value function for intrinsic rewards, on the same features.
-        initial_log_std: where a state-independent spread starts.
+        initial_log_std: where the spread starts, its logarithm.
 
     Raises:
         ConfigError: when options contradict each other.
@@ -76,6 +77,7 @@ class OnPolicyActorConfig:
         check_choice(self, "recurrent_net", get_args(MemoryKind))
         check_ranges(self, counts=("image_features", "recurrent_hidden_size", "recurrent_layers"))
         check_owners(self, _OWNERS)
+        check_unused(self, "squash_actions", ("state_dependent_std",))
 
     @property
     def memory(self) -> Memory:

@@ -8,7 +8,7 @@ from rl_core.algorithm import Scheduled
 from rl_core.errors import ConfigError
 from rl_core.estimators import AdvantageEstimator, ValueTarget
 from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.ranges import check_choice, check_owners, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,7 @@ class OnPolicyConfig:
 
     Attributes:
         gamma: discount per step, in [0, 1].
-        gae_lambda: bias against variance of the advantages, in [0, 1].
+        gae_lambda: bias against variance of advantages by ``gae`` and ``vtrace``, in [0, 1].
         advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
         value_target: what the value function learns.
         positive_advantage: subtract the smallest advantage, after they are standardised.
@@ -32,7 +32,7 @@ class OnPolicyConfig:
         num_test_episodes: episodes per evaluation.
 
     Raises:
-        ConfigError: when a value is out of range.
+        ConfigError: when a value is out of range, or has no effect beside another one.
     """
 
     gamma: Scheduled = 0.99
@@ -59,6 +59,7 @@ class OnPolicyConfig:
         )
         check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
         check_choice(self, "value_target", get_args(ValueTarget))
+        check_owners(self, {"gae_lambda": ("advantage_estimator", ("gae", "vtrace"))})
 
 
 class MinibatchOptions(Protocol):

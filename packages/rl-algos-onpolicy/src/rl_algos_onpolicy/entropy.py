@@ -38,12 +38,13 @@ class EntropyOptions(Protocol):
         """Whether it is a constant."""
 
 
-def check_entropy(options: EntropyOptions, *, normalizes: bool) -> None:
+def check_entropy(options: EntropyOptions, *, normalizes: bool, off: object = False) -> None:
     """Refuse options of the entropy that contradict each other.
 
     Args:
         options: of an algorithm.
         normalizes: whether it normalises advantages.
+        off: its ``normalize_advantage`` that does not.
 
     Raises:
         ConfigError: saying which two.
@@ -53,12 +54,18 @@ def check_entropy(options: EntropyOptions, *, normalizes: bool) -> None:
     if method == "max" and normalizes:
         raise ConfigError(
             "entropy_method='max' rewards entropy, which normalised advantages would take out "
-            "again; switch normalize_advantage off, or use 'regularized'"
+            f"again; set normalize_advantage={off!r}, or use 'regularized'"
         )
     if method == "max" and not options.stop_entropy_gradient:
         raise ConfigError(
             "entropy_method='max' rewards entropy, and a reward has no gradient; set "
             "stop_entropy_gradient=True, or use 'regularized'"
+        )
+    if method == "regularized" and options.stop_entropy_gradient and options.entropy_coef != 0.0:
+        raise ConfigError(
+            f"entropy_coef={options.entropy_coef} has no effect on a policy that "
+            "stop_entropy_gradient=True keeps from the entropy; leave one of them out, or use "
+            "entropy_method='max'"
         )
     if method == "no_entropy" and options.entropy_coef != 0.0:
         raise ConfigError(

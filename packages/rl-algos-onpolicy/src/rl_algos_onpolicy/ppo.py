@@ -49,7 +49,7 @@ from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_choice, check_ranges
+from rl_core.ranges import check_choice, check_owners, check_ranges
 from rl_core.schedules import as_schedule
 from rl_core.storage import Storage
 
@@ -74,7 +74,8 @@ class PPOConfig(OnPolicyConfig):
         kl_target: d of Eq. (6); None takes 0.01 with ``kl-penalty``, which alone has it.
         kl_penalty: where β of Eq. (6) starts; None takes 1 with ``kl-penalty``, which alone has
             it. Its present value is saved, and may be set while running.
-        use_clipped_value_loss: Eq. (3) with the same ε, instead of Eq. (2).
+        use_clipped_value_loss: Eq. (3) instead of Eq. (2).
+        value_clip_range: ε of Eq. (3), in units of values; None takes ``clip_range``.
         value_loss_coef: c₁ of Eq. (4).
         max_grad_norm: bound of the gradient's norm; None does not bound it.
         normalize_advantage: standardise advantages over each minibatch, the batch, or not.
@@ -95,6 +96,7 @@ class PPOConfig(OnPolicyConfig):
     kl_target: Scheduled | None = None
     kl_penalty: Scheduled | None = None
     use_clipped_value_loss: bool = False
+    value_clip_range: Scheduled | None = None
     value_loss_coef: Scheduled = 0.5
     max_grad_norm: Scheduled | None = 0.5
     normalize_advantage: AdvantageNormalization = "minibatch"
@@ -106,12 +108,13 @@ class PPOConfig(OnPolicyConfig):
         OnPolicyConfig.__post_init__(self)
         check_ranges(
             self,
-            positive=("clip_range", "target_kl", "kl_target", "kl_penalty"),
+            positive=("clip_range", "value_clip_range", "target_kl", "kl_target", "kl_penalty"),
             not_negative=("learning_rate", "value_loss_coef"),
             counts=("num_epochs", "num_mini_batch", "mini_batch_size"),
         )
+        check_owners(self, {"value_clip_range": ("use_clipped_value_loss", (True,))})
         check_choice(self, "normalize_advantage", get_args(AdvantageNormalization))
-        check_entropy(self, normalizes=self.normalize_advantage != "none")
+        check_entropy(self, normalizes=self.normalize_advantage != "none", off="none")
         check_minibatches(self)
 
     def _settle_penalty(self) -> None:
@@ -275,11 +278,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             kl, target = mean_kl(batch, now.distribution), hyper["kl_target"]
             policy_term = policy_term + kl_penalty_term(kl, hyper["kl_penalty"], target)
             stops.append(kl > 4.0 * target)
-        value_term = (
-            clipped_value_loss(now.value, batch.value, batch.value_target, clip_range, mask)
-            if config.use_clipped_value_loss
-            else value_loss(now.value, batch.value_target, mask)
-        )
+        value_term = self.value_term(now.value, batch.value, batch.value_target, mask)
         entropy_term, entropy = entropy_loss(config, hyper["entropy_coef"], now.distribution, mask)
         approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, mask)
         outside = ((log_ratio.exp() - 1.0).abs() > clip_range).to(mask.dtype)
@@ -296,6 +295,15 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             stops.append(approx_kl > 1.5 * hyper["target_kl"])
         stop = torch.stack(stops).any() if stops else None
         return LossOutput(total, {**metrics, **more}, stop=stop)
+
+    def value_term(
+        self, value: Tensor, old_value: Tensor, value_target: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Eq. (3) where value losses are clipped, else Eq. (2)."""
+        if not self.config.use_clipped_value_loss:
+            return value_loss(value, value_target, mask)
+        clip_range = self.hyper[self.if_set("value_clip_range") or "clip_range"]
+        return clipped_value_loss(value, old_value, value_target, clip_range, mask)
 
     def _advantage(self, batch: RolloutBatch) -> Tensor:
         config = self.config

@@ -101,6 +101,9 @@ class Novelty(nn.Module):
         config: options.
         target: instead of the default network; from a list of normalised parts to features.
         predictor: likewise; its features must have the target's width.
+
+    Raises:
+        ConfigError: when just one network is given, or they do not fit each other.
     """
 
     def __init__(
@@ -114,6 +117,9 @@ class Novelty(nn.Module):
         super().__init__()
         if (target is None) != (predictor is None):
             raise ConfigError("give both target and predictor, or none of them")
+        for name, network in (("target", target), ("predictor", predictor)):
+            if network is not None and not isinstance(network, nn.Module):
+                raise ConfigError(f"{name} must be an nn.Module, got {network!r}")
         self.config = config
         self.normalize = NormalizedObservation(observation_space, config.frame_stack)
         sizes, shapes = config.hidden_sizes, self.normalize.shapes
@@ -122,6 +128,7 @@ class Novelty(nn.Module):
         self.target.requires_grad_(False)
         self.spread = RunningNorm((), decay=config.spread_decay)
         self.filtered: Tensor | None = None
+        self._check_features()
 
     def forward(self, observation: Observation) -> Tensor:
         """Eq. (1), shape `(*batch,)`."""
@@ -132,6 +139,16 @@ class Novelty(nn.Module):
     def loss(self, batch: RolloutBatch) -> Tensor:
         """Eq. (2), 0-dim."""
         return masked_mean(self(batch.observation), batch.mask * batch.extras[KEPT])
+
+    @torch.no_grad()
+    def _check_features(self) -> None:
+        parts = [torch.zeros(1, *shape) for shape in self.normalize.shapes]
+        wide, learned = self.target(parts).shape, self.predictor(parts).shape
+        if wide != learned:
+            raise ConfigError(
+                f"the target's features have shape {tuple(wide)}, the predictor's "
+                f"{tuple(learned)}; expected the same for both"
+            )
 
     @torch.no_grad()
     def rewards(self, rollout: Rollout) -> Tensor:

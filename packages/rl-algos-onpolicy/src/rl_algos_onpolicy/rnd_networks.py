@@ -28,7 +28,8 @@ class NormalizedObservation(nn.Module):
         shapes: of each part, flat vectors `(F,)` or images `(H, W, C)`.
 
     Raises:
-        ConfigError: when an image's channels are no multiple of ``frame_stack``.
+        ConfigError: when an image's channels are no multiple of ``frame_stack``, or no part is an
+            image although frames are stacked.
     """
 
     def __init__(self, space: gymnasium.Space[object], frame_stack: int = 1) -> None:
@@ -63,6 +64,10 @@ class NormalizedObservation(nn.Module):
                 encoders.append(encoder)
             is_real = isinstance(leaf, spaces.Box)
             norms.append(RunningNorm(self.shapes[-1], clip=5.0) if is_real else nn.Identity())
+        if frame_stack > 1 and all(axis is None for axis in self._axes):
+            raise ConfigError(
+                f"frame_stack={frame_stack} is for images, and {space} has none; leave it out"
+            )
         self.encoders, self.norms = nn.ModuleList(encoders), nn.ModuleList(norms)
 
     def forward(self, observation: Observation) -> list[Tensor]:

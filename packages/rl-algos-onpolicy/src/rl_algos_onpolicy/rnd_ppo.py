@@ -4,7 +4,8 @@ Source: Burda et al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.
 
 (1) $A_t = c_E \hat A^E_t + c_I \hat A^I_t$, the advantages of both streams by GAE
 
-(2) $L = L^{PPO}(A) + \tfrac{c_1}{2} \mathbb{E}_t[(V^I_\theta(s_t) - V^{I,target}_t)^2] + L^\psi$
+(2) $L = L^{PPO}(A) + \tfrac{c_1}{2} \mathbb{E}_t[(V^I_\theta(s_t) - V^{I,target}_t)^2] + L^\psi$,
+    the intrinsic value clipped where the extrinsic one is
 
 The extrinsic stream ends with episodes; the intrinsic one does not, and has a discount of its own.
 $L^\psi$ is Eq. (2) of `rl_algos_onpolicy.rnd`.
@@ -22,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_onpolicy.actor import OnPolicyActor
-from rl_algos_onpolicy.ppo import PPO, PPOConfig, value_loss
-from rl_algos_onpolicy.rnd import KEPT, Novelty, RNDConfig
+from rl_algos_onpolicy.ppo import PPO, PPOConfig
+from rl_algos_onpolicy.rnd import KEPT, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
 from rl_core.addon import PolicyLossAddOn, PreparedRollout
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
@@ -36,7 +37,7 @@ from rl_core.returns import explained_variance, gae, normalize
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict
 
-_REWARD, _TARGET = "rnd_reward", "intrinsic_value_target"
+_REWARD, _VALUE, _TARGET = "rnd_reward", "intrinsic_value", "intrinsic_value_target"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +73,7 @@ class RNDPPO(PPO):
         predictor: instead of the default network.
 
     Raises:
-        ConfigError: when the actor has no intrinsic value function.
+        ConfigError: when the actor has no intrinsic value function, or an add-on is an ``RND``.
     """
 
     config_type = RNDPPOConfig
@@ -113,6 +114,11 @@ class RNDPPO(PPO):
             raise ConfigError(
                 "RNDPPO needs an OnPolicyActor with a second value function; set "
                 "actor.intrinsic_value to true"
+            )
+        if any(isinstance(add_on, RND) for add_on in self.add_ons):
+            raise ConfigError(
+                "RNDPPO has intrinsic rewards of its own; leave the add-on 'rnd' out, or take PPO "
+                "with it"
             )
         novelty = Novelty(actor.observation_space, self.config.rnd, **self._networks)
         self.novelty = novelty.to(self.device)
@@ -177,6 +183,7 @@ class RNDPPO(PPO):
             {
                 **columns,
                 "advantage": self.normalize_over_batch(advantage, valid),
+                _VALUE: value,
                 _TARGET: target,
             },
             {
@@ -201,7 +208,7 @@ class RNDPPO(PPO):
         """Eq. (2)."""
         output = super().loss(batch, noise)
         value, _ = self.actor.intrinsic_value(batch.observation, batch.state, batch.episode_start)
-        intrinsic = value_loss(value, batch.extras[_TARGET], batch.mask)
+        intrinsic = self.value_term(value, batch.extras[_VALUE], batch.extras[_TARGET], batch.mask)
         prediction = self.novelty.loss(batch)
         metrics = {"loss/intrinsic_value": intrinsic, "loss/predictor": prediction}
         return replace(

@@ -60,10 +60,10 @@ class TRPOConfig(OnPolicyConfig):
         cg_steps: iterations of the conjugate gradients.
         cg_damping: multiple of the identity that is added to the divergence's Hessian.
         num_backtracks: steps that the line search tries, each shorter by ``backtrack_ratio``.
-        backtrack_ratio: in [0, 1].
+        backtrack_ratio: above 0 and below 1.
         curvature_every: the products with the Hessian use one sample of so many.
-        value_learning_rate: of the value function's optimiser; 0 collects and evaluates without
-            learning anything.
+        value_learning_rate: of the value function's optimiser; a constant 0 collects and evaluates
+            without learning anything, where a schedule that ends at 0 leaves the policy free.
         num_epochs: passes of the value function over each rollout.
         num_mini_batch: its minibatches per epoch; None when ``mini_batch_size`` is given.
         mini_batch_size: samples in each; None when ``num_mini_batch`` is given.
@@ -102,6 +102,11 @@ class TRPOConfig(OnPolicyConfig):
                 "mini_batch_size",
             ),
         )
+        if self.backtrack_ratio >= 1.0:
+            raise ConfigError(
+                f"backtrack_ratio must be below 1, got {self.backtrack_ratio}: steps that get no "
+                "shorter need no line search"
+            )
         check_entropy(self, normalizes=self.normalize_advantage)
         check_minibatches(self)
 
@@ -177,7 +182,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
             NonFiniteError: when the surrogate or its gradient is not finite, unless such steps are
                 skipped; nothing moved.
         """
-        if not self.gradients.learns:
+        if not self.gradients.learns and self.schedules["value_learning_rate"].is_constant:
             return {}
         step = self.policy_step(whole_batch(storage))
         if not step.is_finite:

@@ -25,6 +25,7 @@ class Option:
         default: as it would be typed; None shows none.
         placeholder: what stands for its value in the help.
         is_positional: whether it is given by its place alone.
+        leaves_out: whether it stands for the absence of the table that it is in.
     """
 
     path: tuple[str, ...]
@@ -33,6 +34,7 @@ class Option:
     default: str | None
     placeholder: str
     is_positional: bool = False
+    leaves_out: bool = False
 
     @property
     def flag(self) -> str:
@@ -97,10 +99,25 @@ def _table_options(
         if (inner := table_of(type_)) is not None:
             below = None if defaults is None else _defaults_below(inner, default)
             options += _table_options((*path, name), inner, below, {})
+            if inner is not type_:
+                options.append(_leaving_out((*path, name), default))
             continue
         shown = None if defaults is None else write_value(default)
         options.append(Option((*path, name), type_, docs.get(name, ""), shown, metavar(type_)))
     return tuple(options)
+
+
+def _leaving_out(path: tuple[str, ...], default: Json) -> Option:
+    """Return the option that leaves out a table which may be None."""
+    flag = "--" + ".".join(path).replace("_", "-")
+    return Option(
+        path=(*path, "none"),
+        type_=bool,
+        help=f"leave {path[-1]} out, as {flag} none does; false takes its defaults.",
+        default=write_value(default in (None, "none")),
+        placeholder=metavar(bool),
+        leaves_out=True,
+    )
 
 
 def _defaults_below(table: type[object], default: Json) -> Defaults | None:

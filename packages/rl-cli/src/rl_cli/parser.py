@@ -164,10 +164,26 @@ def _collected(options: Sequence[Option], parsed: object) -> dict[str, Json]:
         if isinstance(value, _NotGiven):
             continue
         table = given
-        for name in option.path[:-1]:
+        for name in option.path[:-2] if option.leaves_out else option.path[:-1]:
             table = cast("dict[str, Json]", table.setdefault(name, {}))
-        table[option.path[-1]] = cast("Json", value)
+        if option.leaves_out:
+            _leave_out(option, bool(value), table)
+        else:
+            table[option.path[-1]] = cast("Json", value)
     return given
+
+
+def _leave_out(option: Option, is_left_out: bool, tables: dict[str, Json]) -> None:
+    """Put nothing in the place of a table, or a table with its defaults."""
+    name = option.path[-2]
+    if not is_left_out:
+        tables.setdefault(name, {})
+        return
+    inside = cast("dict[str, Json]", tables.get(name, {}))
+    if inside:
+        other = ".".join((*option.path[:-1], next(iter(inside)))).replace("_", "-")
+        raise UsageError(f"{option.flag} leaves no place for --{other}; leave one of them out")
+    tables[name] = "none"
 
 
 def _condensed(printed: str) -> str:

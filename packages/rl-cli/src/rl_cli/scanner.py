@@ -62,7 +62,7 @@ def scan(
         UsageError: for an option that is unknown, lacks its value, or is given twice.
     """
     known = {option.flag: option for option in options if not option.is_positional}
-    scanned, rest = Scanned(), list(words)
+    scanned, rest = Scanned(), _with_tables_left_out(words, known)
     last: Option | None = None
     while rest:
         word = rest.pop(0)
@@ -91,6 +91,20 @@ def scan(
             if bare and not equals and not is_positional(bare[0]):
                 del rest[: _list_length(bare)]
     return scanned
+
+
+def _with_tables_left_out(words: Sequence[str], known: dict[str, Option]) -> list[str]:
+    """Write ``--storage.recent none`` as the option that leaves that table out."""
+    rest, written = list(words), []
+    while rest:
+        word = rest.pop(0)
+        flag, equals, attached = word.partition("=")
+        option = known.get(f"{flag.replace('_', '-')}.none")
+        if option is not None and (attached if equals else "".join(rest[:1])) == "none":
+            del rest[: 0 if equals else 1]
+            word = f"{option.flag}=true"
+        written.append(word)
+    return written
 
 
 def _values_of(

@@ -7,7 +7,7 @@ from typing import cast
 from rl_cli.errors import UsageError
 from rl_core.errors import ConfigError
 from rl_core.options import without_replaced
-from rl_core.recipe import CUSTOM, Tables, load_tables
+from rl_core.recipe import CUSTOM, LENGTHS, Tables, load_tables
 from rl_core.types import Json
 
 SECTIONS = ("algorithm", "actor", "storage", "env", "trainer")
@@ -45,24 +45,24 @@ class ConfigFile:
         sections = {section: dict(self._table(section)) for section in SECTIONS}
         for section in _NAME_GIVEN_APART:
             sections[section].pop("name", None)
-        sections["trainer"].pop("total_steps", None)
+        for name in LENGTHS:
+            sections["trainer"].pop(name, None)
         return sections
 
     @property
-    def total_steps(self) -> Json:
-        """The length of the run; a recorded run has it among what was resolved.
+    def length(self) -> Tables:
+        """The length of the run, by one of `LENGTHS`; that of a recorded run was resolved.
 
         Raises:
             ConfigError: when the file says it twice, and differently.
         """
-        trainer, resolved = self._table("trainer"), self._table("resolved")
-        total_steps = trainer.get("total_steps", resolved.get("total_steps"))
-        if resolved.get("total_steps", total_steps) != total_steps:
+        chosen, resolved = lengths_of(self._table("trainer")), lengths_of(self._table("resolved"))
+        if chosen and resolved and chosen != resolved:
             raise ConfigError(
-                f"{self.path}: [trainer] total_steps is {total_steps!r}, but [resolved] says "
-                f"{resolved['total_steps']!r}; leave one of them out"
+                f"{self.path}: [trainer] says {_written(chosen)}, but [resolved] "
+                f"{_written(resolved)}; leave one of them out"
             )
-        return total_steps
+        return chosen or resolved
 
     @property
     def restart_model(self) -> Json:
@@ -96,6 +96,15 @@ class ConfigFile:
 
     def _table(self, section: str) -> Tables:
         return cast("Tables", self.tables.get(section, {}))
+
+
+def lengths_of(tables: Tables) -> Tables:
+    """Return what a table says of a run's length."""
+    return {name: tables[name] for name in LENGTHS if name in tables}
+
+
+def _written(tables: Tables) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in tables.items())
 
 
 def merged_sections(

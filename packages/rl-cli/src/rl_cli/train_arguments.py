@@ -18,7 +18,8 @@ from rl_core.build import component_of, compose, resolve_device
 from rl_core.codec import decode
 from rl_core.components import ADD_ONS
 from rl_core.errors import ConfigError, DeviceError
-from rl_core.recipe import ComponentSpec, Recipe, Tables
+from rl_core.recipe import LENGTHS, ComponentSpec, Recipe, Tables
+from rl_core.trainer import Goal
 from rl_core.types import Json
 
 DEFAULT_TOTAL_STEPS = 100_000
@@ -45,6 +46,8 @@ class TrainArguments:
         algo: registered name of the algorithm, as in rl list algorithms.
         environment: Gymnasium id or registered name of the environment.
         total_steps: environment steps until the run is over, counted over all environments.
+        total_episodes: finished episodes until the run is over, in place of steps.
+        total_updates: updates until the run is over, in place of steps.
         num_envs: environments that step together; short for --env.num-envs.
         seed: of every random generator in the run, at least 0.
         device: where the networks are; auto takes a GPU when there is one.
@@ -56,7 +59,9 @@ class TrainArguments:
 
     algo: str | None = None
     environment: str | None = None
-    total_steps: int = DEFAULT_TOTAL_STEPS
+    total_steps: int | None = None
+    total_episodes: int | None = None
+    total_updates: int | None = None
     num_envs: int | None = None
     seed: int = 0
     device: str = "auto"
@@ -71,13 +76,13 @@ class TrainRequest:
 
     Attributes:
         recipe: complete.
-        total_steps: environment transitions until the run is over.
+        goal: when the run is over.
         run_dir: None leaves the choice to the program.
         restart_model: where the first weights come from; None draws them.
     """
 
     recipe: Recipe
-    total_steps: int
+    goal: Goal
     run_dir: Path | None
     restart_model: _RestartModel
 
@@ -101,7 +106,7 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     algo = file.agreed_name("algorithm", algo, "ALGO")
     env = file.agreed_name("env", environment, "ENV")
     _check_order(algo, env)
-    total_steps = _total_steps(arguments.get("total_steps"), file)
+    goal = _goal(arguments, file)
     bare = _compose_bare(algo, env, file, words)
     shown = compose(algo, env, file.sections) if wants_help and file.path else bare
     given = _with_num_envs(parse(_full_command(shown, file), words, is_positional=_is_algorithm))
@@ -116,8 +121,8 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         resolve_device(recipe.device)
     run_dir = arguments.get("run_dir")
     return TrainRequest(
-        recipe.replace(resolved={"total_steps": total_steps}),
-        total_steps,
+        recipe.replace(resolved=goal.arguments),
+        goal,
         None if run_dir is None else Path(run_dir),
         decode(
             TrainArguments, {"restart_model": given.get("restart_model", file.restart_model)}
@@ -125,15 +130,25 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     )
 
 
-def checked_total_steps(total_steps: int, where: str = "--total-steps") -> int:
-    """Return the length of a run.
+def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Goal:
+    """Return when a run is over.
+
+    Args:
+        given: its length by its unit, of `rl_core.recipe.LENGTHS`.
+        file: where it stands; None for the command line.
 
     Raises:
-        UsageError: when it is not positive.
+        UsageError: when there is more than one length, or one is not positive.
     """
-    if total_steps < 1:
-        raise UsageError(f"{where} must be at least 1, got {total_steps}")
-    return total_steps
+    names = {
+        name: f"--{name.replace('_', '-')}" if file is None else f"{file}: {name}" for name in given
+    }
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(names.values())} contradict each other; give just one")
+    ((name, target),) = given.items()
+    if target < 1:
+        raise UsageError(f"{names[name]} must be at least 1, got {target}")
+    return Goal(name.removeprefix("total_"), target)
 
 
 def _read_arguments(words: Sequence[str]) -> dict[str, str]:
@@ -221,13 +236,14 @@ def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
     filed: dict[str, Json] = {}
     if file is not None:
         filed = {key: file.tables.get(key) for key in ("seed", "device")}
-        filed["total_steps"] = file.total_steps
+        filed |= file.length or {"total_steps": DEFAULT_TOTAL_STEPS}
         filed["restart_model"] = file.restart_model
     shown = {key: write_value(value) for key, value in filed.items() if value is not None}
     return command_options(
         TrainArguments,
         positional={"algo": "ALGO", "environment": "ENV"},
         placeholders={
+            **dict.fromkeys(LENGTHS, "INT"),
             "num_envs": "INT",
             "device": "auto|cpu|cuda",
             "run_dir": "DIR",
@@ -279,9 +295,11 @@ def _with_num_envs(given: Tables) -> Tables:
     return {**given, "env": {**env, "num_envs": short}}
 
 
-def _total_steps(typed: str | None, file: ConfigFile) -> int:
-    filed = DEFAULT_TOTAL_STEPS
-    if file.total_steps is not None:
-        where = f"{file.path}: total_steps"
-        filed = checked_total_steps(decode(int, file.total_steps, where), where)
-    return filed if typed is None else checked_total_steps(int(typed))
+def _goal(arguments: Mapping[str, str], file: ConfigFile) -> Goal:
+    """Take the typed length of the run, else the file's."""
+    typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
+    filed = {
+        name: decode(int, value, f"{file.path}: {name}") for name, value in file.length.items()
+    }
+    goal = checked_goal(filed or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
+    return checked_goal(typed) if typed else goal

@@ -19,12 +19,13 @@ from rl_cli.run_directory import (
     open_run,
     tell_of_skipped,
 )
+from rl_cli.sections import lengths_of
 from rl_cli.summary import print_training
-from rl_cli.train_arguments import checked_total_steps, read_train_request
+from rl_cli.train_arguments import checked_goal, read_train_request
 from rl_core.build import build, build_trainer
 from rl_core.codec import decode
-from rl_core.recipe import Recipe
-from rl_core.trainer import Trainer
+from rl_core.recipe import LENGTHS, Recipe
+from rl_core.trainer import Goal, Trainer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,13 +34,17 @@ class ResumeArguments:
 
     Attributes:
         run_dir: directory of the run.
-        total_steps: environment steps until the run is over, those done included; otherwise as
-            many as it was started with.
+        total_steps: environment steps until the run is over, those done included; otherwise the
+            run is as long as it was started.
+        total_episodes: finished episodes until the run is over, in place of steps.
+        total_updates: updates until the run is over, in place of steps.
         device: another one than the run was started on.
     """
 
     run_dir: str
     total_steps: int | None = None
+    total_episodes: int | None = None
+    total_updates: int | None = None
     device: str | None = None
 
 
@@ -61,7 +66,7 @@ def train(words: Sequence[str]) -> int:
         callbacks = [ProgressBar(sys.stderr), interruption]
         trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
     try:
-        return _run(trainer, request.total_steps, run_dir, interruption)
+        return _run(trainer, request.goal, run_dir, interruption)
     except BaseException:
         discard_if_fresh(run_dir)
         raise
@@ -81,58 +86,60 @@ def resume(words: Sequence[str]) -> int:
     options = command_options(
         ResumeArguments,
         positional={"run_dir": "RUN_DIR"},
-        placeholders={"total_steps": "INT", "device": "auto|cpu|cuda"},
+        placeholders={**dict.fromkeys(LENGTHS, "INT"), "device": "auto|cpu|cuda"},
     )
     command = Command(
         "rl resume", "Go on with a run from its newest checkpoint.", options, required=1
     )
     arguments = decode(ResumeArguments, parse(command, words))
-    if arguments.total_steps is not None:
-        checked_total_steps(arguments.total_steps)
+    given = {name: getattr(arguments, name) for name in LENGTHS}
+    typed = {name: value for name, value in given.items() if value is not None}
+    goal = checked_goal(typed) if typed else None
     with held_warnings():
         run = open_run(arguments.run_dir)
-        total_steps = arguments.total_steps or _intended_steps(run)
-        recipe = _continued(run.recipe, total_steps, arguments.device)
+        goal = goal or _intended_goal(run)
+        recipe = _continued(run.recipe, goal, arguments.device)
         parts = build(recipe)
         interruption = Interruption()
         callbacks = [ProgressBar(sys.stderr), interruption]
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)
     try:
-        _restore(trainer, run, total_steps)
-        return _run(trainer, total_steps, run.path, interruption)
+        _restore(trainer, run, goal)
+        return _run(trainer, goal, run.path, interruption)
     finally:
         parts.envs.close()
 
 
-def _continued(recipe: Recipe, total_steps: int, device: str | None) -> Recipe:
-    resolved = {**recipe.resolved, "total_steps": total_steps}
-    return recipe.replace(resolved=resolved, device=device)
+def _continued(recipe: Recipe, goal: Goal, device: str | None) -> Recipe:
+    kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
+    return recipe.replace(resolved={**kept, **goal.arguments}, device=device)
 
 
-def _intended_steps(run: Run) -> int:
-    total_steps = run.recipe.resolved.get("total_steps")
-    if total_steps is None:
+def _intended_goal(run: Run) -> Goal:
+    lengths = lengths_of(dict(run.recipe.resolved))
+    if not lengths:
         raise UsageError(
             f"the recipe of {run.path} does not say how long the run is to be; give --total-steps"
         )
-    where = f"{run.path}: total_steps"
-    return checked_total_steps(decode(int, total_steps, where), where)
+    counts = {name: decode(int, value, f"{run.path}: {name}") for name, value in lengths.items()}
+    return checked_goal(counts, run.path)
 
 
-def _restore(trainer: Trainer, run: Run, total_steps: int) -> None:
+def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:
     tell_of_skipped(trainer.resume())
-    if trainer.total_steps >= total_steps:
+    reached = goal.reached(trainer)
+    if reached >= goal.target:
         raise UsageError(
-            f"the run has finished: it is at step {trainer.total_steps} of {total_steps}; to go "
-            f"on: rl resume {run.path} --total-steps {2 * trainer.total_steps}"
+            f"the run has finished: it has {reached} of {goal.target} {goal.unit}; to go on: "
+            f"rl resume {run.path} --total-{goal.unit} {2 * reached}"
         )
 
 
-def _run(trainer: Trainer, total_steps: int, run_dir: Path, interruption: Interruption) -> int:
+def _run(trainer: Trainer, goal: Goal, run_dir: Path, interruption: Interruption) -> int:
     assert trainer.recipe is not None
     try:
         with interruption:
-            result = trainer.train(total_steps)
+            result = trainer.train(**goal.arguments)
     except Interrupted as interrupted:
         checkpoint = trainer.save_checkpoint()
         print(
@@ -141,5 +148,5 @@ def _run(trainer: Trainer, total_steps: int, run_dir: Path, interruption: Interr
             file=sys.stderr,
         )
         return 128 + interrupted.number
-    print_training(sys.stdout, trainer.recipe, run_dir, result)
+    print_training(sys.stdout, trainer.recipe, run_dir, result, goal)
     return 0

@@ -134,8 +134,16 @@ class Actor(nn.Module, ABC):
         """Return action values, `(C, *batch)` for C critics, or `(C, *batch, n)` if discrete."""
         raise ConfigError(f"{type(self).__name__} has no action-value function")
 
-    def random_actions(self, num_envs: int, generator: torch.Generator) -> Tensor:
-        """Draw actor-space actions `(num_envs, ...)` uniformly from the whole action space."""
+    def random_actions(
+        self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
+    ) -> Tensor:
+        """Draw actor-space actions `(num_envs, ...)` uniformly from the action space.
+
+        Args:
+            num_envs: how many.
+            generator: on the actor's device.
+            observation: shape `(num_envs, ...)`; its action masks are heeded. None allows all.
+        """
         raise ConfigError(f"{type(self).__name__} cannot act at random; set start_steps to 0")
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:

@@ -61,19 +61,26 @@ class Agent:
 
     def train(
         self,
-        total_steps: int,
+        total_steps: int | None = None,
         *,
+        total_episodes: int | None = None,
+        total_updates: int | None = None,
         run_dir: str | Path | None = None,
         loggers: Sequence[Logger] = (),
         callbacks: Sequence[Callback] = (),
     ) -> TrainingResult:
-        """Train until so many environment transitions were collected in all.
+        """Train until one count is reached; a second call must ask for more.
 
         Args:
-            total_steps: counted from the first step of the run; a second call must ask for more.
+            total_steps: environment transitions, counted from the first step of the run.
+            total_episodes: finished episodes, counted likewise.
+            total_updates: updates, counted likewise.
             run_dir: where logs and checkpoints go; None writes nothing.
             loggers: further sinks for metrics.
             callbacks: called at the turns of the loop.
+
+        Raises:
+            ConfigError: when not just one count is given, or it is not above what was reached.
         """
         if self._trainer is not None and (run_dir is not None or loggers or callbacks):
             raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
@@ -83,7 +90,9 @@ class Agent:
             )
             if self._checkpoint is not None:
                 self._trainer.load_state_dict(self._checkpoint.state)
-        return self._trainer.train(total_steps)
+        return self._trainer.train(
+            total_steps, total_episodes=total_episodes, total_updates=total_updates
+        )
 
     @torch.no_grad()
     def predict(

@@ -160,8 +160,12 @@ class Collector:
         if self._observation is None:
             self.reset()
         for _ in range(-(-n // envs.num_envs)):
-            action = actor.random_actions(envs.num_envs, self.generator)
+            assert self._observation is not None
+            observation = to_tensors(self._observation, self._device)
+            action = actor.random_actions(envs.num_envs, self.generator, observation)
             outcome = envs.step(self._to_env(actor.to_env_action(action)))
+            self._check_masks.look_at(outcome)
+            self._observation = outcome.observation
             self.algorithm.observe(to_tensors(outcome.observation, self._device))
         self.reset()
 

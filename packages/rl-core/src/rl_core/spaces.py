@@ -140,7 +140,11 @@ def made_up_observation(space: Space, device: torch.device) -> Observation:
 
 
 def random_env_actions(
-    space: Space, num_envs: int, generator: torch.Generator, device: torch.device
+    space: Space,
+    num_envs: int,
+    generator: torch.Generator,
+    device: torch.device,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Draw the environment's actions uniformly, and from a standard normal where it has no bounds.
 
@@ -149,16 +153,24 @@ def random_env_actions(
         num_envs: how many.
         generator: on ``device``.
         device: of the result.
+        mask: bool, which actions are drawn; shape `(num_envs, n)` for a Discrete space, for a
+            MultiDiscrete one `(num_envs, m)` with m the sum of its choices; None allows all.
 
     Returns:
         Shape `(num_envs, *space.shape)`.
     """
     uniform = torch.rand((num_envs, *event_shape(space)), generator=generator, device=device)
     if isinstance(space, spaces.Discrete):
-        return (uniform * int(space.n)).long() + int(space.start)
+        drawn = (uniform * int(space.n)).long() if mask is None else _draw_allowed(uniform, mask)
+        return drawn + int(space.start)
     if isinstance(space, spaces.MultiDiscrete):
         nvec, start = (torch.as_tensor(part, device=device) for part in (space.nvec, space.start))
-        return (uniform * nvec).long() + start
+        if mask is None:
+            return (uniform * nvec).long() + start
+        choices = torch.split(mask, [int(size) for size in space.nvec.reshape(-1)], dim=-1)
+        shares = uniform.view(num_envs, -1).unbind(1)
+        columns = [_draw_allowed(*pair) for pair in zip(shares, choices, strict=True)]
+        return torch.stack(columns, 1).view(uniform.shape) + start
     if isinstance(space, spaces.MultiBinary):
         return (uniform < 0.5).to(tensor_dtype(space))
     assert isinstance(space, spaces.Box)
@@ -168,6 +180,13 @@ def random_env_actions(
     width = torch.where(is_bounded, high - low, 0.0)
     drawn = torch.where(is_bounded, low + uniform * width, normal)
     return drawn.clamp(low, high).to(tensor_dtype(space))
+
+
+def _draw_allowed(uniform: Tensor, mask: Tensor) -> Tensor:
+    """Return the index of one of the allowed, the same share of numbers in [0, 1) for each."""
+    counted = mask.long().cumsum(-1)
+    wanted = (uniform * counted[..., -1]).long()
+    return (counted > wanted.unsqueeze(-1)).long().argmax(-1)
 
 
 def is_image(space: Space) -> bool:

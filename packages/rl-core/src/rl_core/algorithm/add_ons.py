@@ -55,10 +55,20 @@ class AddOns(nn.ModuleList):
             add_on.observe(observation)
 
     def prepare(self, rollout: Rollout, generator: torch.Generator) -> PreparedRollout:
-        """Look at a fresh rollout, each add-on at what the one before it made of it."""
+        """Look at a fresh rollout, each add-on at what the one before it made of it.
+
+        Raises:
+            ConfigError: when two give batches different columns of the same name.
+        """
         prepared = PreparedRollout(rollout)
         for add_on in self._listed():
             own = add_on.prepare(prepared.rollout, generator)
+            for name, column in own.columns.items():
+                if prepared.columns.get(name, column) is not column:
+                    raise ConfigError(
+                        f"add_ons: two of them give batches a column '{name}', and "
+                        f"{type(add_on).__name__} would read the wrong one; give it once"
+                    )
             prepared = PreparedRollout(
                 own.rollout,
                 {**prepared.columns, **own.columns},

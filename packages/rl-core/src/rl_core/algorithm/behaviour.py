@@ -110,7 +110,7 @@ class Behaviour:
         """
         output = self.acting_step(observation, state, noise, episode_start=episode_start)
         actor = self.actor
-        action = actor.random_actions(len(noise), generator)
+        action = actor.random_actions(len(noise), generator, observation)
         return replace(
             output,
             action=action,

@@ -11,8 +11,9 @@ class UpdateSchedule:
 
     Attributes:
         start_steps: environment transitions collected with uniformly random actions first.
-        update_after: no update before this many environment transitions.
-        update_every: environment transitions between updates; None takes the storage's rollout.
+        update_after: no update before this many environment transitions, random ones included.
+        update_every: environment transitions between updates, rounded up to whole steps of all
+            environments; None takes the storage's rollout.
         num_epochs: passes over the data in an update.
         num_mini_batch: minibatches per epoch.
         mini_batch_size: samples per minibatch; on-policy, only one of the two is given.

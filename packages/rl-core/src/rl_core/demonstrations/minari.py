@@ -125,7 +125,7 @@ def dataset_trajectories(
         ("observation", dataset.observation_space, actor.observation_space),
         ("action", dataset.action_space, actor.action_space),
     ):
-        problem = space_problem(recorded, expected)
+        problem = space_problem(recorded, expected, bounds=what == "action")
         if problem is not None:
             raise SpaceError(
                 f"{name} does not fit the environment: its {what} space {problem}; choose a data "
@@ -134,25 +134,34 @@ def dataset_trajectories(
     return _trajectories(dataset, actor, name)
 
 
-def space_problem(recorded: Space, expected: Space) -> str | None:
+def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> str | None:
     """Say in what a data set's space differs from the environment's; None where it does not.
 
-    Bounds of Box spaces and the width of floating-point numbers may differ.
+    The width of floating-point numbers may differ, and bounds of Box spaces unless they count.
+
+    Args:
+        recorded: the data set's.
+        expected: the environment's.
+        bounds: whether they count, as those of actions do, which are scaled by them.
     """
     got, wanted = leaf_spaces(recorded), leaf_spaces(expected)
     if not isinstance(got, Mapping) and not isinstance(wanted, Mapping):
-        return _leaf_problem("", got, wanted)
+        return _leaf_problem("", got, wanted, bounds)
     if not isinstance(got, Mapping) or not isinstance(wanted, Mapping):
         return f"is {recorded}; expected {expected}"
     if set(got) != set(wanted):
         return f"has the entries {sorted(got)}; expected {sorted(wanted)}"
-    problems = (_leaf_problem(f"has '{key}', which ", got[key], wanted[key]) for key in wanted)
+    problems = (
+        _leaf_problem(f"has '{key}', which ", got[key], wanted[key], bounds) for key in wanted
+    )
     return next((problem for problem in problems if problem is not None), None)
 
 
-def _leaf_problem(begin: str, got: Space, wanted: Space) -> str | None:
+def _leaf_problem(begin: str, got: Space, wanted: Space, bounds: bool) -> str | None:
     if isinstance(got, spaces.Box) and isinstance(wanted, spaces.Box):
         same = got.shape == wanted.shape and tensor_dtype(got) == tensor_dtype(wanted)
+        if same and bounds:
+            same = np.allclose(got.low, wanted.low) and np.allclose(got.high, wanted.high)
     else:
         same = got == wanted
     return None if same else f"{begin}is {got}; expected {wanted}"

@@ -25,7 +25,7 @@ from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.runs import load_actor
-from rl_core.spaces import check_same_space
+from rl_core.spaces import check_same_space, made_up_observation
 
 
 def policy_divergence(other: Distribution, policy: Distribution, action_std: float = 1.0) -> Tensor:
@@ -76,10 +76,21 @@ class OtherPolicies(PolicyLossAddOn):
 
         Raises:
             CheckpointError: when a run has no readable checkpoint, or is of other spaces.
-            ConfigError: when a policy is recurrent.
+            ConfigError: when a policy is recurrent, or its divergence from the actor's has no
+                formula.
             SpaceError: when an actor is for other spaces.
         """
         self.others = _frozen(self.policies, actor, device)
+        learned = _family(actor, device)
+        for index, other in enumerate(self.others):
+            assert isinstance(other, Actor)
+            family = _family(other, device)
+            if family is not learned and Deterministic not in (family, learned):
+                raise ConfigError(
+                    f"policies[{index}] chooses by a {family.__name__}, but the learning policy by "
+                    f"a {learned.__name__}, and there is no divergence between the two; expected "
+                    "a policy of the same kind, or a deterministic one"
+                )
 
     def weighted_divergences(
         self, batch: RolloutBatch | ReplayBatch, policy: Distribution
@@ -204,6 +215,8 @@ def _checked(
         return tuple(policies), None
     if len(weights) != len(policies):
         raise ConfigError(f"weights: got {len(weights)} for {len(policies)} policies")
+    if not all(map(_is_number, weights)):
+        raise ConfigError(f"weights must be numbers, got {list(weights)}")
     if not all(weight > 0.0 and math.isfinite(weight) for weight in weights):
         raise ConfigError(f"weights must all be above 0 and finite, got {list(weights)}")
     return tuple(policies), tuple(weights)
@@ -228,13 +241,25 @@ def _frozen(policies: Sequence[str | Actor], actor: Actor, device: torch.device)
     return nn.ModuleList(others)
 
 
+@torch.no_grad()
+def _family(actor: Actor, device: torch.device) -> type[Distribution]:
+    """Return the class of an actor's distributions."""
+    observation = made_up_observation(actor.observation_space, device)
+    distribution, _ = actor.distribution(observation, actor.actor_initial_states(1))
+    return type(distribution)
+
+
 def _at_least_zero(name: str, value: float) -> float:
-    if not 0.0 <= value < math.inf:
-        raise ConfigError(f"{name} must be at least 0, got {value}")
+    if not (_is_number(value) and 0.0 <= value < math.inf):
+        raise ConfigError(f"{name} must be a number of at least 0, got {value!r}")
     return value
 
 
 def _above_zero(name: str, value: float) -> float:
-    if not 0.0 < value < math.inf:
-        raise ConfigError(f"{name} must be above 0, got {value}")
+    if not (_is_number(value) and 0.0 < value < math.inf):
+        raise ConfigError(f"{name} must be a number above 0, got {value!r}")
     return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

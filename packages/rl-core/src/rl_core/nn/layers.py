@@ -135,6 +135,7 @@ def build_layers(
     shape, built = in_shape, []
     for index, layer in enumerate(layers):
         where = f"{path}[{index}]"
+        _check_type(layer, where)
         if layer.func not in LAYERS:
             raise ConfigError(f"{where}: unknown layer '{layer.func}'{nearest(layer.func, LAYERS)}")
         make, defaults = LAYERS[layer.func]
@@ -164,7 +165,7 @@ def build_layers(
 
 
 def check_layers(layers: Sequence[LayerConfig] | None, path: str) -> None:
-    """Refuse unknown names before any size is known.
+    """Refuse what is no layer, and unknown names, before any size is known.
 
     Args:
         layers: as data.
@@ -174,6 +175,7 @@ def check_layers(layers: Sequence[LayerConfig] | None, path: str) -> None:
         ConfigError: naming the layer.
     """
     for index, layer in enumerate(layers or ()):
+        _check_type(layer, f"{path}[{index}]")
         if layer.func in ("GRU", "LSTM", "ActionLinear"):
             raise ConfigError(
                 f"{path}[{index}]: {layer.func} may only stand at the end of a policy's head"
@@ -182,6 +184,14 @@ def check_layers(layers: Sequence[LayerConfig] | None, path: str) -> None:
             raise ConfigError(
                 f"{path}[{index}]: unknown layer '{layer.func}'{nearest(layer.func, LAYERS)}"
             )
+
+
+def _check_type(layer: object, where: str) -> None:
+    if not isinstance(layer, LayerConfig):
+        raise ConfigError(
+            f"{where} must be a LayerConfig, got {layer!r}; write "
+            "LayerConfig('Linear', {'out_features': 64}), tables are for recipes"
+        )
 
 
 _Options = Mapping[str, Json]

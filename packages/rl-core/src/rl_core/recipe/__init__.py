@@ -9,7 +9,9 @@ installed plug-ins; nothing in a recipe can choose code.
 from rl_core.recipe.component import CUSTOM as CUSTOM
 from rl_core.recipe.component import ComponentSpec as ComponentSpec
 from rl_core.recipe.layout import FORMAT as FORMAT
+from rl_core.recipe.layout import LENGTHS as LENGTHS
 from rl_core.recipe.layout import Tables as Tables
+from rl_core.recipe.options import Options as Options
 from rl_core.recipe.recipe import Recipe as Recipe
 from rl_core.recipe.tables import load_tables as load_tables
 from rl_core.recipe.tables import parse_tables as parse_tables

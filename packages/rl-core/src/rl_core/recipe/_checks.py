@@ -5,14 +5,14 @@ from typing import cast
 
 from rl_core.codec import encode
 from rl_core.errors import ConfigError, nearest
-from rl_core.recipe.layout import FORMAT, Tables
+from rl_core.recipe.layout import FORMAT, LENGTHS, Tables
 from rl_core.types import Json
 
 MAX_DEPTH = 8
 
 COMPONENTS = ("env", "algorithm", "actor", "storage")
 _TABLES = (*COMPONENTS, "trainer", "resolved")
-_RESOLVED = ("total_steps", "device", "compile", "num_threads", "restart_model")
+_RESOLVED = (*LENGTHS, "device", "compile", "num_threads", "restart_model")
 _KEYS = ("format", "seed", "device", *_TABLES)
 
 

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rl_core.errors import ConfigError, nearest
 from rl_core.recipe._checks import COMPONENTS, plain_table
+from rl_core.recipe.options import Options
 from rl_core.types import Json
 
 CUSTOM = "custom"
@@ -45,7 +47,7 @@ class ComponentSpec:
             raise ConfigError(
                 f"[{self.kind}] has an option 'name', which is reserved for the registered name"
             )
-        object.__setattr__(self, "kwargs", plain_table(self.kwargs, self.kind))
+        object.__setattr__(self, "kwargs", Options(plain_table(self.kwargs, self.kind), self.kind))
 
     def __getitem__(self, option: str) -> Json:
         if option not in self.kwargs:
@@ -54,7 +56,7 @@ class ComponentSpec:
             )
         return self.kwargs[option]
 
-    def __getattr__(self, option: str) -> Json:
+    def __getattr__(self, option: str) -> Any:
         if option.startswith("__"):  # of Python's own protocols, such as that of copying
             raise AttributeError(option)
         try:

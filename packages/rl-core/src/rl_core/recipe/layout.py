@@ -9,3 +9,6 @@ FORMAT = 1
 
 Tables: TypeAlias = dict[str, Json]
 """A recipe, or a part of one, in the layout of its file."""
+
+LENGTHS = ("total_steps", "total_episodes", "total_updates")
+"""What the length of a run can be counted in, among what was resolved."""

@@ -14,6 +14,7 @@ from rl_core.recipe._checks import COMPONENTS, check_format, check_layout, check
 from rl_core.recipe._toml import with_short_arrays
 from rl_core.recipe.component import ComponentSpec
 from rl_core.recipe.layout import FORMAT, Tables
+from rl_core.recipe.options import Options
 from rl_core.recipe.tables import load_tables, parse_tables
 from rl_core.types import Json
 
@@ -59,8 +60,9 @@ class Recipe:
         check_format(self.format)
         check_values(self.device, "device", 1)
         check_values(self.seed, "seed", 1)
-        object.__setattr__(self, "trainer", plain_table(self.trainer, "trainer"))
-        object.__setattr__(self, "resolved", plain_table(self.resolved, "resolved"))
+        for kind in ("trainer", "resolved"):
+            table = plain_table(getattr(self, kind), kind)
+            object.__setattr__(self, kind, Options(table, kind))
 
     @classmethod
     def default(cls, algorithm: str, env: str = "CartPole-v1") -> "Recipe":

@@ -45,6 +45,11 @@ class Goal:
             raise ConfigError(f"total_{unit} must be at least 1, got {target}")
         return cls(unit, target)
 
+    @property
+    def arguments(self) -> dict[str, int]:
+        """What `Trainer.train` is to be given."""
+        return {f"total_{self.unit}": self.target}
+
     def reached(self, trainer: "Trainer") -> int:
         """Return how many of the unit a run has so far."""
         if self.unit == "steps":

@@ -123,11 +123,13 @@ class Session:
         stop = False
         while not stop and goal.reached(trainer) < goal.target:
             progress = goal.reached(trainer) / goal.target  # before, so that no last step gets none
+            trainer.algorithm.set_progress(progress)
+            trainer.storage.set_progress(progress)
             collection = self._collect(update_every)
             tested: Mapping[str, float] = {}
-            may_learn = trainer.total_steps >= max(schedule.update_after, schedule.start_steps)
+            may_learn = trainer.total_steps >= schedule.update_after
             if may_learn and collection.steps:  # a row that only reset brings nothing to learn
-                stop = self._update(progress)
+                stop = self._update()
                 if schedule.test_every and trainer.updates % schedule.test_every == 0:
                     tested, is_enough = self._test()
                     stop = stop or is_enough
@@ -153,11 +155,9 @@ class Session:
         trainer.storage.note_returns([e.episode_return for e in collection.episodes])
         return collection
 
-    def _update(self, progress: float) -> bool:
+    def _update(self) -> bool:
         """Learn, unless a callback leaves this update out, and say whether one asks to stop."""
         trainer = self._trainer
-        trainer.algorithm.set_progress(progress)
-        trainer.storage.set_progress(progress)
         starts = [callback.on_update_start(trainer) for callback in self._update_starts]
         if any(starts):
             trainer.storage.after_update()  # a rollout that is not learned from makes room

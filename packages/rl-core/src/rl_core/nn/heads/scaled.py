@@ -39,7 +39,8 @@ class ScaledHead(ActionHead):
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise SpaceError(
                 f"{action_space} has an infinite bound; squashed actions are scaled to the bounds "
-                "and need finite ones: rescale the actions, or do not squash"
+                "and need finite ones: give the environment such bounds "
+                "(gymnasium.wrappers.TransformAction), or take a policy that does not squash"
             )
         # Halved first, because the width of a space with huge bounds is infinite.
         named = {
