@@ -85,8 +85,6 @@ class TestPPOWithSeedDefaults(AlgorithmSuite):
 
 
 class TestRecurrentPPO(AlgorithmSuite):
-    has_compile_test: ClassVar[bool] = False
-
     def make_algorithm(self, seed: int) -> PPO:
         torch.manual_seed(seed)
         config = OnPolicyActorConfig(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from gymnasium import spaces
 
-from rl_algos_onpolicy import VPG, OnPolicyActor, OnPolicyActorConfig, VPGConfig
+from rl_algos_onpolicy import RND, VPG, OnPolicyActor, OnPolicyActorConfig, RNDConfig, VPGConfig
 from rl_core.errors import ConfigError
 from rl_core.optimizers import OptimizerConfig
 from rl_core.testing.algorithms import AlgorithmSuite
@@ -50,6 +50,17 @@ class TestRecurrentVPG(AlgorithmSuite):
             hidden_sizes=(8,), recurrent_net="gru", recurrent_hidden_size=4
         )
         return VPG(OnPolicyActor(VECTOR, spaces.MultiDiscrete([2, 3]), config), ENTROPY_REWARD)
+
+
+class TestVPGWithAnAddOn(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+    is_smooth: ClassVar[bool] = False  # the networks of novelty are rectified
+
+    def make_algorithm(self, seed: int) -> VPG:
+        torch.manual_seed(seed)
+        actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
+        rnd = RNDConfig(hidden_sizes=(8,), num_features=4, pre_normalization_steps=16)
+        return VPG(actor, VPGConfig(), add_ons=RND(rnd=rnd))
 
 
 def _vpg(config: VPGConfig | None = None) -> VPG:

@@ -2,11 +2,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_core.actor import ActionOutput
@@ -416,3 +418,30 @@ def test_a_reset_ends_the_sums_that_scale_rewards() -> None:
     _collect(collector, 1)  # and of 101, not 102.25
     variance = collector.reward_scaler.state_dict()["var"]
     assert variance == pytest.approx(np.var([1.0, 1.0, 2.5, 2.5, 101.0, 101.0]))
+
+
+class Chosen(gymnasium.Env[Any, Any]):
+    """Writes down which actions it is given."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, taken: list[int]) -> None:
+        self.taken = taken
+
+    def reset(self, **_: Any) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        self.taken.append(int(action))
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_the_warm_up_acts_at_random_and_counts_nothing() -> None:
+    taken: list[int] = []
+    envs = GymVecEnv(SyncVectorEnv([lambda: Chosen(taken)] * 2, autoreset_mode=SAME_STEP))
+    actor = RandomActor(envs.single_observation_space, envs.single_action_space)
+    collector = Collector(envs, LateStart(actor), generator=torch.Generator())
+    collector.warm_up(3)
+    assert taken == [1, 1, 1, 1]  # whole steps of both; the policy would choose 0
+    assert collector.total_steps == 0
