@@ -21,9 +21,9 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
+from rl_core.batch import ReplayBatch
 from rl_core.codec import decode
 from rl_core.errors import ConfigError
 from rl_core.testing.algorithms import AlgorithmSuite
@@ -44,9 +44,12 @@ class OffPolicySuite(AlgorithmSuite):
     __test__ = False
     is_smooth: ClassVar[bool] = False
     has_compile_test: ClassVar[bool] = True
+    unweighted_groups: ClassVar[frozenset[str]] = frozenset({"temperature"})
 
 
 class TestSAC(OffPolicySuite):
+    """With smooth actions, which are learned from single steps."""
+
     __test__ = True
 
     def make_algorithm(self, seed: int) -> SAC:
@@ -54,6 +57,17 @@ class TestSAC(OffPolicySuite):
             temporal_smoothness=0.1, spatial_smoothness=0.2, max_grad_norm=1.0, reward_scale=2.0
         )
         return SAC(_actor(seed, BOX), config)
+
+    def make_batch(self, algorithm: AnyAlgorithm, seed: int) -> ReplayBatch:
+        return make_replay_batch(algorithm, seed, n=1)
+
+
+class TestSACOverSeveralSteps(OffPolicySuite):
+    __test__ = True
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> SAC:
+        return SAC(_actor(seed, BOX), SACConfig(spatial_smoothness=0.2))
 
 
 class TestDiscreteSAC(OffPolicySuite):
@@ -141,6 +155,7 @@ class RecurrentSuite(AlgorithmSuite):
     __test__ = False
     is_smooth: ClassVar[bool] = False
     has_compile_test: ClassVar[bool] = False
+    unweighted_groups: ClassVar[frozenset[str]] = frozenset({"temperature"})
 
 
 class TestRecurrentSAC(RecurrentSuite):
@@ -206,89 +221,6 @@ class TestRecurrentQuantileDQN(RecurrentSuite):
         options = {"distribution": "quantile", "num_quantiles": 5, "recurrent_net": "gru"}
         actor = _actor(seed, CATEGORIES, policy="greedy", dueling=True, **options)
         return DQN(actor, DQNConfig(target_update_every=2))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "policy", "space"),
-    [
-        (SAC, "deterministic", BOX),
-        (SAC, "greedy", CATEGORIES),
-        (TD3, "stochastic", BOX),
-        (DDPG, "stochastic", BOX),
-        (DQN, "stochastic", CATEGORIES),
-    ],
-)
-def test_an_actor_of_another_kind_is_refused(
-    algorithm: type[AnyAlgorithm], policy: str, space: spaces.Space[object]
-) -> None:
-    with pytest.raises(ConfigError, match=f"{algorithm.__name__} needs an OffPolicyActor with a"):
-        algorithm(_actor(0, space, policy=policy))
-
-
-@pytest.mark.parametrize(
-    ("config", "option", "value"),
-    [
-        (OffPolicyConfig, "gamma", 1.5),
-        (OffPolicyConfig, "mini_batch_size", 0),
-        (OffPolicyConfig, "start_steps", -1),
-        (OffPolicyConfig, "reward_scale", 0.0),
-        (SACConfig, "tau", 1.1),
-        (SACConfig, "initial_temperature", 0.0),
-        (SACConfig, "spatial_smoothness", -1.0),
-        (TD3Config, "policy_delay", 0),
-        (TD3Config, "target_noise", -0.1),
-        (TD3Config, "exploration_noise", "gauss"),
-        (DDPGConfig, "clip_return", 0.0),
-        (DDPGConfig, "clip_positive_returns", True),
-        (TD3Config, "clip_return", -1.0),
-        (TD3Config, "ou_theta", 0.15),
-        (DDPGConfig, "ou_dt", 0.1),
-        (SACConfig, "policy_delay", 0),
-        (SACConfig, "num_target_critics", 0),
-        (SACConfig, "policy_value", "most"),
-        (DDPGConfig, "critic_weight_decay", -0.1),
-        (DQNConfig, "epsilon", 1.5),
-        (DQNConfig, "loss", "hubert"),
-        (DQNConfig, "target_update_every", 0),
-    ],
-)
-def test_options_out_of_range_are_refused(
-    config: type[OffPolicyConfig], option: str, value: object
-) -> None:
-    with pytest.raises(ConfigError, match=option):
-        config(**{option: value})  # type: ignore[arg-type]  # wrong on purpose
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "policy", "options", "message"),
-    [
-        (
-            TD3,
-            "deterministic",
-            {"exploration_noise": "none", "exploration_std": 0.2},
-            "exploration_std has no effect with exploration_noise='none'",
-        ),
-        (
-            SAC,
-            "stochastic",
-            {"learn_temperature": False, "target_entropy": 0.0},
-            "target_entropy has no effect with learn_temperature=False",
-        ),
-        (
-            SAC,
-            "stochastic",
-            {"learn_temperature": False, "temperature_learning_rate": 1e-3},
-            "temperature_learning_rate has no effect",
-        ),
-        (SAC, "stochastic", {"smoothness_std": 0.1}, "smoothness_std has no effect"),
-    ],
-)
-def test_options_without_effect_are_refused(
-    algorithm: type[AnyAlgorithm], policy: str, options: dict[str, object], message: str
-) -> None:
-    config = (TD3Config if algorithm is TD3 else SACConfig)(**options)  # type: ignore[arg-type]  # of many types
-    with pytest.raises(ConfigError, match=message):
-        algorithm(_actor(0, BOX, policy=policy), config)
 
 
 class _Pull(PolicyLossAddOn):

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_algos_offpolicy import BC, SAC, BCConfig, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_algos_offpolicy.bc import squared_distance
+from rl_core import Trainer
 from rl_core.collector import Collector
 from rl_core.env import SyncVecEnv
 from rl_core.errors import CheckpointError, ConfigError, DataError, SpaceError
@@ -100,6 +101,30 @@ def test_a_loss_that_cannot_teach_the_policy_is_refused(
 def test_actors_it_cannot_teach_are_refused() -> None:
     with pytest.raises(ConfigError, match="has no from_env_action"):
         BC(ToyActor(VECTOR, CATEGORIES))
+
+
+class Prioritized(ReferenceReplayStorage):
+    """A storage that wants errors of values."""
+
+    @property
+    def needs_td_errors(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("storage", "problem"),
+    [
+        (ReferenceReplayStorage(n_step=4), "transitions of up to 4 steps; leave storage.n_step"),
+        (Prioritized(), "leave storage.prioritized out"),
+    ],
+)
+def test_storages_that_are_about_values_are_refused_at_set_up(
+    storage: ReferenceReplayStorage, problem: str
+) -> None:
+    envs = SyncVecEnv([IdentityEnv(SQUARE, 5)])
+    learner = BC(_actor(SQUARE, seen=SQUARE), expert=_identity)
+    with pytest.raises(ConfigError, match=problem):
+        Trainer(envs, learner, storage)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ class TestMemoryOfAHead(ActorSuite):
 class TestSAC(AlgorithmSuite):
     is_smooth: ClassVar[bool] = False
     has_compile_test: ClassVar[bool] = False
+    unweighted_groups: ClassVar[frozenset[str]] = frozenset({"temperature"})
 
     def make_algorithm(self, seed: int) -> SAC:
         torch.manual_seed(seed)

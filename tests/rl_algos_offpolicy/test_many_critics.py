@@ -39,6 +39,7 @@ class ManyCriticsSuite(AlgorithmSuite):
     __test__ = False
     is_smooth: ClassVar[bool] = False
     has_compile_test: ClassVar[bool] = False
+    unweighted_groups: ClassVar[frozenset[str]] = frozenset({"temperature"})
 
 
 class TestREDQ(ManyCriticsSuite):

@@ -11,6 +11,7 @@ from rl_algos_offpolicy import OffPolicyActor, OffPolicyActorConfig
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Categorical, Deterministic, SquashedGaussian
+from rl_core.nn.heads import DeterministicHead
 from rl_core.spaces import Space
 from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 
@@ -161,12 +162,24 @@ def test_statistics_of_observations_reach_all_networks() -> None:
             CATEGORIES,
             {"policy": "deterministic"},
             ConfigError,
-            "needs real actions",
+            r"needs real actions \(Box\), but the environment has Discrete.*; choose dqn or "
+            r"rainbow \(actor.policy 'greedy'\), or sac or bc \(actor.policy 'stochastic'\)$",
         ),
-        (BOX, {"policy": "greedy"}, ConfigError, "needs Discrete actions"),
+        (
+            BOX,
+            {"policy": "greedy"},
+            ConfigError,
+            r"needs Discrete actions, but the environment has Box.*; choose td3 or ddpg "
+            r"\(actor.policy 'deterministic'\), or sac or bc \(actor.policy 'stochastic'\)$",
+        ),
         (BOX, {"dueling": True}, ConfigError, "dueling needs Discrete actions"),
         (spaces.MultiDiscrete([2, 3]), {}, SpaceError, "is not supported"),
-        (spaces.Box(-np.inf, np.inf, (2,), np.float32), {}, SpaceError, "infinite bound"),
+        (
+            spaces.Box(-np.inf, np.inf, (2,), np.float32),
+            {},
+            SpaceError,
+            "infinite bound, .*; give the environment finite ones .*, or learn by an on-policy",
+        ),
         (HALF_BOUNDED, {}, SpaceError, "infinite bound"),
         (HALF_BOUNDED, {"policy": "deterministic"}, SpaceError, "infinite bound"),
         (HALF_BOUNDED, {"recurrent_net": "gru"}, SpaceError, "infinite bound"),
@@ -177,6 +190,11 @@ def test_contradictions_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         _actor(space, **options)
+
+
+def test_heads_that_squash_say_where_bounds_come_from() -> None:
+    with pytest.raises(SpaceError, match=r"give the environment such bounds .*TransformAction"):
+        DeterministicHead(HALF_BOUNDED, 3)
 
 
 def test_a_mask_is_refused_rather_than_ignored() -> None:

@@ -3,9 +3,12 @@
 Each subset of the options goes through scripted lives: rows are overwritten many times, episodes
 end in every way, environments are reset from outside, slices of other workers come in between, and
 the storage is resumed halfway. Whatever is drawn must be what happened, and what happened be drawn.
+Each option meets every script and, with goals in hindsight, every strategy with and without ends
+that depend on goals; not every subset does.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, get_args
@@ -16,6 +19,7 @@ import torch
 
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DataError
+from rl_core.goals import GoalFunctions
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.testing.replay import (
     LIVES,
@@ -73,11 +77,15 @@ class _Life:
 
     Attributes:
         subset: names of `FEATURES`.
-        number: decides which script it lives through, and which goals it gets.
+        number: decides which script it lives through.
+        strategy: which goals it gets in hindsight.
+        functions: how these are rewarded, and whether episodes end by them.
     """
 
     subset: tuple[str, ...]
     number: int
+    strategy: Strategy = "future"
+    functions: GoalFunctions = WITHOUT_ENDS
     errors: dict[tuple[str, int], float] = field(default_factory=dict)
     keys: dict[str, list[int]] = field(default_factory=dict)
     largest: float = 1.0
@@ -100,8 +108,7 @@ class _Life:
         self.life = life
         self.goals = None
         if "hindsight" in self.subset:
-            functions = (WITH_ENDS, WITHOUT_ENDS)[self.number // 3 % 2]
-            self.goals = ReferenceGoals(STRATEGIES[self.number % 4], functions)
+            self.goals = ReferenceGoals(self.strategy, self.functions)
         self.storage = self.new_storage()
         n_step = self.storage.n_step
         self.oracle: ReferenceReplayStorage = (
@@ -242,9 +249,24 @@ class _Life:
         assert not missing, f"{missing} were never drawn"
 
 
-def _go_through(subset: tuple[str, ...], number: int, steps: int = STEPS) -> None:
-    life = _Life(subset, number)
-    generator = np.random.default_rng(number)
+def _lives(subset: tuple[str, ...]) -> Iterator[_Life]:
+    """Yield two lives of a subset; with goals in hindsight four, one for each strategy.
+
+    Ends depend on goals in every other one, beginning with the first where the subset has an even
+    number of options: so no option decides it, nor do any two.
+    """
+    number = 3 * SUBSETS.index(subset)
+    if "hindsight" not in subset:
+        yield _Life(subset, number)
+        yield _Life(subset, number + 1)
+        return
+    for place, strategy in enumerate(STRATEGIES):
+        functions = (WITH_ENDS, WITHOUT_ENDS)[(place + len(subset)) % 2]
+        yield _Life(subset, number + place, strategy, functions)
+
+
+def _go_through(life: _Life, steps: int = STEPS) -> None:
+    generator = np.random.default_rng(life.number)
     transitions = life.life.transitions(steps + 12)
     for step, transition in enumerate(transitions[:steps]):
         life.storage.insert_transition(transition)
@@ -263,10 +285,19 @@ def _go_through(subset: tuple[str, ...], number: int, steps: int = STEPS) -> Non
 
 @pytest.mark.parametrize("subset", SUBSETS, ids=lambda subset: "+".join(subset) or "plain")
 def test_every_subset_replays_what_happened(subset: tuple[str, ...]) -> None:
-    """Two lives each, other ones for every subset, so that all occur with every option."""
-    number = 3 * SUBSETS.index(subset)
-    for life in (number, number + 1):
-        _go_through(subset, life)
+    """Other lives for every subset, so that all occur with every option."""
+    for life in _lives(subset):
+        _go_through(life)
+
+
+@pytest.mark.parametrize("option", FEATURES)
+def test_every_option_meets_every_script_and_all_goals(option: str) -> None:
+    lives = [life for subset in SUBSETS if option in subset for life in _lives(subset)]
+    assert {life.number % len(NAMES) for life in lives} == set(range(len(NAMES)))
+    relabelled = [life for life in lives if "hindsight" in life.subset]
+    goals = Counter((life.strategy, life.functions) for life in relabelled)
+    assert set(goals) == set(product(STRATEGIES, (WITH_ENDS, WITHOUT_ENDS)))
+    assert len(set(goals.values())) == 1, "some occur more often than others"
 
 
 @pytest.mark.parametrize("subset", SUBSETS, ids=lambda subset: "+".join(subset) or "plain")

@@ -1,6 +1,7 @@
 """Stacks of frames, of which only the newest is stored."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import SCRIPTS, columns_of, seeded, stored
 from rl_core.testing.transitions import TransitionScript
 from rl_core.types import Array
-from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_storages import _columns as columns_module
 
 CPU = torch.device("cpu")
@@ -153,6 +154,51 @@ def test_rows_without_their_older_frames_are_not_drawn() -> None:
         for action, (before, after) in drawn.items():
             assert before == [max(action - 2, 0), max(action - 1, 0), action]
             assert after == [max(action - 1, 0), action, action + 1]
+
+
+def test_goals_of_rows_without_their_older_frames_are_not_taken() -> None:
+    """Of 40 steps the newest 12 are drawn, 28 to 39, after which goals 29 to 40 were achieved."""
+    storages = _with_goals(), _with_goals()
+    for step in range(40):
+        storages[0].insert_transition(_with_goal(step))
+        if step % 5 == 0:
+            list(storages[0].generate_batches(1, 4))  # where episodes begin is found out by and by
+    storages[1].load_state_dict(storages[0].state_dict())
+    for storage in storages:
+        (batch,) = storage.generate_batches(1, 2000)
+        assert isinstance(batch.observation, Mapping)
+        assert set(batch.action.tolist()) == set(range(28, 40))
+        assert set(batch.observation["desired_goal"].flatten().tolist()) == set(range(29, 41))
+
+
+def _with_goals() -> ReplayBuffer:
+    """Return a buffer of stacks of four frames, and of goals that are all achieved ones."""
+    goal = TensorSpec((1,), torch.float32)
+    camera = TensorSpec((4, 2, 2), torch.uint8)
+    leaves = {"camera": camera, "achieved_goal": goal, "desired_goal": goal}
+    storage = ReplayBuffer(
+        12,
+        frame_stack=4,
+        hindsight=HindsightConfig(strategy="episode", k=1e9),
+        her_function=lambda achieved, desired, info: achieved[..., 0],
+    )
+    storage.allocate(StorageSpec(leaves, SMALL.action, 1, {}, {}, CPU), seeded())
+    return storage
+
+
+def _with_goal(step: int) -> Transition:
+    """Return a step of one long episode, by which its own number plus one is achieved."""
+
+    def shown(number: int) -> Mapping[str, Array]:
+        frames = np.arange(number - 3, number + 1).clip(0).astype(np.uint8)
+        return {
+            "camera": np.tile(frames[None, :, None, None], (1, 1, 2, 2)),
+            "achieved_goal": np.full((1, 1), number, np.float32),
+            "desired_goal": np.full((1, 1), -1.0, np.float32),
+        }
+
+    still = _step(_stack(0), _stack(0), action=step, start=step == 0)
+    return replace(still, observation=shown(step), next_observation=shown(step + 1))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,13 @@ from rl_core.testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy, scri
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.storages import columns_of, seeded
 from rl_core.types import Array
-from rl_storages import HindsightConfig, PrioritizedConfig, RecentConfig, ReplayBuffer
+from rl_storages import (
+    HindsightConfig,
+    PrioritizedConfig,
+    RecentConfig,
+    ReplayBuffer,
+    SequenceConfig,
+)
 from rl_storages._episodes import Episodes
 from rl_storages._flags import Mask
 from rl_storages._heads import Positions
@@ -46,8 +52,8 @@ LIFE = ALL_LIVES["at_their_own_pace"]
 SAMPLERS: tuple[Mapping[str, Any], ...] = (
     {},
     {"prioritized": PrioritizedConfig()},
-    {"recent": RecentConfig(eta=1e-9, cmin=40)},
-    {"prioritized": PrioritizedConfig(), "recent": RecentConfig(eta=1e-9, cmin=40)},
+    {"recent": RecentConfig(eta=1e-9, cmin=20)},
+    {"prioritized": PrioritizedConfig(), "recent": RecentConfig(eta=1e-9, cmin=20)},
 )
 
 
@@ -184,6 +190,20 @@ def test_all_allowed_goals_are_chosen_alike(strategy: Strategy) -> None:
     statistic = sum((counts[goal] - 60) ** 2 / 60 for goal in allowed)
     freedom = len(allowed) - 1
     assert statistic < freedom + 4.0 * (2.0 * freedom) ** 0.5
+
+
+def test_any_transition_gives_random_goals_to_sequences() -> None:
+    """Not only those with which sequences begin, every second one here."""
+    life = replace(LIFE, num_envs=1)
+    config = HindsightConfig(strategy="random", k=1e9)
+    storage, oracle = _pair(life, config, rows=70, sequences=SequenceConfig(length=4))
+    for transition in life.transitions(40):
+        storage.insert_transition(transition)
+        oracle.insert_transition(transition)
+    observation = _draw(storage, 2000).observation
+    assert isinstance(observation, Mapping)
+    achieved = {_achieved(row) for episode in oracle.episodes(0) for row in episode}
+    assert set(observation["desired_goal"][0].flatten().tolist()) == achieved
 
 
 def test_a_running_episode_gives_what_it_has_achieved_so_far() -> None:

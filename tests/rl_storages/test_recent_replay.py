@@ -43,7 +43,11 @@ def _drawn(storage: ReplayBuffer, size: int, num_batches: int = 1) -> list[int]:
 def _check_windows(
     life: RandomTransitionScript, prioritized: PrioritizedConfig | None, width: int
 ) -> None:
-    """Assert that batches hold just the newest of what a storage that draws all alike holds."""
+    """Assert that batches hold just the newest of what a storage that draws all alike holds.
+
+    Windows are narrower than the storage, if only by one.
+    """
+    width = min(width, 30 * life.num_envs - 1)
     # The first batch of a period would already be drawn from less than one transition.
     storage = _buffer(life, RecentConfig(eta=1e-9, cmin=width), prioritized)
     everything = _buffer(life, None)
@@ -173,7 +177,7 @@ def test_a_period_is_the_same_however_many_batches_an_update_has() -> None:
 
 
 def test_a_single_batch_has_no_windows_that_shrink() -> None:
-    storage = _buffer(LIVES["same_step"], RecentConfig(period=None))
+    storage = _buffer(LIVES["same_step"], RecentConfig(cmin=1, period=None))
     for transition in LIVES["same_step"].transitions(5):
         storage.insert_transition(transition)
     with pytest.raises(ConfigError, match="period"):
@@ -182,7 +186,7 @@ def test_a_single_batch_has_no_windows_that_shrink() -> None:
 
 def test_eta_follows_the_returns_by_hand() -> None:
     """Eq. (2): five lines of mean gradients over the last 20 returns."""
-    storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.9, update_eta=True))
+    storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.9, cmin=1, update_eta=True))
     storage.note_returns([5.0] * 19)
     assert storage.metrics() == {"eta": 0.9, "return_gradient": 0.0}
     for episode_return, gradient, eta in (
@@ -199,7 +203,7 @@ def test_eta_follows_the_returns_by_hand() -> None:
 
 
 def test_eta_stays_where_it_is_unless_it_shall_move() -> None:
-    storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.9), PrioritizedConfig())
+    storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.9, cmin=1), PrioritizedConfig())
     storage.note_returns([float(number) for number in range(40)])
     assert storage.metrics() == {"alpha": 0.6, "beta": 0.4, "eta": 0.9}
 
@@ -214,6 +218,18 @@ def test_eta_may_change_while_running(prioritized: PrioritizedConfig | None) -> 
     assert len(set(_drawn(storage, 300))) == 2
     with pytest.raises(ConfigError, match="eta"):
         storage.update_storage_parameter("eta", 1.5)
+    assert storage.live_parameters()["eta"] == 1e-9
+
+
+def test_eta_may_rest_at_1_for_a_while() -> None:
+    """Nothing moves it there, until it is set again."""
+    storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.9, cmin=1, update_eta=True))
+    storage.update_storage_parameter("eta", 1.0)
+    storage.note_returns([float(number) for number in range(40)])
+    assert storage.live_parameters() == {"eta": 1.0}
+    storage.update_storage_parameter("eta", 0.8)
+    storage.note_returns([40.0])
+    assert storage.live_parameters()["eta"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("prioritized", PRIORITIZED, ids=["uniform", "prioritized"])
@@ -241,7 +257,7 @@ def test_a_restored_storage_goes_on_with_its_windows(
 
 
 def test_numbers_that_contradict_the_rows_are_refused() -> None:
-    storage = _buffer(AT_THEIR_OWN_PACE, RecentConfig())
+    storage = _buffer(AT_THEIR_OWN_PACE, RecentConfig(cmin=100))
     for transition in AT_THEIR_OWN_PACE.transitions(40):
         storage.insert_transition(transition)
     state = dict(storage.state_dict())
@@ -259,6 +275,31 @@ def test_numbers_that_contradict_the_rows_are_refused() -> None:
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         RecentConfig(**options)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_an_eta_that_could_not_move_is_refused() -> None:
+    """Eq. (2) with eta 1 is 1, whatever the returns are."""
+    assert RecentConfig(eta=1.0).eta == 1.0
+    with pytest.raises(ConfigError) as caught:
+        RecentConfig(eta=1.0, update_eta=True)
+    assert str(caught.value) == (
+        "update_eta moves eta between its own value and 1, so eta=1.0 could not move; set "
+        "storage.recent.eta below 1, such as 0.996, or leave storage.recent.update_eta out"
+    )
+
+
+def test_windows_as_wide_as_the_buffer_are_refused() -> None:
+    """Of 5001 transitions 5000 are a window, of 5000 and of 1000 they are all."""
+    assert ReplayBuffer(5001, recent=RecentConfig()).size == 5001
+    with pytest.raises(ConfigError, match=r"cmin=5000 is not below storage\.size=5000"):
+        ReplayBuffer(5000, recent=RecentConfig())
+    with pytest.raises(ConfigError) as caught:
+        ReplayBuffer(1000, recent=RecentConfig(), prioritized=PrioritizedConfig())
+    assert str(caught.value) == (
+        "storage.recent.cmin=5000 is not below storage.size=1000, so that every batch would be "
+        "drawn from the whole buffer; set storage.recent.cmin to less, such as 100, or "
+        "storage.size to more, or leave storage.recent out"
+    )
 
 
 def _fails(prioritized: PrioritizedConfig | None, width: int) -> bool:

@@ -6,6 +6,9 @@ import pytest
 from rl_core.testing.replay import LIVES, ReplayStorageSuite
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
 
+EVERYTHING = RecentConfig(eta=1.0, cmin=1)
+"""Windows that do not shrink."""
+
 
 class TestReplayBuffer(ReplayStorageSuite):
     def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
@@ -25,7 +28,7 @@ class TestRecentReplayBuffer(ReplayStorageSuite):
     lives = MappingProxyType({"next_step_seams": LIVES["next_step_seams"]})
 
     def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
-        return ReplayBuffer(size, n_step=n_step, recent=RecentConfig(update_eta=True))
+        return ReplayBuffer(size, n_step=n_step, recent=EVERYTHING)
 
 
 class TestRecentPrioritizedReplayBuffer(ReplayStorageSuite):
@@ -33,7 +36,7 @@ class TestRecentPrioritizedReplayBuffer(ReplayStorageSuite):
 
     def make_storage(self, *, size: int, n_step: int) -> ReplayBuffer:
         config = PrioritizedConfig()
-        return ReplayBuffer(size, n_step=n_step, prioritized=config, recent=RecentConfig())
+        return ReplayBuffer(size, n_step=n_step, prioritized=config, recent=EVERYTHING)
 
 
 class TestReplayBufferInFiles(ReplayStorageSuite):

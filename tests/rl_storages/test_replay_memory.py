@@ -2,13 +2,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import rl_storages._columns as columns_module
 import rl_storages._memory as memory
-import rl_storages.replay as replay_module
 from rl_core.codec import construct, decode, encode, options_of
 from rl_core.errors import ConfigError, DataError
 from rl_core.schedules import Linear
@@ -16,7 +17,15 @@ from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.testing.replay import LIVES, RandomTransitionScript
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import columns_of, seeded, stored
-from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_core.types import Array
+from rl_storages import (
+    HindsightConfig,
+    PrioritizedConfig,
+    RecentConfig,
+    ReplayBuffer,
+    SequenceConfig,
+)
+from rl_storages._ring import ReplayRing
 
 CPU = torch.device("cpu")
 HALF_CHEETAH = StorageSpec(
@@ -25,6 +34,24 @@ HALF_CHEETAH = StorageSpec(
 ATARI = StorageSpec(
     TensorSpec((84, 84, 4), torch.uint8), TensorSpec((), torch.int64), 8, {}, {}, CPU
 )
+_GOAL = TensorSpec((1,), torch.float32)
+GOALS = StorageSpec(
+    {"achieved_goal": _GOAL, "desired_goal": _GOAL}, TensorSpec((), torch.int64), 1, {}, {}, CPU
+)
+
+HINDSIGHT: Mapping[str, Any] = {
+    "hindsight": HindsightConfig(),
+    "her_function": lambda achieved, desired, info: achieved[..., 0],
+}
+DRAWS = [
+    ({}, 0, 0),
+    ({"prioritized": PrioritizedConfig()}, 1, 4),
+    ({"recent": RecentConfig(cmin=1)}, 1, 16),
+    ({"prioritized": PrioritizedConfig(), "recent": RecentConfig(cmin=1)}, 2, 20),
+    (HINDSIGHT, 0, 24),
+    ({"prioritized": PrioritizedConfig(), "recent": RecentConfig(cmin=1), **HINDSIGHT}, 2, 44),
+]
+"""How to draw, and what that takes: trees, and bytes per row beside them."""
 
 
 def _allocated(storage: ReplayBuffer, spec: StorageSpec) -> ReplayBuffer:
@@ -48,17 +75,19 @@ def _resident_bytes() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-@pytest.mark.parametrize("prioritized", [None, PrioritizedConfig()])
-def test_what_is_not_used_yet_costs_nothing(prioritized: PrioritizedConfig | None) -> None:
-    """Columns of up to 32 MB may come from memory that the allocator has to clear; the rest not."""
+@pytest.mark.parametrize(("options", "trees", "per_row"), DRAWS)
+def test_what_is_not_used_yet_costs_nothing(
+    options: dict[str, Any], trees: int, per_row: int
+) -> None:
+    """Arrays of up to 32 MB may come from memory that the allocator has to clear; the rest not."""
     before = _resident_bytes()
-    storage = _allocated(ReplayBuffer(3_000_000, prioritized=prioritized), HALF_CHEETAH)
-    assert storage.nbytes > 290e6
-    assert _resident_bytes() - before < storage.nbytes / 3
+    storage = _allocated(ReplayBuffer(10_000_000, **options), GOALS)
+    assert storage.nbytes > (21 + 4 * trees + per_row) * 10_000_000
+    assert _resident_bytes() - before < 60e6
 
 
 def test_more_than_there_is_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_module, "available_bytes", lambda *_: 1_000_000_000)
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: 1_000_000_000)
     storage = ReplayBuffer(1_000_000)
     with pytest.raises(ConfigError) as caught:
         storage.allocate(ATARI, seeded())
@@ -70,6 +99,79 @@ def test_more_than_there_is_room_for_is_refused(monkeypatch: pytest.MonkeyPatch)
     _allocated(ReplayBuffer(35_000), ATARI)
 
 
+@pytest.mark.parametrize(("options", "trees", "per_row"), DRAWS)
+def test_what_is_kept_to_draw_counts_too(options: dict[str, Any], trees: int, per_row: int) -> None:
+    """A tree over 1,000,001 rows has 15,626 blocks of 64, two sums for each, and one more."""
+    tree = 15_626 * (64 * 4 + 16) + 8
+    plain = _allocated(ReplayBuffer(1_000_000), GOALS).nbytes
+    storage = _allocated(ReplayBuffer(1_000_000, **options), GOALS)
+    assert storage.nbytes - plain == trees * tree + per_row * 1_000_001
+
+
+@pytest.mark.parametrize(("options", "trees", "per_row"), DRAWS)
+def test_what_is_counted_is_what_there_is(
+    options: dict[str, Any], trees: int, per_row: int
+) -> None:
+    storage = _allocated(ReplayBuffer(3_000, **options), GOALS)
+    arrays = {**_arrays(storage._sampler), **_arrays(storage._relabeller)}
+    kept = sum(array.nbytes for array in arrays.values())
+    assert kept == storage.nbytes - storage._ring.columns.nbytes
+    assert kept >= (4 * trees + per_row) * 3_001
+
+
+def _arrays(part: object) -> dict[int, Array]:
+    """Find the arrays of more than one entry per environment, in all parts but the ring."""
+    found: dict[int, Array] = {}
+    for value in vars(part).values() if part is not None else ():
+        if isinstance(value, np.ndarray):
+            whole = value if value.base is None else value.base
+            found |= {id(whole): whole} if whole.size > 1 else {}
+        elif type(value).__module__.startswith("rl_storages") and not isinstance(value, ReplayRing):
+            found |= _arrays(value) if hasattr(value, "__dict__") else {}
+    return found
+
+
+def test_what_is_kept_to_draw_must_fit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of HalfCheetah takes 97 bytes, its priority and error 8, and its share of sums 3."""
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: 1_000_000)
+    _allocated(ReplayBuffer(10_000), HALF_CHEETAH)
+    with pytest.raises(ConfigError, match=r"1\.1 MB \(108 bytes .*; a size of 9200 fits"):
+        _allocated(ReplayBuffer(10_000, prioritized=PrioritizedConfig()), HALF_CHEETAH)
+
+
+def test_a_size_that_fits_has_room_for_what_comes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 environments each has its share, a row more, and 9 before its oldest sequence.
+
+    A row takes 97 bytes, so in 100,000 bytes there are 103 of each environment, and 93 to share.
+    """
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: 100_000)
+    spec = replace(HALF_CHEETAH, num_envs=10)
+    sequences = SequenceConfig(length=10)
+    with pytest.raises(ConfigError, match="a size of 930 fits"):
+        _allocated(ReplayBuffer(1_000, sequences=sequences), spec)
+    _allocated(ReplayBuffer(930, sequences=sequences), spec)
+
+
+def test_no_size_fits_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: 100)
+    with pytest.raises(ConfigError, match=r"only 0\.0 MB of memory on cpu .*; no size fits"):
+        _allocated(ReplayBuffer(50), HALF_CHEETAH)
+
+
+def test_needs_by_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards and flags stay on the CPU beside a GPU, 5 bytes; what draws need always does."""
+    monkeypatch.setattr(memory, "available_bytes", lambda *place: len(place))
+    specs = columns_module.replay_columns(HALF_CHEETAH)
+    need = memory.Need
+    on_cpu, disk = need(108, "memory on cpu", 1), need(97, f"disk in {tmp_path}", 2)
+    assert memory.row_needs(specs, 11, CPU) == [on_cpu]
+    assert memory.row_needs(specs, 11, CPU, tmp_path) == [disk, need(11, "memory on cpu", 1)]
+    assert memory.row_needs(specs, 11, torch.device("cuda")) == [
+        need(92, "memory on cuda", 1),
+        need(16, "memory on cpu", 1),
+    ]
+
+
 def test_an_impossible_size_is_refused_on_any_machine() -> None:
     with pytest.raises(ConfigError, match="a size of"):
         ReplayBuffer(10**12).allocate(ATARI, seeded())
@@ -79,18 +181,26 @@ def test_an_impossible_size_is_refused_on_any_machine() -> None:
     ("free", "limit", "expected"),
     [
         ("MemTotal: 9 kB\nMemAvailable:   2000 kB\n", None, 2_048_000),
-        ("MemAvailable: 2000 kB\n", "1000000\n", 1_000_000),
+        ("MemAvailable: 2000 kB\n", "1000000\n", 450_000),
+        ("MemAvailable: 2000 kB\n", "600000\n", 50_000),
+        ("MemAvailable: 2000 kB\n", "500000\n", 0),
+        ("MemAvailable: 2000 kB\n", "9000000\n", 2_048_000),
         ("MemAvailable: 2000 kB\n", "max\n", 2_048_000),
     ],
 )
 def test_the_system_tells_what_is_available(
     free: str, limit: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The container uses 700,000 bytes, of which 150,000 are files that it has read."""
     (tmp_path / "meminfo").write_text(free, "ascii")
+    (tmp_path / "memory.current").write_text("700000\n", "ascii")
+    (tmp_path / "memory.stat").write_text(
+        "anon 500000\nfile 200000\ninactive_file 100000\nactive_file 50000\n", "ascii"
+    )
     if limit is not None:
-        (tmp_path / "limit").write_text(limit, "ascii")
+        (tmp_path / "memory.max").write_text(limit, "ascii")
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_CGROUP_LIMIT", tmp_path / "limit")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     assert memory.available_bytes(CPU) == expected
 
 
@@ -98,11 +208,12 @@ def test_without_a_figure_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "nothing")
-    monkeypatch.setattr(memory, "_CGROUP_LIMIT", tmp_path / "nothing")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "nothing")
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4}.get(name, 5))
     assert memory.available_bytes(CPU) == 20
     assert memory.available_bytes(torch.device("meta")) is None
-    memory.check_fits(10**9, 10**9, None, where="", num_envs=1)
+    unknown = memory.Need(10**9, "memory", None)
+    memory.check_fits([unknown], size=10**9, num_rows=10**9, num_envs=1)
 
 
 @pytest.mark.parametrize("name", ["same_step_dict_box", "next_step_seams"])
@@ -143,9 +254,21 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_noticed_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_module, "available_bytes", lambda *_: 4000)
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: 4000)
     with pytest.raises(ConfigError, match=rf"only 0\.0 MB of disk in {tmp_path} are available"):
         _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_memory_is_noticed_beside_a_disk_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What 51 rows need in memory, 11 bytes each, is 561."""
+    monkeypatch.setattr(memory, "available_bytes", lambda _, disk=None: 10**9 if disk else 400)
+    _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    prioritized = PrioritizedConfig()
+    with pytest.raises(ConfigError, match=r"only 0\.0 MB of memory on cpu are available; a size"):
+        _allocated(ReplayBuffer(50, prioritized=prioritized, mmap_dir=str(tmp_path)), HALF_CHEETAH)
     assert list(tmp_path.iterdir()) == []
 
 

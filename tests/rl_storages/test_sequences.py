@@ -410,6 +410,15 @@ class _RunsSlicesTogether(ReplayBuffer):
         self._ring.writer.may_be_seam = False
 
 
+_SHARED_WEIGHT = torch.ones(2, 20)
+
+
+class _SharesWeights(ReplayBuffer):
+    def gather(self, indices: Tensor):  # type: ignore[no-untyped-def]  # as in the base
+        for batch in super().gather(indices):
+            yield replace(batch, weight=_SHARED_WEIGHT)
+
+
 class _SaysItGivesNone(ReplayBuffer):
     @property
     def gives_sequences(self) -> bool:
@@ -428,6 +437,7 @@ class _SaysItGivesNone(ReplayBuffer):
         (_ForgetsTheGenerator, "test_a_restored_storage_goes_on_alike"),
         (_ForgetsWhereASequenceIs, "test_a_restored_storage_goes_on_alike"),
         (_RunsSlicesTogether, "test_slices_bring_the_same_sequences"),
+        (_SharesWeights, "test_nothing_is_shared"),
     ],
 )
 def test_the_suite_finds_broken_storages(mutant: type[ReplayBuffer], name: str) -> None:

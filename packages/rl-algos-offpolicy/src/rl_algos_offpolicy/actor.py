@@ -19,14 +19,16 @@ from rl_core.types import Observation, State
 
 
 class OffPolicyActor(Actor):
-    """Critics, and a policy where there is one; they share no network.
+    """Critics, and a policy where there is one, which shares no network with them.
 
     The actor's own actions are in [-1, 1] where they are real numbers, and scaled to the bounds
     for the environment.
 
     A policy is an observation's encoder, layers, a memory and an action head. A critic is encoders
-    of the observation and of a real action side by side, layers, a memory and a linear output. The
-    encoders and the layers may be the user's: what makes them is called once for the policy and
+    of the observation and of a real action side by side, layers, a memory and a linear output. Of
+    these, critics share the encoder of the observation, which is computed once for all.
+
+    The encoders and the layers may be the user's: what makes them is called once for the policy and
     once for each critic, so that none is shared. What it makes is an ``nn.Module`` with an integer
     ``out_features`` that takes any batch axes. The class of a module is such a maker.
 

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import gymnasium
 from gymnasium import spaces
 
+from rl_algos_offpolicy._refusals import misfit
 from rl_algos_offpolicy.critic_config import CriticConfig
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.encoder import ACTION_MASK_KEY
@@ -170,15 +171,14 @@ def check_spaces(
             "finite bounds"
         )
     is_discrete = isinstance(action_space, spaces.Discrete)
-    if is_discrete and config.policy == "deterministic":
-        raise ConfigError(
-            "actor.policy 'deterministic' needs real actions (Box); use 'greedy' or 'stochastic' "
-            f"for {action_space}"
-        )
-    if not is_discrete and config.policy == "greedy":
-        raise ConfigError(
-            "actor.policy 'greedy' needs Discrete actions; use 'deterministic' or 'stochastic' "
-            f"for {action_space}"
+    problem = misfit(config.policy, action_space)
+    if problem is not None:
+        raise ConfigError(problem)
+    if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
+        raise SpaceError(
+            f"{action_space} has an infinite bound, and off-policy actors scale actions in [-1, 1] "
+            "to the bounds; give the environment finite ones (gymnasium.wrappers.TransformAction), "
+            "or learn by an on-policy algorithm such as ppo"
         )
     if config.dueling and not is_discrete:
         raise ConfigError("actor.dueling needs Discrete actions, whose advantages it compares")

@@ -19,6 +19,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from rl_algos_offpolicy._refusals import check_single_steps
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
 from rl_algos_offpolicy.losses import weighted_mean
@@ -211,6 +212,19 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
                 "trainer.demonstrations to a data set"
             )
         return super().update(storage)
+
+    def check_storage(self, storage: Storage[ReplayBatch]) -> None:
+        """Refuse options that are about values, which it does not learn."""
+        check_single_steps(
+            storage.n_step,
+            why="BC learns what the expert does in single steps",
+            remedy="leave storage.n_step out",
+        )
+        if storage.needs_td_errors:
+            raise ConfigError(
+                "BC learns no values, by whose errors the storage could draw; leave "
+                "storage.prioritized out"
+            )
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (1) or (2)."""

@@ -18,8 +18,9 @@ class OffPolicyConfig:
         max_grad_norm: bound of each gradient's norm; None does not bound it.
         optimizer: the update rule.
         start_steps: environment transitions with uniformly random actions first.
-        update_after: no update before this many environment transitions.
-        update_every: environment transitions between updates.
+        update_after: no update before this many environment transitions, random ones included.
+        update_every: environment transitions between updates, rounded up to whole steps of all
+            environments.
         num_mini_batch: gradient steps per update.
         mini_batch_size: samples per gradient step.
         test_every: updates between evaluations; None evaluates only at the end.

@@ -18,8 +18,8 @@ from rl_core.types import Observation
 class Critics(nn.Module):
     """Action values of an observation and a real action, or of an observation and every action.
 
-    The critics are independent but for an encoder with parameters of its own, such as a
-    convolutional one, which they share.
+    The critics are independent but for the encoder: where it has parameters, such as convolutions,
+    these are computed once for all, and learn from all critics' losses.
 
     Args:
         encoder: what turns observations into features; it must have ``out_features``.

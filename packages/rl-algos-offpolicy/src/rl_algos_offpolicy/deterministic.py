@@ -9,6 +9,7 @@ from typing import Generic, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
+from rl_algos_offpolicy._refusals import misfit
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_algos_offpolicy.exploration import (
@@ -98,8 +99,11 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         actor = self.actor
         if not isinstance(actor, OffPolicyActor) or actor.config.policy != "deterministic":
             raise ConfigError(
-                f"{type(self).__name__} needs an OffPolicyActor with a deterministic policy; set "
-                "actor.policy to 'deterministic'"
+                f"{type(self).__name__} needs an OffPolicyActor with a deterministic policy; "
+                + (
+                    misfit("deterministic", actor.action_space)
+                    or "set actor.policy to 'deterministic'"
+                )
             )
         check_owners(
             self.config,

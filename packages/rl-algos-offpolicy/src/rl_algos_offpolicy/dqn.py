@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_algos_offpolicy._refusals import misfit
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_algos_offpolicy.critics import Critics, of_action
@@ -257,12 +258,13 @@ def _value_errors(values: Tensor, target: Tensor, h: ErrorLoss) -> tuple[Tensor,
 
 def _fitted(actor: Actor, config: DQNConfig) -> DQNConfig:
     """Check an actor and a config against each other; say what ε is where nobody did."""
+    if not isinstance(actor, Actor) or not isinstance(config, DQNConfig):
+        return config  # refused for all algorithms alike
     if not isinstance(actor, OffPolicyActor) or actor.config.policy != "greedy":
         raise ConfigError(
-            "DQN needs an OffPolicyActor with a greedy policy; set actor.policy to 'greedy'"
+            "DQN needs an OffPolicyActor with a greedy policy; "
+            + (misfit("greedy", actor.action_space) or "set actor.policy to 'greedy'")
         )
-    if not isinstance(config, DQNConfig):
-        return config
     if actor.config.distribution != "none" and config.loss != "huber":
         raise ConfigError(
             f"loss='{config.loss}' has no effect on critics with a {actor.config.distribution} "

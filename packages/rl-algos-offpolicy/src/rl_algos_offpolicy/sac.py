@@ -35,6 +35,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from rl_algos_offpolicy._refusals import check_single_steps
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.critics import Critics, of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
@@ -58,6 +59,7 @@ from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.parameters import call_frozen
+from rl_core.storage import Storage
 
 
 class SAC(Algorithm[SACConfig, ReplayBatch]):
@@ -78,10 +80,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""
         config = self.config
-        self._is_smoothed = any(
-            not self.schedules[name].is_constant or self.schedules[name].value(0.0) > 0.0
-            for name in ("temporal_smoothness", "spatial_smoothness")
-        )
+        self._is_smoothed = self._may_count("temporal_smoothness", "spatial_smoothness")
         check_actor(self.actor, config, is_smoothed=self._is_smoothed)
         assert self.actor.policy is not None
         self.policy = self.actor.policy
@@ -127,8 +126,17 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         """Let the target critics follow the critics."""
         return (TargetNetwork(module="target_critics", source="actor.critics", tau="tau"),)
 
+    def check_storage(self, storage: Storage[ReplayBatch]) -> None:
+        """Refuse transitions of several steps where successive actions shall be alike."""
+        self._check_steps(storage.n_step)
+
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
-        """Draw for the actions now and next, the observations nearby, and the critics' parts."""
+        """Draw for the actions now and next, the observations nearby, and the critics' parts.
+
+        Raises:
+            ConfigError: when successive actions shall be alike, and the batch skips those between.
+        """
+        self._check_steps(batch.reward.shape[-1])
         shape, generator = tuple(batch.mask.shape), self.generator
         noise = {name: self.actor.draw_noise(shape, generator) for name in ("now", "next")}
         if self._is_smoothed:
@@ -266,6 +274,19 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return weighted_mean(
             hyper["temporal_smoothness"] * temporal + hyper["spatial_smoothness"] * spatial, batch
         )
+
+    def _check_steps(self, num_steps: int) -> None:
+        if self._is_smoothed and self._may_count("temporal_smoothness"):
+            check_single_steps(
+                num_steps,
+                why="temporal_smoothness compares each action with the next one",
+                remedy="set storage.n_step to 1, or temporal_smoothness to 0",
+            )
+
+    def _may_count(self, *names: str) -> bool:
+        """Return whether one of these hyper-parameters is above 0 at some time of the run."""
+        schedules = [self.schedules[name] for name in names]
+        return any(not each.is_constant or each.value(0.0) > 0.0 for each in schedules)
 
 
 def _all_actions(distribution: Distribution) -> tuple[Tensor, Tensor]:

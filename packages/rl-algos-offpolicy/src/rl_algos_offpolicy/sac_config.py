@@ -37,7 +37,7 @@ class SACConfig(OffPolicyConfig):
         learn_temperature: move α by Eq. (4).
         target_entropy: H̄ of Eq. (4); None takes minus the number of real actions, or 0.89 of the
             largest entropy of discrete ones.
-        temporal_smoothness: λ_T of Eq. (5).
+        temporal_smoothness: λ_T of Eq. (5); needs a storage of single steps.
         spatial_smoothness: λ_S of Eq. (5).
         smoothness_std: σ of Eq. (5), in units of the observation.
         num_target_critics: how many critics, drawn anew for each step, the least is taken of in

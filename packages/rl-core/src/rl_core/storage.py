@@ -70,9 +70,11 @@ class Storage(ABC, Generic[BatchT]):
 
     Attributes:
         batch_type: the batch dataclass that `generate_batches` yields.
+        n_step: rewards in a replayed transition, at most.
     """
 
     batch_type: ClassVar[type]
+    n_step: int = 1
 
     @property
     @abstractmethod
@@ -156,6 +158,11 @@ class Storage(ABC, Generic[BatchT]):
     @property
     def gives_sequences(self) -> bool:
         """Whether replayed batches are sequences, for actors with a memory; False by default."""
+        return False
+
+    @property
+    def needs_td_errors(self) -> bool:
+        """Whether `after_gradients` wants ``td_error``, to draw by; False by default."""
         return False
 
     def rollout(self) -> Rollout:

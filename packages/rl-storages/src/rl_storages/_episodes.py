@@ -25,6 +25,11 @@ class Episodes:
         self._last: Positions = np.zeros(ring.num_slots, dtype=np.int64)
         self.begin_anew()
 
+    @staticmethod
+    def bytes_for(num_slots: int) -> int:
+        """Return what it takes for so many slots."""
+        return 3 * 8 * num_slots
+
     def begin_anew(self) -> None:
         """Look at all rows again, after they were replaced."""
         self._count: Positions = np.zeros(self._ring.num_envs, dtype=np.int64)
@@ -43,9 +48,8 @@ class Episodes:
         ring = self._ring
         row, env = np.divmod(slots, ring.num_envs)
         positions = ring.generations(slots) * ring.num_rows + row
-        oldest = ring.heads[env] - ring.num_rows + 1
         episode = self._episode[slots]
-        return positions, np.maximum(self._first[episode], oldest), self._last[episode]
+        return positions, np.maximum(self._first[episode], ring.oldest[env]), self._last[episode]
 
     def _catch_up(self) -> None:
         ring = self._ring

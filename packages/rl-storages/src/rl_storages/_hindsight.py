@@ -19,7 +19,7 @@ from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages._episodes import Episodes
-from rl_storages._flags import Mask
+from rl_storages._flags import VALID, Mask
 from rl_storages._heads import Positions
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import UniformSampler
@@ -86,7 +86,7 @@ class Relabeller:
         achieved, self._goal = goal_columns(config)
         self._achieved = ring.columns.by_slot[achieved]
         self._episodes = Episodes(ring)
-        self._all = UniformSampler(ring, generator)
+        self._all = UniformSampler(ring, generator, VALID)
 
     def begin_anew(self) -> None:
         """Look at all rows again, after they were replaced."""

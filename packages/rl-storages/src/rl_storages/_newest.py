@@ -79,7 +79,7 @@ class Windows:
 
     def set_eta(self, value: float) -> None:
         """Set eta, and from where it moves."""
-        replace(self._config, eta=value)  # checks the range
+        replace(self._config, eta=value, update_eta=False)  # checks the range
         self._eta.initial = self._eta.value = value
 
     def metrics(self) -> Mapping[str, float]:

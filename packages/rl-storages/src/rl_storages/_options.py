@@ -8,10 +8,19 @@ from rl_core.errors import ConfigError, DeviceError
 from rl_core.goals import GoalFunction, GoalFunctions
 from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig
+from rl_storages.recent import RecentConfig
 from rl_storages.sequences import SequenceConfig
 
 _MAX_FRAMES = 255
 """Frames in a stack, at most: their depths are bytes."""
+
+_CONFIGS: dict[str, tuple[type, str]] = {
+    "prioritized": (PrioritizedConfig, "PrioritizedConfig()"),
+    "recent": (RecentConfig, "RecentConfig()"),
+    "hindsight": (HindsightConfig, "HindsightConfig(strategy='future')"),
+    "sequences": (SequenceConfig, "SequenceConfig(length=40)"),
+}
+"""The class of each option that is one, and how one is written."""
 
 
 def check_counts(size: object, n_step: object, frame_stack: object) -> None:
@@ -33,6 +42,24 @@ def check_counts(size: object, n_step: object, frame_stack: object) -> None:
         )
 
 
+def check_configs(**options: object) -> None:
+    """Refuse what is neither None nor a config of the option's class.
+
+    Args:
+        options: ``prioritized``, ``recent``, ``hindsight`` and ``sequences``.
+
+    Raises:
+        ConfigError: saying how it is written.
+    """
+    for name, value in options.items():
+        config, example = _CONFIGS[name]
+        if value is not None and not isinstance(value, config):
+            raise ConfigError(
+                f"storage.{name} must be a {config.__name__} or None, got {value!r}; write "
+                f"{name}={example}, or leave it out"
+            )
+
+
 def not_allocated() -> ConfigError:
     """Say that there is no room yet."""
     return ConfigError("the replay buffer is not allocated yet; a Trainer does it")
@@ -50,22 +77,32 @@ def no_batches(num_mini_batch: int | None, mini_batch_size: int | None) -> Confi
 
 
 def check_combination(
+    size: int,
     prioritized: PrioritizedConfig | None,
+    recent: RecentConfig | None,
     sequences: SequenceConfig | None,
     hindsight: HindsightConfig | None,
     her_function: GoalFunction | GoalFunctions | None,
 ) -> None:
-    """Refuse options that would mean nothing without others.
+    """Refuse options that would mean nothing beside or without others.
 
     Args:
+        size: transitions over all environments.
         prioritized: how to draw by priority.
+        recent: how to draw from the newest.
         sequences: which sequences to draw.
         hindsight: how to relabel goals.
         her_function: how these are rewarded.
 
     Raises:
-        ConfigError: when one of them lacks the other.
+        ConfigError: naming both.
     """
+    if recent is not None and recent.cmin >= size:
+        raise ConfigError(
+            f"storage.recent.cmin={recent.cmin} is not below storage.size={size}, so that every "
+            "batch would be drawn from the whole buffer; set storage.recent.cmin to less, such as "
+            f"{max(size // 10, 1)}, or storage.size to more, or leave storage.recent out"
+        )
     if sequences is None and prioritized is not None and prioritized.eta is not None:
         raise ConfigError(
             f"storage.prioritized.eta={prioritized.eta} is about sequences, and there are none; "

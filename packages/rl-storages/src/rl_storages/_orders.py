@@ -106,6 +106,7 @@ class SlotOrder(Order):
 class TimeOrder(Order):
     """Numbers what may be drawn of all environments as it comes; that of one step by environment.
 
+    Numbers begin with 1, and 0 means none, so that memory is not touched before it is needed.
     Sequences are numbered as they begin. Environments advance at their own pace, and overwrite
     their oldest rows when they need the room. So what is still stored has gaps in its numbers, and
     a tree of ones counts what is there. The *place* of what has a number is that number modulo the
@@ -125,9 +126,14 @@ class TimeOrder(Order):
     def __init__(self, ring: ReplayRing) -> None:
         super().__init__(ring)
         self._tree = SumTree(ring.num_slots)
-        self._number: Positions = np.full(ring.num_slots, -1, dtype=np.int64)
+        self._number: Positions = np.zeros(ring.num_slots, dtype=np.int64)
         self._slot_at: Positions = np.zeros(ring.num_slots, dtype=np.int64)
-        self.end = 0
+        self.end = 1
+
+    @staticmethod
+    def bytes_for(num_slots: int) -> int:
+        """Return what it takes for so many slots."""
+        return SumTree.bytes_for(num_slots) + 2 * 8 * num_slots
 
     def __len__(self) -> int:
         """Return how many slots have a place."""
@@ -152,17 +158,17 @@ class TimeOrder(Order):
 
         touched = np.concatenate([slots[is_there], ring.retired()])
         gone = self._number[touched]
-        self._number[touched] = -1
+        self._number[touched] = 0
         places = numbers % ring.num_slots
         before = self._slot_at[places]
-        is_late = (self._number[before] >= 0) & (self._number[before] % ring.num_slots == places)
-        self._number[before[is_late]] = -1
+        is_late = (self._number[before] > 0) & (self._number[before] % ring.num_slots == places)
+        self._number[before[is_late]] = 0
         self._number[new] = numbers
         self._slot_at[places] = new
-        given_up: Positions = gone[gone >= 0] % ring.num_slots
+        given_up: Positions = gone[gone > 0] % ring.num_slots
         self._tree.set(given_up, 0.0)
         self._tree.set(places, 1.0)
-        return given_up, np.concatenate([new, grown[self._number[grown] >= 0]])
+        return given_up, np.concatenate([new, grown[self._number[grown] > 0]])
 
     def places(self, slots: Positions) -> Positions:
         """Return the places of slots that have one."""
@@ -171,12 +177,12 @@ class TimeOrder(Order):
 
     def stored(self) -> Positions:
         """Return all slots that have a place."""
-        stored: Positions = (self._number >= 0).nonzero()[0]
+        stored: Positions = self._number.nonzero()[0]
         return stored
 
     def holds(self, slots: Positions) -> Mask:
         """Whether slots have a place."""
-        holds: Mask = self._number[slots] >= 0
+        holds: Mask = self._number[slots] > 0
         return holds
 
     def slots_of(self, places: Positions, first: int) -> Positions:
@@ -210,23 +216,23 @@ class TimeOrder(Order):
     def reset(self) -> None:
         """Forget all places."""
         super().reset()
-        self._number[:] = -1
+        self._number[:] = 0
         self._tree.set_all(0.0)
-        self.end = 0
+        self.end = 1
 
     def state_dict(self) -> StateDict:
-        """Return the numbers of the slots in use, after `catch_up`."""
-        numbers = self._number[: self._ring.used_slots]
-        return {"end": self.end, "numbers": torch.from_numpy(numbers)}
+        """Return the numbers of the slots in use, counted from 0, after `catch_up`."""
+        numbers = self._number[: self._ring.used_slots] - 1
+        return {"end": self.end - 1, "numbers": torch.from_numpy(numbers)}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over what is of a state returned by `state_dict`; see `Order`."""
         ring = self._ring
         saved = StateReader(state, "storage/sampler")
-        end, used = saved.count("end"), ring.used_slots
+        end, used = saved.count("end") + 1, ring.used_slots
         like = torch.zeros(used, dtype=torch.int64)
-        numbers = saved.tensor("numbers", like).numpy(force=True).copy()
-        slots = (numbers >= 0).nonzero()[0]
+        numbers = saved.tensor("numbers", like).numpy(force=True) + 1
+        slots = (numbers > 0).nonzero()[0]
         there = numbers[slots]
         is_drawn = (ring.flags[slots] & ring.drawn) > 0
         is_recent = (there < end) & (there >= end - ring.num_slots)
@@ -240,7 +246,7 @@ class TimeOrder(Order):
 
     def _has_no_gap(self, count: int) -> bool:
         """Whether nothing was overwritten of so many numbers before the end."""
-        if count > self.end:
+        if count >= self.end:
             return False
         return self._tree.sum_of(*self.range_from(self.end - count)) == count
 

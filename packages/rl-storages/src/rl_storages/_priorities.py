@@ -76,6 +76,11 @@ class PrioritizedSampler(IndexSampler):
         # In the order of time the newest priorities are next to each other in the tree.
         self._order: Order = SlotOrder(ring) if recent is None else TimeOrder(ring)
 
+    @staticmethod
+    def bytes_for(num_slots: int) -> int:
+        """Return what it takes for so many slots, without their order."""
+        return SumTree.bytes_for(num_slots) + 4 * num_slots
+
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield blocks of one batch, because what it teaches changes the next one's draws."""
         shares = np.arange(size)

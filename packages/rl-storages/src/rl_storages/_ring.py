@@ -91,6 +91,11 @@ class ReplayRing:
         return self._heads.positions
 
     @property
+    def oldest(self) -> Positions:
+        """Position of the oldest row of each environment that may be a transition, shape `(B,)`."""
+        return self.heads - self.num_rows + 1 + self.writer.lost
+
+    @property
     def used_slots(self) -> int:
         """The slots from 0 that were written to since the last reset."""
         return self._heads.used_slots

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -17,12 +16,6 @@ from rl_storages._ring import ReplayRing
 
 _ROUNDS = 8
 """Draws before a search: of a ring in normal use at least half the rows are transitions."""
-
-
-@lru_cache(maxsize=16)
-def ones(shape: tuple[int, ...]) -> Tensor:
-    """Return the ones that all batches of a shape share; nobody changes them."""
-    return torch.ones(shape)
 
 
 class IndexSampler(ABC):
@@ -42,8 +35,8 @@ class IndexSampler(ABC):
         """
 
     def weights(self, slots: Tensor) -> Tensor:
-        """Return the importance weights of K batches of slots, `(K, N)`, float32; not to change."""
-        return ones(slots.shape)
+        """Return the importance weights of K batches of slots, `(K, N)`, float32."""
+        return torch.ones(slots.shape)
 
     def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
         """Take in what a gradient step answered."""
@@ -92,16 +85,21 @@ class UniformSampler(IndexSampler):
     Args:
         ring: whose slots are drawn.
         generator: lives on the CPU.
+        flag: of what is drawn; None draws what batches are made of, ``ring.drawn``.
     """
 
-    def __init__(self, ring: ReplayRing, generator: torch.Generator) -> None:
+    def __init__(
+        self, ring: ReplayRing, generator: torch.Generator, flag: int | None = None
+    ) -> None:
         self._ring = ring
         self._generator = generator
+        self._flag = flag
 
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, drawn by rejection: the first that may be drawn, of more slots."""
         ring = self._ring
-        flags, used, wanted = ring.flags, ring.used_slots, ring.drawn
+        flags, used = ring.flags, ring.used_slots
+        wanted = ring.drawn if self._flag is None else self._flag
         missing = num_batches * size
         parts: list[Positions] = []
         for _ in range(_ROUNDS):

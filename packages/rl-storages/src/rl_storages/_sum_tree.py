@@ -30,15 +30,19 @@ class SumTree:
     """
 
     def __init__(self, num_leaves: int) -> None:
-        self._shift = max(round(math.log2(max(num_leaves / _USUAL_DRAWS, 1)) / 2), 3)
-        num_blocks = (num_leaves - 1 >> self._shift) + 1
-        block_size = 1 << self._shift
-        padded: Priorities = np.zeros(num_blocks * block_size, dtype=np.float32)
+        self._shift, num_blocks = _blocks(num_leaves)
+        padded: Priorities = np.zeros(num_blocks << self._shift, dtype=np.float32)
         self.leaves = padded[:num_leaves]
-        self._blocks = padded.reshape(num_blocks, block_size)
+        self._blocks = padded.reshape(num_blocks, 1 << self._shift)
         self._sums: Numbers = np.zeros(num_blocks)
         self._running: Numbers = np.zeros(num_blocks + 1)
         self._stale: list[Indices] = []
+
+    @staticmethod
+    def bytes_for(num_leaves: int) -> int:
+        """Return what a tree takes: 4 bytes per leaf, and 16 per block."""
+        shift, num_blocks = _blocks(num_leaves)
+        return 4 * (num_blocks << shift) + 16 * num_blocks + 8
 
     @property
     def total(self) -> float:
@@ -120,3 +124,9 @@ class SumTree:
         # Torch adds up several times faster than NumPy, each number once and from the left.
         torch.cumsum(torch.from_numpy(self._sums), 0, out=torch.from_numpy(self._running[1:]))
         self._stale = []
+
+
+def _blocks(num_leaves: int) -> tuple[int, int]:
+    """Return the logarithm of the leaves in a block, and how many blocks there are."""
+    shift = max(round(math.log2(max(num_leaves / _USUAL_DRAWS, 1)) / 2), 3)
+    return shift, (num_leaves - 1 >> shift) + 1

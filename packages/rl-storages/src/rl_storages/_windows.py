@@ -12,7 +12,6 @@ from rl_storages._flags import ENDED, TERMINATED, VALID, Flags, Mask
 from rl_storages._heads import Positions
 from rl_storages._hindsight import NewGoals, Relabeller, Rewards
 from rl_storages._ring import ReplayRing
-from rl_storages._samplers import ones
 
 _GROUP_BYTES = 2**20
 """Batches of a block are gathered together up to this size, which a processor's cache holds."""
@@ -110,7 +109,7 @@ class WindowGather:
             "num_steps": torch.from_numpy(num_steps),
             "terminated": torch.from_numpy(terminated),
             "weight": weight,
-            "mask": ones((size,)),
+            "mask": torch.ones(size),
             "key": torch.from_numpy(key),
         }
         for indices, parts in (

@@ -28,6 +28,7 @@ class RowWriter:
 
     Attributes:
         guard: how many of the oldest rows miss what they need before them.
+        lost: how many of these are no transitions any more.
         may_be_seam: the next step may be of another episode than the stored ones, unannounced.
     """
 
@@ -47,6 +48,7 @@ class RowWriter:
         self._stacks = stacks
         self._tiles = tiles
         # Rows that can no longer be drawn are no steps either, unless sequences lead through them.
+        self.lost = self.guard if tiles is None else 0
         self._kept = np.uint8(0xFF & ~(VALID | STEP if tiles is None else SEQUENCE))
         self._flags: Flags = columns.slots["flags"]
         self._fitter = TransitionFitter(columns, heads.num_envs, observations.names)

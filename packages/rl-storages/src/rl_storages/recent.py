@@ -12,7 +12,8 @@ class RecentConfig:
 
     Attributes:
         eta: how fast the windows of the batches shrink, in (0, 1]; 1 does not.
-        cmin: no window has fewer transitions, as far as there are so many.
+        cmin: no window has fewer transitions, as far as there are so many; below the buffer's
+            size.
         period: over how many batches the windows shrink, before they begin anew with the largest.
             Batches are counted across updates, so it means the same whether an update has one
             batch or a thousand. None takes the batches of each update, which must then be more
@@ -21,7 +22,7 @@ class RecentConfig:
             and 1 while they fall.
 
     Raises:
-        ConfigError: when a value is out of range.
+        ConfigError: when a value is out of range, or eta could not move although it should.
     """
 
     eta: float = 0.996
@@ -33,3 +34,8 @@ class RecentConfig:
         check_ranges(self, positive=("eta",), unit=("eta",), counts=("cmin", "period"))
         if self.period == 1:
             raise ConfigError("period=1 leaves each batch the smallest window; give 2 or more")
+        if self.update_eta and self.eta == 1.0:
+            raise ConfigError(
+                "update_eta moves eta between its own value and 1, so eta=1.0 could not move; set "
+                "storage.recent.eta below 1, such as 0.996, or leave storage.recent.update_eta out"
+            )

@@ -21,12 +21,13 @@ from rl_core.storage import (
 from rl_core.types import Observation, StateDict
 from rl_storages._columns import Columns, replay_columns
 from rl_storages._devices import moved
+from rl_storages._draws import bytes_to_draw, make_sampler
 from rl_storages._frames import FrameStacks, stacked_columns
 from rl_storages._hindsight import Relabeller, checked_functions, goal_columns
-from rl_storages._memory import available_bytes, bytes_per_entry, check_fits
-from rl_storages._newest import NewestSampler
+from rl_storages._memory import check_fits, row_needs
 from rl_storages._options import (
     check_combination,
+    check_configs,
     check_counts,
     checked_device,
     checked_directory,
@@ -34,9 +35,7 @@ from rl_storages._options import (
     not_allocated,
     rows_per_env,
 )
-from rl_storages._priorities import PrioritizedSampler
 from rl_storages._ring import ReplayRing
-from rl_storages._samplers import IndexSampler, UniformSampler
 from rl_storages._sequences import SequenceGather
 from rl_storages._slices import checked_num_rows, copy_slice
 from rl_storages._tiles import SequenceTiles
@@ -98,7 +97,10 @@ class ReplayBuffer(Storage[ReplayBatch]):
         mmap_dir: str | None = None,
     ) -> None:
         check_counts(size, n_step, frame_stack)
-        check_combination(prioritized, sequences, hindsight, her_function)
+        check_configs(
+            prioritized=prioritized, recent=recent, hindsight=hindsight, sequences=sequences
+        )
+        check_combination(size, prioritized, recent, sequences, hindsight, her_function)
         self.size = size
         self.n_step = n_step
         self.prioritized = prioritized
@@ -128,6 +130,11 @@ class ReplayBuffer(Storage[ReplayBatch]):
         return self.sequences is not None
 
     @property
+    def needs_td_errors(self) -> bool:
+        """Whether ``prioritized`` was given."""
+        return self.prioritized is not None
+
+    @property
     def num_transitions(self) -> int:
         """How many transitions are stored that can be drawn, alone or within a sequence.
 
@@ -138,8 +145,10 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
     @property
     def nbytes(self) -> int:
-        """What the data takes when the buffer is full."""
-        return 0 if self._spec is None else self._ring.columns.nbytes
+        """What the data takes when the buffer is full, with all that is kept to draw from it."""
+        if self._spec is None:
+            return 0
+        return self._ring.columns.nbytes + self._bytes_to_draw(self._ring.num_slots)
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Reserve memory, which takes up room only as it is used; see `Storage.allocate`.
@@ -149,39 +158,16 @@ class ReplayBuffer(Storage[ReplayBatch]):
                 environments.
             DeviceError: when the data's device is not there.
         """
-        observation = observation_columns(spec.observation)
         goals: tuple[str, ...] = ()
         functions = None
         if self.hindsight is not None:
             goals = goal_columns(self.hindsight)
             functions = checked_functions(spec, self.hindsight, self.her_function)
-        stacked = {}
-        if self.frame_stack is not None:
-            stacked = stacked_columns(observation, self.frame_stack, goals)
-        num_rows = rows_per_env(
-            self.size, spec.num_envs, self.n_step, self.sequences, self.frame_stack
-        )
-        device = checked_device(self.data_device, spec.device)
-        directory = checked_directory(self.mmap_dir, device)
-        specs = replay_columns(spec, stacked=stacked, with_state=self.gives_sequences)
+        tiles = None if self.sequences is None else SequenceTiles(self.sequences, spec.num_envs)
         self._spec = None
-        check_fits(
-            num_rows,
-            bytes_per_entry(specs),
-            available_bytes(device, directory),
-            where=f"disk in {directory}" if directory else f"memory on {device}",
-            num_envs=spec.num_envs,
-        )
-        columns = Columns(specs, num_rows, spec.num_envs, device, directory, stacked)
-        stacks = tiles = self._relabeller = None
-        if self.frame_stack is not None:
-            stacks = FrameStacks(columns, tuple(stacked), self.frame_stack, spec.num_envs)
-        if self.sequences is not None:
-            tiles = SequenceTiles(self.sequences, spec.num_envs)
-        self._ring = ReplayRing(
-            columns, num_rows, spec.num_envs, tuple(observation), stacks=stacks, tiles=tiles
-        )
-        self._sampler = self._make_sampler(self._ring, generator)
+        self._ring = self._make_ring(spec, goals, tiles)
+        self._sampler = make_sampler(self._ring, generator, self.prioritized, self.recent)
+        self._relabeller = None
         if self.hindsight is not None and functions is not None:
             self._relabeller = Relabeller(self._ring, generator, self.hindsight, functions)
         self._gather: WindowGather | SequenceGather = (
@@ -346,12 +332,33 @@ class ReplayBuffer(Storage[ReplayBatch]):
         if self._relabeller is not None:
             self._relabeller.begin_anew()
 
-    def _make_sampler(self, ring: ReplayRing, generator: torch.Generator) -> IndexSampler:
-        if self.prioritized is not None:
-            return PrioritizedSampler(ring, generator, self.prioritized, self.recent)
-        if self.recent is not None:
-            return NewestSampler(ring, generator, self.recent)
-        return UniformSampler(ring, generator)
+    def _make_ring(
+        self, spec: StorageSpec, goals: tuple[str, ...], tiles: SequenceTiles | None
+    ) -> ReplayRing:
+        """Reserve memory for rows, after seeing that there is enough."""
+        num_envs, frame_stack = spec.num_envs, self.frame_stack
+        observation = observation_columns(spec.observation)
+        stacked = {}
+        if frame_stack is not None:
+            stacked = stacked_columns(observation, frame_stack, goals)
+        num_rows = rows_per_env(self.size, num_envs, self.n_step, self.sequences, frame_stack)
+        device = checked_device(self.data_device, spec.device)
+        directory = checked_directory(self.mmap_dir, device)
+        specs = replay_columns(spec, stacked=stacked, with_state=self.gives_sequences)
+        num_slots = num_rows * num_envs
+        beside = -(-self._bytes_to_draw(num_slots) // num_slots)
+        needs = row_needs(specs, beside, device, directory)
+        check_fits(needs, size=self.size, num_rows=num_rows, num_envs=num_envs)
+        columns = Columns(specs, num_rows, num_envs, device, directory, stacked)
+        stacks = None
+        if frame_stack is not None:
+            stacks = FrameStacks(columns, tuple(stacked), frame_stack, num_envs)
+        return ReplayRing(
+            columns, num_rows, num_envs, tuple(observation), stacks=stacks, tiles=tiles
+        )
+
+    def _bytes_to_draw(self, num_slots: int) -> int:
+        return bytes_to_draw(num_slots, self.prioritized, self.recent, self.hindsight)
 
     def _allocated(self) -> StorageSpec:
         if self._spec is None:

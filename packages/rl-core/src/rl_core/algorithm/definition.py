@@ -86,6 +86,20 @@ class Definition(ABC, Generic[BatchT]):
         """
         return True
 
+    def check_storage(self, storage: Storage[BatchT]) -> None:
+        """Refuse a storage that cannot be learned from as configured; asked when a run is set up.
+
+        That it gives batches of the right type, and sequences where the actor has a memory, is
+        known already.
+
+        Args:
+            storage: not allocated yet.
+
+        Raises:
+            ConfigError: when options of the two contradict each other.
+        """
+        return
+
     def before_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
         """Do what an update does once, before its gradient steps; nothing by default.
 

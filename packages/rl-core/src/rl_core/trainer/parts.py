@@ -41,6 +41,8 @@ def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> N
     check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
     if storage.rollout_steps is None:
         _check_sequences(algorithm, storage)
+    algorithm.check_storage(storage)
+    if storage.rollout_steps is None:
         return
     schedule = algorithm.schedule
     rows = storage.rollout_steps * envs.num_envs

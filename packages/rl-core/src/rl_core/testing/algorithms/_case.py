@@ -17,6 +17,7 @@ class AlgorithmCase(StatefulSuite):
 
     is_smooth: ClassVar[bool] = True
     has_compile_test: ClassVar[bool] = True
+    unweighted_groups: ClassVar[frozenset[str]] = frozenset()
 
     def make_algorithm(self, seed: int) -> AnyAlgorithm:
         """Return a new algorithm with a new actor, whose weights depend on the seed alone."""

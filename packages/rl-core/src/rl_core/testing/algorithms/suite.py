@@ -7,6 +7,7 @@ from rl_core.stateful import Stateful
 from rl_core.testing.algorithms._acting import ActingTests
 from rl_core.testing.algorithms._compilation import CompilationTests
 from rl_core.testing.algorithms._gradient_steps import GradientStepTests
+from rl_core.testing.algorithms._importance import ImportanceTests
 from rl_core.testing.algorithms._losses import LossTests
 from rl_core.testing.algorithms._options import OptionTests
 from rl_core.testing.algorithms._probes import act
@@ -15,7 +16,13 @@ from rl_core.types import StateValue
 
 
 class AlgorithmSuite(
-    GradientStepTests, LossTests, OptionTests, WeightTests, ActingTests, CompilationTests
+    GradientStepTests,
+    LossTests,
+    ImportanceTests,
+    OptionTests,
+    WeightTests,
+    ActingTests,
+    CompilationTests,
 ):
     """Conformance tests of an `Algorithm`: subclass, supply `make_algorithm`, inherit the tests.
 
@@ -27,6 +34,8 @@ class AlgorithmSuite(
             derivative is then not compared with finite differences.
         has_compile_test: set it to False in all but one of several subclasses with the same
             graph; the test takes about ten seconds and is skipped without a C++ compiler.
+        unweighted_groups: parameter groups whose part of the loss leaves importance weights out,
+            such as a temperature's; all others' must be proportional to them.
     """
 
     def make_part(self) -> Stateful:

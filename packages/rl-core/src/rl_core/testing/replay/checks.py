@@ -22,9 +22,9 @@ def check_transitions(
 ) -> list[int]:
     """Assert that samples are exactly the oracle's transitions with the same actions.
 
-    All columns are compared, bit for bit, but ``weight``, ``mask`` and ``key``. Samples of mask 0
-    are left out. Works with any storage that changes nothing about a transition but its goal,
-    however it draws.
+    All columns are compared, bit for bit, but ``weight`` and ``key``. Every sample counts: what is
+    drawn with replacement needs no padding, so all masks are 1. Works with any storage that changes
+    nothing about a transition but its goal, however it draws.
 
     Args:
         batch: of transitions, of which no two that are stored have the same action.
@@ -36,19 +36,18 @@ def check_transitions(
         Which of ``oracle.transitions()`` the samples are.
     """
     assert batch.start is None, "a batch of transitions has no sequence start"
+    assert len(batch.mask), "there is no sample to compare"
+    assert bool((batch.mask == 1.0).all()), f"mask {batch.mask.tolist()}; every sample must count"
     known = oracle.places()
     place_of = {
         _known_by(episode[start].columns["action"]): i
         for i, (_, episode, start) in enumerate(known)
     }
-    rows = batch.mask.nonzero().flatten()
-    actions = [_known_by(action) for action in batch.action[rows]]
+    actions = [_known_by(action) for action in batch.action]
     for action in actions:
         assert action in place_of, f"the sample with action {action} must not be drawn (any more)"
     places = [place_of[action] for action in actions]
-    if not places:
-        return []
-    drawn = {name: column[rows] for name, column in columns_of(batch).items()}
+    drawn = columns_of(batch)
     expected_of: dict[tuple[int, float | None], dict[str, Tensor]] = {}
     samples: list[tuple[int, float | None]] = []
     for sample, place in enumerate(places):

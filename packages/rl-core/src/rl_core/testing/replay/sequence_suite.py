@@ -171,6 +171,19 @@ class SequenceReplaySuite(AnyStorageSuite):
                     assert key_of.setdefault(str(action), tuple(key)) == tuple(key)
         assert len(set(key_of.values())) == len(key_of), "two sequences have the same key"
 
+    def test_nothing_is_shared(
+        self, life: RandomTransitionScript, shape: tuple[int, int, int]
+    ) -> None:
+        """An algorithm may write to its batch; the next one is what happened all the same."""
+        storage, oracle = self.pair(life, shape)
+        insert_all(life.transitions(SHARE), storage, oracle)
+        for _ in range(2):
+            for batch in storage.generate_batches(2, 20 * oracle.learned):
+                self.check(batch, oracle)
+                assert bool((batch.weight > 0.0).all()), "a weight is not above 0"
+                for column in columns_of(batch).values():
+                    column.zero_()
+
     @pytest.mark.parametrize("count", [0, 7, SHARE + 5, 2 * SHARE + 11])
     def test_a_restored_storage_goes_on_alike(
         self, life: RandomTransitionScript, count: int

@@ -182,6 +182,7 @@ def check_sequences(
     """
     start = batch.start
     assert start is not None, "a batch of sequences needs its start"
+    assert len(batch.key), "there is no sample to compare"
     places = oracle.places()
     known = {
         _known_by(episode[first].columns["action"]): i

@@ -224,10 +224,11 @@ class ReplayStorageSuite(RefusalTests):
             insert(transition, oracle, storage)
             for tensor in (transition.action, *transition.extras.values()):
                 tensor.zero_()
-            batch = draw_one(storage, 16)
-            check_transitions(batch, oracle)
-            for column in columns_of(batch).values():
-                column.zero_()
+            for batch in storage.generate_batches(2, 16):
+                check_transitions(batch, oracle)
+                assert bool((batch.weight > 0.0).all()), "a weight is not above 0"
+                for column in columns_of(batch).values():
+                    column.zero_()
 
 
 def _acted_on(storage: AnyStorage) -> list[str]:
