@@ -151,6 +151,16 @@ def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Go
     return Goal(name.removeprefix("total_"), target)
 
 
+def filed_goal(lengths: Tables, file: Path | str | None) -> Goal:
+    """Return when a run is over, by what a file says; see `checked_goal`.
+
+    Raises:
+        RLError: when a length is no whole number, or as `checked_goal` says.
+    """
+    counts = {name: decode(int, value, f"{file}: {name}") for name, value in lengths.items()}
+    return checked_goal(counts, file)
+
+
 def _read_arguments(words: Sequence[str]) -> dict[str, str]:
     """Read all that can be known before any component is."""
     given = _parse_known(words, (*_run_options(None), *_name_options(None)))
@@ -298,8 +308,5 @@ def _with_num_envs(given: Tables) -> Tables:
 def _goal(arguments: Mapping[str, str], file: ConfigFile) -> Goal:
     """Take the typed length of the run, else the file's."""
     typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
-    filed = {
-        name: decode(int, value, f"{file.path}: {name}") for name, value in file.length.items()
-    }
-    goal = checked_goal(filed or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
+    goal = filed_goal(file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
     return checked_goal(typed) if typed else goal

@@ -21,7 +21,7 @@ from rl_cli.run_directory import (
 )
 from rl_cli.sections import lengths_of
 from rl_cli.summary import print_training
-from rl_cli.train_arguments import checked_goal, read_train_request
+from rl_cli.train_arguments import checked_goal, filed_goal, read_train_request
 from rl_core.build import build, build_trainer
 from rl_core.codec import decode
 from rl_core.recipe import LENGTHS, Recipe
@@ -121,8 +121,7 @@ def _intended_goal(run: Run) -> Goal:
         raise UsageError(
             f"the recipe of {run.path} does not say how long the run is to be; give --total-steps"
         )
-    counts = {name: decode(int, value, f"{run.path}: {name}") for name, value in lengths.items()}
-    return checked_goal(counts, run.path)
+    return filed_goal(lengths, run.path)
 
 
 def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:
