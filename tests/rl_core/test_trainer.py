@@ -24,6 +24,7 @@ from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVe
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
 from rl_core.trainer import Trainer, TrainerConfig
+from rl_core.trainer.parts import worthwhile_compile_mode
 
 NUM_STEPS, NUM_ENVS = 4, 2
 ROWS = NUM_STEPS * NUM_ENVS
@@ -613,6 +614,22 @@ def test_compiling_without_a_compiler_is_refused_before_anything_is_collected(
     with pytest.raises(ConfigError, match=r"compile='on' needs a C\+\+ compiler and finds none"):
         trainer.train(total_updates=1)
     assert trainer.total_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("remembers", "num_steps", "gradient_steps"),
+    [(False, 64, 15_000), (True, 8, 15_000), (True, 32, 15_000), (True, 64, 30_000)],
+)
+def test_long_runs_compile_and_those_of_long_sequences_later(
+    remembers: bool, num_steps: int, gradient_steps: int
+) -> None:
+    trainer = _trainer(storage=ReferenceRolloutStorage(num_steps), remembers=remembers)
+    pays_after = gradient_steps // 2  # one pass over two minibatches
+    for updates, expected in ((pays_after, "auto"), (pays_after - 1, "off")):
+        mode = worthwhile_compile_mode(
+            trainer.algorithm, trainer.storage, updates, num_steps * NUM_ENVS
+        )
+        assert mode == expected
 
 
 def test_a_live_change_survives_a_resume(tmp_path: Path) -> None:

@@ -161,6 +161,15 @@ class Storage(ABC, Generic[BatchT]):
         return False
 
     @property
+    def steps_per_sample(self) -> int:
+        """Steps of an environment in each sample of a batch, burn-in included; 1 by default.
+
+        Sequences have more, and the graph of a recurrent network grows with them. A rollout storage
+        knows it once it is allocated.
+        """
+        return 1
+
+    @property
     def needs_td_errors(self) -> bool:
         """Whether `after_gradients` wants ``td_error``, to draw by; False by default."""
         return False

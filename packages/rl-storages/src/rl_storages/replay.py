@@ -130,6 +130,11 @@ class ReplayBuffer(Storage[ReplayBatch]):
         return self.sequences is not None
 
     @property
+    def steps_per_sample(self) -> int:
+        """The length of ``sequences``, or 1 without."""
+        return 1 if self.sequences is None else self.sequences.length
+
+    @property
     def needs_td_errors(self) -> bool:
         """Whether ``prioritized`` was given."""
         return self.prioritized is not None

@@ -69,6 +69,15 @@ class RolloutStorage(Storage[RolloutBatch]):
         return self.num_steps
 
     @property
+    def steps_per_sample(self) -> int:
+        """The length of a recurrent actor's sequences, or 1 without memory; once allocated.
+
+        Raises:
+            ConfigError: when nothing was allocated.
+        """
+        return self._drawn_length or 1
+
+    @property
     def is_full(self) -> bool:
         """Whether the rollout is complete."""
         return len(self) == self.num_steps
@@ -109,7 +118,7 @@ class RolloutStorage(Storage[RolloutBatch]):
         """
         rows = self._allocated()
         count = self._count_batches(num_mini_batch, mini_batch_size, rows.count)
-        units = rows.count * rows.spec.num_envs // (self._drawn_length or 1)
+        units = rows.count * rows.spec.num_envs // self.steps_per_sample
         yield shuffled_block(units, count, self._generator).to(rows.spec.device)
 
     def check_batches(self, num_mini_batch: int | None, mini_batch_size: int | None) -> None:

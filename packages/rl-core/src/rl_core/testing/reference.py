@@ -64,6 +64,15 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         """Rows per rollout."""
         return self.num_steps
 
+    @property
+    def steps_per_sample(self) -> int:
+        """The length of a recurrent actor's sequences, or 1 without memory; once allocated.
+
+        Raises:
+            ConfigError: when nothing was allocated.
+        """
+        return self.sequence_length if self._allocated().state_sizes else 1
+
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Remember what will be inserted."""
         self._spec = spec
@@ -93,7 +102,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
             ConfigError: when the sizes contradict each other or the rollout.
         """
         spec = self._allocated()
-        length = self.sequence_length if spec.state_sizes else 1
+        length = self.steps_per_sample
         units = len(self) * spec.num_envs // length
         if (num_mini_batch is None) == (mini_batch_size is None):
             raise ConfigError("give just one of num_mini_batch and mini_batch_size")

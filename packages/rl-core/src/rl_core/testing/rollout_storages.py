@@ -75,7 +75,9 @@ class RolloutStorageSuite(StorageSuite):
     def test_there_are_as_many_minibatches_as_asked_for(self, script: TransitionScript) -> None:
         """And each has something to learn from, however the numbers divide."""
         storage = _prepared(self.filled(script))
-        units = script.num_envs * len(storage) // self._length(script, len(storage))
+        length = self._length(script, len(storage))
+        assert storage.steps_per_sample == length
+        units = script.num_envs * len(storage) // length
         for count in (1, 2, 3, units - 1, units):
             batches = list(storage.generate_batches(count, None))
             assert len(batches) == count

@@ -11,6 +11,9 @@ from rl_core.storage import AnyStorage, Storage
 _COMPILE_PAYS_AFTER = {"cpu": 15_000, "cuda": 3_000}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
 
+_LONG_SEQUENCE = 32
+"""Steps of a sequence from which compiling takes the longer the more there are."""
+
 
 def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
     """Make sure that algorithm and storage fit each other and the environments.
@@ -85,18 +88,20 @@ def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) 
     return storage.rollout_steps * envs.num_envs
 
 
-def worthwhile_compile_mode(algorithm: AnyAlgorithm, updates: float, rows: int) -> CompileMode:
+def worthwhile_compile_mode(
+    algorithm: AnyAlgorithm, storage: AnyStorage, updates: float, rows: int
+) -> CompileMode:
     """Decide whether compiling pays for itself.
 
     Args:
         algorithm: what learns.
+        storage: what it learns from.
         updates: how many are to come.
         rows: of environments between two updates.
     """
-    if algorithm.actor.is_recurrent:
-        return "off"
     schedule = algorithm.schedule
     batches = schedule.num_mini_batch or -(-rows // (schedule.mini_batch_size or rows))
     pays_after = _COMPILE_PAYS_AFTER.get(algorithm.device.type, _COMPILE_PAYS_AFTER["cpu"])
+    length = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
     planned = updates * schedule.num_epochs * batches
-    return "auto" if planned >= pays_after else "off"
+    return "auto" if planned >= pays_after * length else "off"

@@ -40,4 +40,4 @@ def _compile_mode(trainer: "Trainer", goal: Goal) -> CompileMode:
     rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
     left = goal.target - goal.reached(trainer)
     updates = left if goal.unit == "updates" else left / rows if goal.unit == "steps" else 0
-    return worthwhile_compile_mode(trainer.algorithm, updates, rows)
+    return worthwhile_compile_mode(trainer.algorithm, trainer.storage, updates, rows)

@@ -110,6 +110,7 @@ class SequenceReplaySuite(AnyStorageSuite):
         n_step, learned, burn_in = SHAPES[0]
         batches = list(storage.generate_batches(3, 2 * learned + 1))
         assert len(batches) == 3
+        assert storage.steps_per_sample == burn_in + learned
         for batch in batches:
             assert batch.action.shape[:2] == batch.mask.shape == batch.weight.shape == (learned, 3)
             assert batch.reward.shape == (learned, 3, n_step)

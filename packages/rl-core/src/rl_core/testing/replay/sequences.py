@@ -68,6 +68,11 @@ class ReferenceSequenceStorage(ReferenceReplayStorage):
         """Always."""
         return True
 
+    @property
+    def steps_per_sample(self) -> int:
+        """Burn-in and what is learned from."""
+        return self.burn_in + self.learned
+
     def sequences(self) -> list[ReferenceSequence]:
         """Return every sequence that can be drawn, each environment's oldest first."""
         return [
