@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from rl_algos_onpolicy import (
     A2C,
+    PPO,
     RND,
     RNDPPO,
+    TRPO,
+    VPG,
     OnPolicyActor,
     OnPolicyActorConfig,
     RNDConfig,
@@ -20,6 +23,7 @@ from rl_algos_onpolicy import (
 )
 from rl_algos_onpolicy.rnd import KEPT, Novelty
 from rl_algos_onpolicy.rnd_networks import FeatureNet
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
 from rl_core.nn.trunk import MemoryKind
@@ -316,6 +320,14 @@ def test_only_the_newest_frame_is_looked_at() -> None:
     assert novelty(newest) != novelty(image)
     with pytest.raises(ConfigError, match="4 channels"):
         Novelty(space, replace(SMALL, frame_stack=3))
+
+
+@pytest.mark.parametrize("algorithm", [VPG, A2C, PPO, TRPO])
+def test_a_second_value_function_that_nothing_learns_is_refused(
+    algorithm: type[AnyAlgorithm],
+) -> None:
+    with pytest.raises(ConfigError, match=r"actor\.intrinsic_value .* only RNDPPO learns"):
+        algorithm(_actor())
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -37,6 +37,7 @@ from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
+from rl_algos_onpolicy.sharing import check_no_intrinsic_value
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
@@ -214,13 +215,16 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Learn policy and value function with one optimiser."""
-        return (
-            ParameterGroup(
-                name="actor",
-                modules=("actor", "add_ons"),
-                max_grad_norm=self.if_set("max_grad_norm"),
-                optimizer=self.config.optimizer,
-            ),
+        check_no_intrinsic_value(self.actor)
+        return (self.actor_group(),)
+
+    def actor_group(self) -> ParameterGroup:
+        """Return the group of all that the actor and the add-ons learn."""
+        return ParameterGroup(
+            name="actor",
+            modules=("actor", "add_ons"),
+            max_grad_norm=self.if_set("max_grad_norm"),
+            optimizer=self.config.optimizer,
         )
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:

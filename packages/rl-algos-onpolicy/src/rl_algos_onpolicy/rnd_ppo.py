@@ -129,7 +129,7 @@ class RNDPPO(PPO):
         predictor = ParameterGroup(
             name="predictor", modules=("novelty",), optimizer=self.config.optimizer
         )
-        return (*super().parameter_groups(), predictor)
+        return (self.actor_group(), predictor)
 
     @property
     def uses_objects(self) -> bool:

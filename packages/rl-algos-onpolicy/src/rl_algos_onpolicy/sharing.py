@@ -1,5 +1,6 @@
 """What policy and value function share, and whether an algorithm can learn it."""
 
+from rl_algos_onpolicy.actor import OnPolicyActor
 from rl_core.actor import Actor
 from rl_core.algorithm import Scheduled
 from rl_core.errors import ConfigError
@@ -21,6 +22,19 @@ def shared_modules(actor: Actor) -> list[str]:
     return sorted(shared)
 
 
+def check_no_intrinsic_value(actor: Actor) -> None:
+    """Make sure that an actor has no second value function, which its algorithm would not learn.
+
+    Raises:
+        ConfigError: when it has one.
+    """
+    if isinstance(actor, OnPolicyActor) and actor.intrinsic_value_head is not None:
+        raise ConfigError(
+            "actor.intrinsic_value adds a second value function, which only RNDPPO learns; leave "
+            "it out"
+        )
+
+
 def policy_and_value_groups(
     actor: Actor,
     policy_rate: Scheduled,
@@ -39,8 +53,10 @@ def policy_and_value_groups(
         optimizer: the update rule of both.
 
     Raises:
-        ConfigError: when what is shared is to be moved at two learning rates.
+        ConfigError: when what is shared is to be moved at two learning rates, or the actor has a
+            second value function.
     """
+    check_no_intrinsic_value(actor)
     policy = ParameterGroup(
         name="policy",
         modules=("actor", "add_ons"),

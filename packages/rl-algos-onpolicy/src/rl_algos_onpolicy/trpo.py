@@ -31,7 +31,7 @@ from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import mean_kl
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
-from rl_algos_onpolicy.sharing import shared_modules
+from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
@@ -141,6 +141,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Learn the value function by gradient steps."""
+        check_no_intrinsic_value(self.actor)
         shared = shared_modules(self.actor)
         if shared:
             raise ConfigError(
