@@ -55,6 +55,7 @@ SAME = {
     ("algorithm", "update_after"): "learning_starts",
     ("algorithm", "tau"): "tau",
     ("algorithm", "start_steps"): "learning_starts",
+    ("algorithm", "reward_scale"): "reward_scale",
     ("storage", "size"): "buffer_size",
 }
 
@@ -261,6 +262,9 @@ def check_same(row: PlanRow) -> None:
         assert (sb3["name"], sb3["policy"]) == ("RecurrentPPO", "MlpLstmPolicy"), row.label
     else:  # it takes dicts
         assert ("policy" in sb3) == (row.metric == "success"), row.label
+    if temperature := option(sections, "algorithm", "initial_temperature"):
+        assert sb3["ent_coef"] == f"auto_{temperature}", row.label
+        compared.add("ent_coef")
     if "noise_std" in sb3:
         assert (option(sections, "algorithm", "exploration_std") or 0.1) == sb3["noise_std"]
     if "exploration_fraction" in sb3:

@@ -20,6 +20,8 @@ from bench.progress import Progress
 from bench.span import Span
 from bench.workloads import PPOSettings, ReplaySettings, TRPOSettings, Workload
 
+Wrapper = Callable[[object], object]
+
 _ENDLESS = 10**9
 _MODULES = {"sb3": ("stable_baselines3", "sb3_contrib"), "sbx": ("sbx",)}
 _SCHEDULE = re.compile(r"linear\(([^,]+),([^,]+)\)")
@@ -125,8 +127,9 @@ def learn(run: Run) -> Outcome:
     Beside the algorithm's own arguments the options may hold ``name``, where the algorithm has
     another one there, ``n_envs``, ``policy``, ``mask_velocity`` to hide velocities as our
     environments do, ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for
-    Gaussian noise on actions in [-1, 1], and ``normalize`` for running statistics of observations
-    and rewards. A text such as ``linear(0.001, 0.0)`` is a schedule.
+    Gaussian noise on actions in [-1, 1], ``reward_scale`` for a factor on the rewards that are
+    learned from, and ``normalize`` for running statistics of observations and rewards. A text such
+    as ``linear(0.001, 0.0)`` is a schedule.
     """
     options: dict[str, object] = dict(run.options)
     num_envs = options.pop("n_envs", 1)
@@ -151,7 +154,8 @@ def learn(run: Run) -> Outcome:
     make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
     normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
     wrapper = importlib.import_module("rl_envs.wrappers").MaskVelocity if is_masked else None
-    envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed, wrapper_class=wrapper)
+    learned = _rewards_scaled(float(str(options.pop("reward_scale", 1.0))), wrapper)
+    envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed, wrapper_class=learned)
     test_envs = make_vec_env(
         run.env, n_envs=NUM_TEST_ENVS, seed=run.seed + 10_000, wrapper_class=wrapper
     )
@@ -203,6 +207,17 @@ def learn(run: Run) -> Outcome:
         success_rate=sum(successes) / len(successes) if successes else None,
         curve=curve.points,
     )
+
+
+def _rewards_scaled(scale: float, wrapper: Wrapper | None) -> Wrapper:
+    """Return a wrapper that multiplies rewards, around another one or none."""
+    transform = importlib.import_module("gymnasium.wrappers").TransformReward
+
+    def wrap(env: object) -> object:
+        inner = env if wrapper is None else wrapper(env)
+        return inner if scale == 1.0 else transform(inner, lambda reward: scale * reward)
+
+    return wrap
 
 
 def linear_schedule(text: str) -> Callable[[float], float] | None:
