@@ -154,7 +154,8 @@ def learn(run: Run) -> Outcome:
     make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
     normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
     wrapper = importlib.import_module("rl_envs.wrappers").MaskVelocity if is_masked else None
-    learned = _rewards_scaled(float(str(options.pop("reward_scale", 1.0))), wrapper)
+    scale = options.pop("reward_scale", None)
+    learned = wrapper if scale is None else _with_scaled_rewards(wrapper, cast("float", scale))
     envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed, wrapper_class=learned)
     test_envs = make_vec_env(
         run.env, n_envs=NUM_TEST_ENVS, seed=run.seed + 10_000, wrapper_class=wrapper
@@ -209,13 +210,13 @@ def learn(run: Run) -> Outcome:
     )
 
 
-def _rewards_scaled(scale: float, wrapper: Wrapper | None) -> Wrapper:
+def _with_scaled_rewards(wrapper: Wrapper | None, scale: float) -> Wrapper:
     """Return a wrapper that multiplies rewards, around another one or none."""
     transform = importlib.import_module("gymnasium.wrappers").TransformReward
 
     def wrap(env: object) -> object:
         inner = env if wrapper is None else wrapper(env)
-        return inner if scale == 1.0 else transform(inner, lambda reward: scale * reward)
+        return transform(inner, lambda reward: scale * reward)
 
     return wrap
 

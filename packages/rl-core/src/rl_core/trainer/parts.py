@@ -12,7 +12,7 @@ _COMPILE_PAYS_AFTER = {"cpu": 15_000, "cuda": 3_000}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
 
 _LONG_SEQUENCE = 32
-"""Steps of a sequence from which compiling takes the longer the more there are."""
+"""Steps of a sequence up to which that holds; the graphs of longer ones take longer to compile."""
 
 
 def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
@@ -102,6 +102,6 @@ def worthwhile_compile_mode(
     schedule = algorithm.schedule
     batches = schedule.num_mini_batch or -(-rows // (schedule.mini_batch_size or rows))
     pays_after = _COMPILE_PAYS_AFTER.get(algorithm.device.type, _COMPILE_PAYS_AFTER["cpu"])
-    length = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
+    pays_later = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
     planned = updates * schedule.num_epochs * batches
-    return "auto" if planned >= pays_after * length else "off"
+    return "auto" if planned >= pays_after * pays_later else "off"
