@@ -156,6 +156,32 @@ def test_rows_without_their_older_frames_are_not_drawn() -> None:
             assert after == [max(action - 1, 0), action, action + 1]
 
 
+@pytest.mark.parametrize("size", range(10, 20))
+@pytest.mark.parametrize("burn_in", [0, 2])
+def test_what_leaves_a_storage_has_whole_stacks(size: int, burn_in: int) -> None:
+    """Pieces of episodes, and slices for others, where sequences may lead through old rows."""
+    sequences = SequenceConfig(length=4, overlap=burn_in / 4)
+    storage = ReplayBuffer(size, frame_stack=3, sequences=sequences)
+    storage.allocate(SMALL, seeded())
+    for frame in range(40):
+        now, after = (_stack(*(max(t - back, 0) for back in (2, 1, 0))) for t in (frame, frame + 1))
+        storage.insert_transition(_step(now, after, action=frame, start=frame == 0))
+    (piece,) = storage.trajectories()
+    other = ReplayBuffer(40, frame_stack=3)
+    other.allocate(SMALL, seeded())
+    other.insert_data_slice(storage.get_all_buffer_data())
+    observation = piece.observation
+    assert isinstance(observation, Tensor)
+    actions = piece.action.tolist()
+    assert actions == list(range(40 - len(actions), 40))
+    assert size <= len(actions) == len(storage) == len(other)
+    expected = [[action - 2, action - 1, action] for action in [*actions, 40]]
+    assert observation.flatten(1).tolist() == expected
+    assert {action: now for action, (now, _) in _drawn(other).items()} == dict(
+        zip(actions, expected[:-1], strict=True)
+    )
+
+
 def test_goals_of_rows_without_their_older_frames_are_not_taken() -> None:
     """Of 40 steps the newest 12 are drawn, 28 to 39, after which goals 29 to 40 were achieved."""
     storages = _with_goals(), _with_goals()

@@ -381,7 +381,7 @@ class _KeepsTheOldest(ReplayBuffer):
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         super().allocate(spec, generator)
-        self._ring.writer.guard = 0
+        self._ring.writer.kept.clear()
 
 
 class _KeepsNoMore(ReplayBuffer):

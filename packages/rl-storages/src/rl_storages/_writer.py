@@ -27,8 +27,9 @@ class RowWriter:
         tiles: how sequences are cut; None draws transitions.
 
     Attributes:
-        guard: how many of the oldest rows miss what they need before them.
-        lost: how many of these are no transitions any more.
+        guard: how many of the oldest rows miss what they need before them, to be drawn.
+        lost: how many of these miss frames of their own stack, and are no steps any more.
+        kept: by n, which flags a row keeps when it comes to be the n-th oldest.
         may_be_seam: the next step may be of another episode than the stored ones, unannounced.
     """
 
@@ -47,9 +48,11 @@ class RowWriter:
         self._observations = observations
         self._stacks = stacks
         self._tiles = tiles
-        # Rows that can no longer be drawn are no steps either, unless sequences lead through them.
-        self.lost = self.guard if tiles is None else 0
-        self._kept = np.uint8(0xFF & ~(VALID | STEP if tiles is None else SEQUENCE))
+        self.lost = older_frames(stacks)
+        # Sequences may lead through the rows of a burn-in, but not where stacks are gone.
+        self.kept = {self.guard: np.uint8(0xFF & ~SEQUENCE)} if self.guard else {}
+        if self.lost:
+            self.kept[self.lost] = np.uint8(0xFF & ~(VALID | STEP | SEQUENCE))
         self._flags: Flags = columns.slots["flags"]
         self._fitter = TransitionFitter(columns, heads.num_envs, observations.names)
 
@@ -134,7 +137,8 @@ class RowWriter:
             part = data[name]
             column[place.to(column.device)] = part[mask.to(part.device)].to(column.device)
         heads.set(heads.positions + np.maximum(num_rows - 1, 0))
-        self._retire(self._oldest())
+        for oldest, flags in self.kept.items():
+            self._retire(heads.positions[:, None] + np.arange(1, oldest + 1), flags)
         self.may_be_seam = True
 
     def _join(self, observation: Rows, starts: Mask, among: Mask | None = None) -> None:
@@ -196,15 +200,11 @@ class RowWriter:
             derived["flags"] = torch.from_numpy(flags | marks * is_valid)
         return derived
 
-    def _oldest(self) -> Positions:
-        """Return the positions of the rows that miss what they need before them, `(B, ...)`."""
-        return self._heads.positions[:, None] + np.arange(1, self.guard + 1)
-
-    def _retire(self, positions: Positions) -> None:
-        """Let rows `(B, ...)` not be drawn any more, because what they need is overwritten."""
+    def _retire(self, positions: Positions, kept: np.uint8) -> None:
+        """Let rows `(B, N)` keep only some flags, because what they need is overwritten."""
         heads = self._heads
         slots = (positions % heads.num_rows) * heads.num_envs + heads.envs[:, None]
-        self._flags[slots] &= self._kept
+        self._flags[slots] &= kept
 
     def _differs_from_heads(self, observation: Rows) -> Mask:
         heads = self._heads
@@ -222,15 +222,15 @@ class RowWriter:
         if heads.common is None:
             slots = heads.own_slots
             columns.slots["flags"][slots] = 0
-            if self.guard:
-                self._retire((heads.positions + self.guard)[:, None])
+            for oldest, kept in self.kept.items():
+                self._retire((heads.positions + oldest)[:, None], kept)
             for name, value in observation:
                 columns.slots[name][slots] = value
             return
         row = heads.common % heads.num_rows
         columns.rows["flags"][row] = 0
-        if self.guard:
-            columns.rows["flags"][(row + self.guard) % heads.num_rows] &= self._kept
+        for oldest, kept in self.kept.items():
+            columns.rows["flags"][(row + oldest) % heads.num_rows] &= kept
         for name, value in observation:
             columns.rows[name][row] = value
 
@@ -243,8 +243,8 @@ class RowWriter:
         positions[envs] += 1
         self._flags[heads.slots(positions)[envs]] = 0
         heads.set(positions)
-        if self.guard:
-            self._retire((positions + self.guard)[:, None])
+        for oldest, kept in self.kept.items():
+            self._retire((positions + oldest)[:, None], kept)
 
     def _write_heads(self, observation: Rows, envs: Positions | None = None) -> None:
         """Write some environments' rows of an observation to their heads; None writes all."""
@@ -258,5 +258,9 @@ class RowWriter:
 
 def needed_before(stacks: FrameStacks | None, tiles: SequenceTiles | None) -> int:
     """Return how many rows before a row that is drawn are read with it."""
-    frames = 0 if stacks is None else stacks.size - 1
-    return frames + (0 if tiles is None else tiles.burn_in)
+    return older_frames(stacks) + (0 if tiles is None else tiles.burn_in)
+
+
+def older_frames(stacks: FrameStacks | None) -> int:
+    """Return how many rows before a row hold frames of its stack."""
+    return 0 if stacks is None else stacks.size - 1
