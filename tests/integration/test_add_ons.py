@@ -57,6 +57,16 @@ class TestA2CWithAddOns(AlgorithmSuite):
         )
 
 
+class TestRecurrentPPOWithAddOns(AlgorithmSuite):
+    has_compile_test: ClassVar[bool] = False
+
+    def make_algorithm(self, seed: int) -> PPO:
+        torch.manual_seed(seed)
+        config = OnPolicyActorConfig(hidden_sizes=(8,), recurrent_net="lstm")
+        actor = OnPolicyActor(VECTOR, BOX, config)
+        return PPO(actor, add_ons=[AttractionKL([_on_policy()]), RepulsionKL([_on_policy()])])
+
+
 class TestSACWithAddOns(AlgorithmSuite):
     has_compile_test: ClassVar[bool] = False
     is_smooth: ClassVar[bool] = False
@@ -90,6 +100,17 @@ class TestDDPGWithAddOns(AlgorithmSuite):
 def test_returns_are_not_predicted_from_replayed_transitions() -> None:
     with pytest.raises(ConfigError, match=r"ReturnPredictor reads RolloutBatch, .* ReplayBatch"):
         SAC(_off_policy("stochastic"), add_ons=ReturnPredictor())
+
+
+def test_an_add_on_belongs_to_one_algorithm() -> None:
+    add_on = RewardPredictor()
+    A2C(_on_policy(), add_ons=add_on)
+    for again in (add_on, [RewardPredictor(), add_on]):
+        with pytest.raises(ConfigError, match="this RewardPredictor belongs to an algorithm alr"):
+            PPO(_on_policy(), add_ons=again)
+    twice = RewardPredictor()
+    with pytest.raises(ConfigError, match="make a new one"):
+        PPO(_on_policy(), add_ons=[twice, twice])
 
 
 def test_a_recipe_names_add_ons_with_all_their_options() -> None:

@@ -143,7 +143,14 @@ def test_a_shared_trunk_has_one_rate() -> None:
     )
     with pytest.raises(ConfigError, match=r"share policy_trunk.*must be equal, got 0\.001"):
         A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=7e-4))
-    A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=1e-3))
+    algorithm = A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=1e-3))
+    for name, rate in (("value_learning_rate", 0.5), ("policy_learning_rate", 0.25)):
+        algorithm.update_algorithm_parameter(name, rate)
+        rates = [algorithm.hyper[f"{part}_learning_rate"] for part in ("policy", "value")]
+        assert rates == [rate, rate]
+    alone = A2C(OnPolicyActor(VECTOR, spaces.Discrete(2)), A2CConfig())
+    alone.update_algorithm_parameter("value_learning_rate", 0.5)
+    assert alone.hyper["policy_learning_rate"] != 0.5
 
 
 def test_a_shared_extractor_has_one_rate_too() -> None:

@@ -24,7 +24,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.errors import ConfigError
 from rl_core.rollouts import evaluate_rollout
 from rl_core.schedules import Linear
-from rl_core.testing.rollouts import make_rollout
+from rl_core.testing.rollouts import make_batch, make_rollout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -70,6 +70,10 @@ def test_contradictions_are_refused(name: str) -> None:
             {"entropy_coef": 0.1, "stop_entropy_gradient": True},
             "entropy_coef=0.1 has no effect on a policy that stop_entropy_gradient=True",
         ),
+        (
+            {"entropy_method": "no_entropy", "use_softplus_entropy": True},
+            "use_softplus_entropy has no effect with entropy_method='no_entropy'",
+        ),
         ({"entropy_method": "maximum"}, "entropy_method: unknown name 'maximum'; did you mean"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -98,3 +102,18 @@ def test_entropy_as_a_reward_is_in_the_returns(name: str) -> None:
         added = columns[1][column] - columns[0][column]
         torch.testing.assert_close(added, (0.5 * entropy * rollout.valid).detach())
         assert not columns[1][column].requires_grad
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_log_holds_the_entropy_itself(name: str) -> None:
+    """Of two actions it is at most log 2, while softplus of it is above 1."""
+    torch.manual_seed(0)
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(2), OnPolicyActorConfig(hidden_sizes=(4,)))
+    config = CONFIGS[name](use_softplus_entropy=True, entropy_coef=0.1)
+    algorithm = ALGORITHMS[name](actor, config)
+    rollout = make_rollout(algorithm, seed=1)
+    logged = [algorithm.prepare(rollout)[1]["policy/entropy"]]
+    metrics = algorithm.compute_loss(make_batch(algorithm, rollout)).metrics
+    logged += [metrics["policy/entropy"]] if name != "trpo" else []
+    for entropy in logged:
+        assert 0.6 < entropy.item() < 0.694

@@ -1,5 +1,6 @@
 """Random network distillation: its numbers, as an add-on, and with PPO."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -32,7 +33,10 @@ from rl_core.testing.algorithms import AlgorithmSuite
 from rl_core.testing.rollouts import make_batch, make_rollout, random_observation
 
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
-SMALL = RNDConfig(hidden_sizes=(8,), num_features=4, pre_normalization_steps=16)
+GIVEN = RNDConfig(pre_normalization_steps=16)
+"""For networks that are given."""
+
+SMALL = replace(GIVEN, hidden_sizes=(8,), num_features=4)
 
 
 class Total(nn.Module):
@@ -83,7 +87,7 @@ class TestA2CWithRND(TestRNDPPO):
 
 
 def _novelty(gamma: float = 0.5) -> Novelty:
-    config = replace(SMALL, gamma_intrinsic=gamma)
+    config = replace(GIVEN, gamma_intrinsic=gamma)
     return Novelty(VECTOR, config, target=Total(0.0), predictor=Total(1.0))
 
 
@@ -116,12 +120,13 @@ def test_novelty_is_the_squared_distance_of_features() -> None:
 
 def test_sums_are_filtered_forward_across_rollouts_and_episodes() -> None:
     novelty = _novelty(gamma=0.5)
-    first = novelty.filter(torch.tensor([[1.0, 0.0], [2.0, 4.0], [0.0, 8.0]]))
+    all_steps = torch.ones(3, 2, dtype=torch.bool)
+    first = novelty.filter(torch.tensor([[1.0, 0.0], [2.0, 4.0], [0.0, 8.0]]), all_steps)
     assert first.tolist() == [[1.0, 0.0], [2.5, 4.0], [1.25, 10.0]]
-    second = novelty.filter(torch.tensor([[1.0, 1.0]]))
+    second = novelty.filter(torch.tensor([[1.0, 1.0]]), all_steps[:1])
     assert second.tolist() == [[1.625, 6.0]]
     with pytest.raises(ConfigError, match="of 3 environments"):
-        novelty.filter(torch.zeros(1, 3))
+        novelty.filter(torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool))
 
 
 def test_rewards_are_the_novelty_of_what_follows_over_the_spread_of_their_sums() -> None:
@@ -136,7 +141,7 @@ def test_rewards_are_the_novelty_of_what_follows_over_the_spread_of_their_sums()
 
 def test_the_spread_follows_the_last_rollouts() -> None:
     novelty = Novelty(
-        VECTOR, replace(SMALL, gamma_intrinsic=0.0), target=Total(0.0), predictor=Total(1.0)
+        VECTOR, replace(GIVEN, gamma_intrinsic=0.0), target=Total(0.0), predictor=Total(1.0)
     )
     novelty.normalize.norms = nn.ModuleList([nn.Identity()])
     ended = [[False]] * 2
@@ -200,7 +205,7 @@ def test_the_intrinsic_value_is_clipped_where_the_extrinsic_one_is() -> None:
     losses = {}
     for clipped in (False, True):
         torch.manual_seed(0)
-        config = RNDPPOConfig(use_clipped_value_loss=clipped, clip_range=0.2, rnd=SMALL)
+        config = RNDPPOConfig(use_clipped_value_loss=clipped, clip_range=0.2, rnd=GIVEN)
         algorithm = RNDPPO(_actor(), config, target=Total(0.0), predictor=Total(1.0))
         batch = make_batch(algorithm, make_rollout(algorithm, 0))
         head = algorithm.actor.intrinsic_value_head
@@ -221,7 +226,7 @@ def test_the_intrinsic_value_is_clipped_where_the_extrinsic_one_is() -> None:
 def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
     torch.manual_seed(0)
     config = RNDPPOConfig(
-        extrinsic_coef=0.0, gae_lambda=1.0, rnd=replace(SMALL, gamma_intrinsic=1.0)
+        extrinsic_coef=0.0, gae_lambda=1.0, rnd=replace(GIVEN, gamma_intrinsic=1.0)
     )
     algorithm = RNDPPO(_actor(), config, target=Total(0.0), predictor=Total(1.0))
     assert algorithm.uses_objects
@@ -245,9 +250,55 @@ def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
     assert targets[1][0] > 0.5
 
 
+def test_rows_that_only_reset_change_nothing_of_the_intrinsic_stream() -> None:
+    """Two steps end an episode, two begin the next: rewards 1, 2, 4, 8 with γ = λ = 0.5.
+
+    The value of an observation is the observation, 1 to 5; that of the episode's last one, 9, and
+    of rows that are no steps, is never looked at.
+    """
+    algorithm = RNDPPO(
+        _actor(), RNDPPOConfig(gae_lambda=0.5, rnd=replace(SMALL, gamma_intrinsic=0.5))
+    )
+    head = algorithm.actor.intrinsic_value_head
+    assert head is not None
+    seen = [[1.0], [2.0], [3.0], [4.0]]
+    rewards = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
+    same_step = _rollout(seen, [5.0], [[False], [True], [False], [False]])
+    next_step = replace(
+        _rollout([*seen[:2], [9.0], *seen[2:]], [5.0], [[False], [True], *[[False]] * 3]),
+        valid=torch.tensor([[True], [True], [False], [True], [True]]),
+    )
+    targets, sums = [], []
+    for rollout in (same_step, next_step):
+        steps = rollout.valid
+        reward = torch.zeros(steps.shape).masked_scatter(steps, rewards)
+        columns = _intrinsic_columns(algorithm, replace(rollout, extras={"rnd_reward": reward}))
+        targets.append(columns["intrinsic_value_target"][steps])
+        algorithm.novelty.filtered = None
+        sums.append(algorithm.novelty.filter(reward, steps)[steps])
+    # δ = r + V'/2 - V is 1, 1.5, 3 and 6.5; A = δ + A'/4 is 1.6641, 2.6563, 4.625 and 6.5.
+    expected = torch.tensor([1.6640625, 2.65625, 4.625, 6.5]) + torch.arange(1.0, 5.0)
+    for target in targets:
+        torch.testing.assert_close(target, expected)
+    for filtered in sums:
+        assert filtered.tolist() == [1.0, 2.5, 5.25, 10.625]
+
+
+def _intrinsic_columns(algorithm: RNDPPO, rollout: Rollout) -> Mapping[str, Tensor]:
+    """Prepare a rollout with the observation itself as the intrinsic value."""
+    actor = algorithm.actor
+
+    def identity(observation: Tensor, *rest: object) -> tuple[Tensor, dict[str, Tensor]]:
+        return observation[..., 0], {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actor, "intrinsic_value", identity)
+        return algorithm.prepare(rollout)[0]
+
+
 def test_the_predictor_learns_from_a_share_of_the_samples() -> None:
     novelty = _novelty()
-    novelty.config = replace(SMALL, predictor_proportion=0.25)
+    novelty.config = replace(GIVEN, predictor_proportion=0.25)
     rollout = _rollout([[0.0] * 50] * 80, [0.0] * 50, [[False] * 50] * 80)
     kept = novelty.draw_kept(rollout, torch.Generator().manual_seed(0))
     assert set(kept.flatten().tolist()) == {0.0, 1.0}
@@ -256,7 +307,7 @@ def test_the_predictor_learns_from_a_share_of_the_samples() -> None:
 
 def test_only_kept_samples_count_in_the_loss() -> None:
     torch.manual_seed(0)
-    algorithm = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL), target=Total(0.0), predictor=Total(1.0))
+    algorithm = RNDPPO(_actor(), RNDPPOConfig(rnd=GIVEN), target=Total(0.0), predictor=Total(1.0))
     batch = make_batch(algorithm, make_rollout(algorithm, 0))
     kept = torch.zeros_like(batch.mask)
     kept[0] = 1.0
@@ -334,11 +385,11 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"actor\.intrinsic_value"):
         RNDPPO(_actor(intrinsic=False))
     with pytest.raises(ConfigError, match="both target and predictor"):
-        Novelty(VECTOR, SMALL, target=Total(1.0))
+        Novelty(VECTOR, GIVEN, target=Total(1.0))
     with pytest.raises(ConfigError, match=r"shape \(1, 1\), the predictor's \(1, 4\)"):
-        Novelty(VECTOR, SMALL, target=Total(1.0), predictor=FeatureNet([(2,)], (3,), 4))
+        Novelty(VECTOR, GIVEN, target=Total(1.0), predictor=FeatureNet([(2,)], (3,), 4))
     with pytest.raises(ConfigError, match=r"target must be an nn\.Module, got <built-in"):
-        Novelty(VECTOR, SMALL, target=abs, predictor=Total(1.0))  # type: ignore[arg-type]  # none
+        Novelty(VECTOR, GIVEN, target=abs, predictor=Total(1.0))  # type: ignore[arg-type]  # none
     with pytest.raises(ConfigError, match="frame_stack=4 is for images"):
         Novelty(VECTOR, replace(SMALL, frame_stack=4))
     with pytest.raises(ConfigError, match="leave the add-on 'rnd' out"):
@@ -350,5 +401,18 @@ def test_what_does_not_fit_is_refused() -> None:
         RNDConfig(predictor_proportion=0.0)
     with pytest.raises(ConfigError, match="spread_decay must be above 0"):
         RNDConfig(spread_decay=0.0)
-    with pytest.raises(ConfigError, match="reward_coef must be at least 0"):
-        RND(reward_coef=-1.0)
+    for coefficient in (-1.0, float("inf"), "1"):
+        with pytest.raises(ConfigError, match="reward_coef must be a number of at least 0"):
+            RND(reward_coef=coefficient)  # type: ignore[arg-type]  # one is no number
+    with pytest.raises(ConfigError, match="rnd: expected an RNDConfig, got dict"):
+        RND(rnd={"num_features": 3})  # type: ignore[arg-type]  # no config
+    for option in ({"hidden_sizes": (9,)}, {"num_features": 7}):
+        with pytest.raises(ConfigError, match=r"rnd\.\w+ has no effect on networks that are given"):
+            Novelty(VECTOR, RNDConfig(**option), target=Total(0.0), predictor=Total(1.0))
+    with pytest.raises(ConfigError, match="standardised streams would take out again"):
+        RNDPPOConfig(
+            entropy_method="max",
+            stop_entropy_gradient=True,
+            normalize_advantage="none",
+            standardize_streams=True,
+        )

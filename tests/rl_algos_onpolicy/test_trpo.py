@@ -200,6 +200,29 @@ def test_an_add_ons_term_joins_the_surrogate_and_its_own_parameters_are_learned(
     assert add_on.level.item() > 0.5
 
 
+class Quiet(PolicyLossAddOn):
+    """Adds nothing, but logs."""
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return torch.zeros(()), {"loss/quiet": distribution.entropy().mean()}
+
+
+def test_an_add_on_without_parameters_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
+    algorithm = TRPO(actor, add_ons=Quiet())
+    batch = make_batch(algorithm, _rollout(algorithm))
+    monkeypatch.setattr("rl_algos_onpolicy.trpo.whole_batch", lambda storage: storage)
+    metrics = algorithm.before_epochs(batch)  # type: ignore[arg-type]  # see above
+    entropy = actor.distribution(batch.observation, {})[0].entropy().mean()
+    assert metrics["loss/quiet"].item() == pytest.approx(entropy.item())
+
+
 def test_the_behaviours_policy_travels_with_the_batch() -> None:
     algorithm = _trpo()
     batch = make_batch(algorithm, _rollout(algorithm))

@@ -200,7 +200,7 @@ def test_policies_of_other_families_or_spaces_are_refused() -> None:
         ([3], {}, "expected run directories or actors, got int"),
         (["a", "b"], {"weights": [1.0]}, "got 1 for 2"),
         (["a"], {"weights": [0.0]}, "above 0"),
-        (["a"], {"weights": ["a"]}, "weights must be numbers"),
+        (["a"], {"weights": ["a"]}, r"weights\[0\] must be a number above 0, got 'a'"),
         (["a"], {"loss_weight": "a"}, "loss_weight must be a number of at least 0, got 'a'"),
         (["a"], {"loss_weight": -1.0}, "loss_weight must be a number of at least 0"),
         (["a"], {"action_std": 0.0}, "action_std must be a number above 0"),
@@ -288,7 +288,9 @@ def test_the_reward_predictor_takes_the_first_reward_of_replayed_steps() -> None
 
 @pytest.mark.parametrize("kind", [RewardPredictor, ReturnPredictor])
 def test_predictors_refuse_numbers_out_of_range(kind: type[PolicyLossAddOn]) -> None:
-    with pytest.raises(ConfigError, match="masked_zero_ratio must be in"):
-        kind(masked_zero_ratio=1.5)
-    with pytest.raises(ConfigError, match="loss_weight must be at least 0"):
-        kind(loss_weight=-1.0)
+    for ratio in (1.5, True):
+        with pytest.raises(ConfigError, match=r"masked_zero_ratio must be a number in \[0, 1\]"):
+            kind(masked_zero_ratio=ratio)
+    for weight in (-1.0, "a"):
+        with pytest.raises(ConfigError, match="loss_weight must be a number of at least 0"):
+            kind(loss_weight=weight)

@@ -1,5 +1,7 @@
 """Masks that forbid everything are refused where somebody would act on them."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,19 @@ def test_a_mask_has_a_flag_for_each_action() -> None:
             ActionMaskCheck(_space(size), actions)
     with pytest.raises(SpaceError, match=r"MultiBinary\(2\) cannot be masked"):
         mask_sizes(_space(2), spaces.MultiBinary(2))
+
+
+def test_random_actions_spread_away_from_a_single_bound() -> None:
+    """By an exponential of mean 1: a share of 1 / e is further away than 1."""
+    low = np.array([3.0, -np.inf, -np.inf, -2.0], np.float32)
+    space = spaces.Box(low, np.array([np.inf, 5.0, np.inf, 2.0], np.float32))
+    drawn = random_env_actions(space, 30_000, torch.Generator().manual_seed(0), torch.device("cpu"))
+    distance = torch.stack([drawn[:, 0] - 3.0, 5.0 - drawn[:, 1]])
+    assert bool((distance >= 0.0).all())
+    for share in (distance > 1.0).float().mean(1).tolist():
+        assert share == pytest.approx(math.exp(-1.0), abs=0.01)
+    assert drawn[:, 2].std().item() == pytest.approx(1.0, abs=0.02)
+    assert drawn[:, 3].std().item() == pytest.approx(4.0 / math.sqrt(12.0), abs=0.02)
 
 
 def test_random_actions_are_uniform_over_what_is_allowed() -> None:

@@ -20,7 +20,7 @@ from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
-from rl_algos_onpolicy.sharing import policy_and_value_groups
+from rl_algos_onpolicy.sharing import moved_together, policy_and_value_groups
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
@@ -104,6 +104,17 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
             max_grad_norm=self.if_set("max_grad_norm"),
             optimizer=config.optimizer,
         )
+
+    def update_algorithm_parameter(
+        self, parameter_name: str, new_parameter_value: Scheduled
+    ) -> None:
+        """Change a hyper-parameter; of a shared trunk either learning rate changes both.
+
+        Raises:
+            ConfigError: as for any algorithm.
+        """
+        for name in moved_together(self.actor, parameter_name, self.schedules):
+            super().update_algorithm_parameter(name, new_parameter_value)
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""

@@ -51,6 +51,11 @@ def check_entropy(options: EntropyOptions, *, normalizes: bool, off: object = Fa
     """
     check_choice(options, "entropy_method", get_args(EntropyMethod))
     method = options.entropy_method
+    if method == "no_entropy" and options.use_softplus_entropy:
+        raise ConfigError(
+            "use_softplus_entropy has no effect with entropy_method='no_entropy'; leave it out, or "
+            "use 'regularized' or 'max'"
+        )
     if method == "max" and normalizes:
         raise ConfigError(
             "entropy_method='max' rewards entropy, which normalised advantages would take out "
@@ -74,14 +79,13 @@ def check_entropy(options: EntropyOptions, *, normalizes: bool, off: object = Fa
         )
 
 
-def policy_entropy(options: EntropyOptions, distribution: Distribution) -> Tensor:
-    """Return each step's entropy, as the options want it.
+def shaped_entropy(options: EntropyOptions, entropy: Tensor) -> Tensor:
+    """Return each step's entropy as rewards and losses take it.
 
     Args:
         options: of an algorithm.
-        distribution: of the policy.
+        entropy: of the policy's distributions.
     """
-    entropy = distribution.entropy()
     if options.stop_entropy_gradient:
         entropy = entropy.detach()
     return F.softplus(entropy) if options.use_softplus_entropy else entropy
@@ -99,13 +103,13 @@ def entropy_bonus(
     """
     if options.entropy_method != "max":
         return None
-    return coefficient * policy_entropy(options, distribution)
+    return coefficient * shaped_entropy(options, distribution.entropy())
 
 
 def entropy_loss(
     options: EntropyOptions, coefficient: Tensor, distribution: Distribution, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss's entropy term, and the mean entropy for the log, both 0-dim.
+    """Return the loss's entropy term, and the mean entropy itself for the log, both 0-dim.
 
     Args:
         options: of an algorithm.
@@ -113,7 +117,9 @@ def entropy_loss(
         distribution: of the policy.
         mask: which samples count.
     """
-    entropy = masked_mean(policy_entropy(options, distribution), mask)
+    entropy = distribution.entropy()
+    mean = masked_mean(entropy, mask)
     if options.entropy_method != "regularized":
-        return entropy.new_zeros(()), entropy
-    return -coefficient * entropy, entropy
+        return mean.new_zeros(()), mean
+    shaped = shaped_entropy(options, entropy)
+    return -coefficient * (mean if shaped is entropy else masked_mean(shaped, mask)), mean

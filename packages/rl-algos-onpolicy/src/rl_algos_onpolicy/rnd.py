@@ -42,7 +42,7 @@ from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.normalization import RunningNorm
-from rl_core.ranges import check_ranges
+from rl_core.ranges import check_number, check_ranges
 from rl_core.returns import discounted_returns
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict, map_observation
@@ -93,6 +93,14 @@ class RNDConfig:
             )
 
 
+def _check_unsized(config: RNDConfig) -> None:
+    """Refuse sizes of networks that are not made."""
+    usual = RNDConfig()
+    for name in ("hidden_sizes", "num_features"):
+        if getattr(config, name) != getattr(usual, name):
+            raise ConfigError(f"rnd.{name} has no effect on networks that are given; leave it out")
+
+
 class Novelty(nn.Module):
     """How new observations are, and the intrinsic rewards made of it.
 
@@ -103,7 +111,8 @@ class Novelty(nn.Module):
         predictor: likewise; its features must have the target's width.
 
     Raises:
-        ConfigError: when just one network is given, or they do not fit each other.
+        ConfigError: when just one network is given, they do not fit each other, or the config sizes
+            networks although they are given.
     """
 
     def __init__(
@@ -120,6 +129,8 @@ class Novelty(nn.Module):
         for name, network in (("target", target), ("predictor", predictor)):
             if network is not None and not isinstance(network, nn.Module):
                 raise ConfigError(f"{name} must be an nn.Module, got {network!r}")
+        if target is not None:
+            _check_unsized(config)
         self.config = config
         self.normalize = NormalizedObservation(observation_space, config.frame_stack)
         sizes, shapes = config.hidden_sizes, self.normalize.shapes
@@ -159,12 +170,17 @@ class Novelty(nn.Module):
         last = self(map_observation(lambda x: x.unsqueeze(0), rollout.next_observation))
         ended = rollout.terminated | rollout.truncated
         novelty = torch.where(ended, here, torch.cat([here[1:], last])) * valid
-        sums = self.filter(novelty)
+        sums = self.filter(novelty, valid)
         self.spread.update(sums, valid)
         return novelty * self.spread.scale
 
-    def filter(self, novelty: Tensor) -> Tensor:
-        """Return c of Eq. (3), `(T, B)`, going on from the last rollout's."""
+    def filter(self, novelty: Tensor, valid: Tensor) -> Tensor:
+        """Return c of Eq. (3), `(T, B)`, going on from the last rollout's.
+
+        Args:
+            novelty: i of Eq. (3), `(T, B)`.
+            valid: `(T, B)`; rows that are no steps leave c as it is.
+        """
         before = torch.zeros_like(novelty[0]) if self.filtered is None else self.filtered
         if before.shape != novelty.shape[1:]:
             raise ConfigError(
@@ -174,9 +190,8 @@ class Novelty(nn.Module):
         # The same recursion as that of returns, with time reversed.
         never = torch.zeros_like(novelty, dtype=torch.bool)
         start = before.expand_as(novelty)
-        sums = discounted_returns(
-            novelty.flip(0), start, never, never, self.config.gamma_intrinsic
-        ).flip(0)
+        gamma = torch.where(valid, self.config.gamma_intrinsic, 1.0)
+        sums = discounted_returns(novelty.flip(0), start, never, never, gamma.flip(0)).flip(0)
         self.filtered = sums[-1].clone()
         return sums
 
@@ -228,9 +243,9 @@ class RND(PolicyLossAddOn):
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if not reward_coef >= 0.0:
-            raise ConfigError(f"reward_coef must be at least 0, got {reward_coef}")
-        self.reward_coef = reward_coef
+        self.reward_coef = check_number("reward_coef", reward_coef)
+        if not isinstance(rnd, RNDConfig):
+            raise ConfigError(f"rnd: expected an RNDConfig, got {type(rnd).__name__}")
         self.rnd = rnd
         self._given = (target, predictor)
         self._has_networks = target is not None or predictor is not None
@@ -247,7 +262,8 @@ class RND(PolicyLossAddOn):
         intrinsic = self.novelty.rewards(rollout)
         changed = replace(rollout, reward=rollout.reward + self.reward_coef * intrinsic)
         columns = {KEPT: self.novelty.draw_kept(rollout, generator)}
-        return PreparedRollout(changed, columns, {"rnd/reward": intrinsic.mean()})
+        mean = masked_mean(intrinsic, rollout.valid)
+        return PreparedRollout(changed, columns, {"rnd/reward": mean})
 
     def compute_loss_term(
         self,

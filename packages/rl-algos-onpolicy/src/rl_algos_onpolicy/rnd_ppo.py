@@ -28,7 +28,7 @@ from rl_algos_onpolicy.rnd import KEPT, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
 from rl_core.addon import PolicyLossAddOn, PreparedRollout
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
-from rl_core.batch import Rollout, RolloutBatch
+from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.ranges import check_ranges
@@ -59,6 +59,11 @@ class RNDPPOConfig(PPOConfig):
     def __post_init__(self) -> None:
         PPOConfig.__post_init__(self)
         check_ranges(self, not_negative=("extrinsic_coef", "intrinsic_coef"))
+        if self.entropy_method == "max" and self.standardize_streams:
+            raise ConfigError(
+                "entropy_method='max' rewards entropy, which standardised streams would take out "
+                "again; set standardize_streams=False, or use 'regularized'"
+            )
 
 
 class RNDPPO(PPO):
@@ -150,8 +155,7 @@ class RNDPPO(PPO):
         """Take the rollout into the statistics, and add intrinsic rewards to its extras."""
         prepared = super().prepare_add_ons(rollout)
         reward = self.novelty.rewards(rollout)
-        valid = rollout.valid
-        mean = (reward * valid).sum() / valid.sum().clamp(min=1)
+        mean = masked_mean(reward, rollout.valid)
         return PreparedRollout(
             replace(prepared.rollout, extras={**prepared.rollout.extras, _REWARD: reward}),
             {**prepared.columns, KEPT: self.novelty.draw_kept(rollout, self.generator)},
@@ -162,17 +166,18 @@ class RNDPPO(PPO):
         """Eq. (1), and the value targets of both streams."""
         columns, metrics = self.estimate(rollout)
         value, next_value = self.intrinsic_values(rollout)
-        never = torch.zeros_like(rollout.terminated)
+        valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
+        # Rows that are no steps neither discount nor shorten what comes after them.
         intrinsic = gae(
             rollout.extras[_REWARD],
             value,
             next_value,
             never,
             never,
-            self.config.rnd.gamma_intrinsic,
-            self.hyper["gae_lambda"],
+            torch.where(valid, self.config.rnd.gamma_intrinsic, 1.0),
+            torch.where(valid, self.hyper["gae_lambda"], 1.0),
         )
-        target, valid = intrinsic + value, rollout.valid
+        target = intrinsic + value
         streams = (columns["advantage"], intrinsic)
         if self.config.standardize_streams:
             streams = (normalize(streams[0], valid), normalize(streams[1], valid))
@@ -194,7 +199,11 @@ class RNDPPO(PPO):
 
     @torch.no_grad()
     def intrinsic_values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return intrinsic values of each row and of the row after it, each `(T, B)`."""
+        """Return intrinsic values of each step and of the one after it, each `(T, B)`.
+
+        In rows that are no steps both are those of the next step. After the rollout's last step
+        comes the observation that follows the rollout, whatever it is.
+        """
         actor = self.actor
         value, after = actor.intrinsic_value(
             rollout.observation, rollout.state, rollout.episode_start
@@ -202,7 +211,12 @@ class RNDPPO(PPO):
         never = torch.zeros_like(rollout.episode_start[0])
         state = {name: states[-1] for name, states in after.items()}
         last, _ = actor.intrinsic_value(rollout.next_observation, state, never)
-        return value, torch.cat([value[1:], last.unsqueeze(0)])
+        values = torch.cat([value, last.unsqueeze(0)])
+        end = torch.full_like(rollout.valid[:1], len(value), dtype=torch.int64)
+        rows = torch.arange(len(value), device=value.device).unsqueeze(1)
+        steps = torch.cat([torch.where(rollout.valid, rows, end), end])
+        values = values.gather(0, steps.flip(0).cummin(0).values.flip(0))
+        return values[:-1], values[1:]
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (2)."""

@@ -1,5 +1,7 @@
 """What policy and value function share, and whether an algorithm can learn it."""
 
+from collections.abc import Container
+
 from rl_algos_onpolicy.actor import OnPolicyActor
 from rl_core.actor import Actor
 from rl_core.algorithm import Scheduled
@@ -20,6 +22,24 @@ def shared_modules(actor: Actor) -> list[str]:
         if parameter.requires_grad and parameter not in policy ^ value
     }
     return sorted(shared)
+
+
+_RATES = ("policy_learning_rate", "value_learning_rate")
+
+
+def moved_together(
+    actor: Actor, parameter_name: str, parameters: Container[str]
+) -> tuple[str, ...]:
+    """Name what changes with a hyper-parameter: both learning rates where something is shared.
+
+    Args:
+        actor: what is learned.
+        parameter_name: what is to change.
+        parameters: all that may change.
+    """
+    if parameter_name not in _RATES or not all(rate in parameters for rate in _RATES):
+        return (parameter_name,)
+    return _RATES if shared_modules(actor) else (parameter_name,)
 
 
 def check_no_intrinsic_value(actor: Actor) -> None:

@@ -43,6 +43,7 @@ from rl_core.algorithm import (
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
+from rl_core.nn.distributions import Distribution
 from rl_core.ranges import check_ranges
 from rl_core.storage import Storage
 from rl_core.trust_region import ConstrainedStep, Parameters, constrained_step
@@ -185,10 +186,12 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         """
         if not self.gradients.learns and self.schedules["value_learning_rate"].is_constant:
             return {}
-        step = self.policy_step(whole_batch(storage))
+        batch = whole_batch(storage)
+        step = self.policy_step(batch)
         if not step.is_finite:
             return {"policy/step_fraction": torch.zeros(())}
         return {
+            **self._add_on_metrics(batch),
             "loss/policy": step.loss,
             "loss/policy_improvement": step.loss_before - step.loss,
             "policy/kl": step.kl,
@@ -249,14 +252,26 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         value, _ = self.actor.value(batch.observation, batch.state, batch.episode_start)
         loss = value_loss(value, batch.value_target, batch.mask)
         metrics = {"loss/value": loss}
-        if any(True for _ in self.add_ons.parameters()):
-            with torch.no_grad():
-                policy, _ = self.actor.distribution(
-                    batch.observation, batch.state, batch.episode_start
-                )
-            added, more = self.add_on_terms(batch, policy, metrics)
+        if self._have_parameters:
+            added, more = self.add_on_terms(batch, self._policy(batch), metrics)
             return LossOutput(loss + added, {**metrics, **more})
         return LossOutput(loss, metrics)
+
+    @property
+    def _have_parameters(self) -> bool:
+        """Whether add-ons are part of the value function's loss."""
+        return any(True for _ in self.add_ons.parameters())
+
+    @torch.no_grad()
+    def _policy(self, batch: RolloutBatch) -> Distribution:
+        return self.actor.distribution(batch.observation, batch.state, batch.episode_start)[0]
+
+    @torch.no_grad()
+    def _add_on_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return what add-ons log that are not part of the value function's loss."""
+        if not len(self.add_ons) or self._have_parameters:
+            return {}
+        return self.add_on_terms(batch, self._policy(batch), {})[1]
 
     def _surrogate(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (1), with the divergence of Eq. (2) among the metrics."""

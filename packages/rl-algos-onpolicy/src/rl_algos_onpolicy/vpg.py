@@ -26,7 +26,7 @@ from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
-from rl_algos_onpolicy.sharing import policy_and_value_groups
+from rl_algos_onpolicy.sharing import moved_together, policy_and_value_groups
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
@@ -119,6 +119,17 @@ class VPG(Algorithm[VPGConfig, RolloutBatch]):
         if self.config.value_learning_rate is not None:
             return ()
         return tuple(f"actor.{name}" for name in self.actor.value_modules)
+
+    def update_algorithm_parameter(
+        self, parameter_name: str, new_parameter_value: Scheduled
+    ) -> None:
+        """Change a hyper-parameter; of a shared trunk either learning rate changes both.
+
+        Raises:
+            ConfigError: as for any algorithm.
+        """
+        for name in moved_together(self.actor, parameter_name, self.schedules):
+            super().update_algorithm_parameter(name, new_parameter_value)
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages, Eq. (2), and value targets."""

@@ -37,9 +37,11 @@ class PolicyLossAddOn(nn.Module, ABC):
 
     Attributes:
         batch_types: the batches it can read; an algorithm that learns from others refuses it.
+        is_taken: whether an algorithm has set it up; no other one takes it then.
     """
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch, ReplayBatch)
+    is_taken: bool = False
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Get ready, once, before training; the default does nothing.

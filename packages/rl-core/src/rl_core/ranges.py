@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType
-from typing import Literal, get_args, get_origin
+from typing import Literal, TypeAlias, TypeGuard, get_args, get_origin
 
 from rl_core.codec import field_types, is_union
 from rl_core.errors import ConfigError, nearest
@@ -19,6 +19,9 @@ _WORDS = {
     NoneType: "None",
     Schedule: "a schedule",
 }
+
+Range: TypeAlias = Literal["of at least 0", "above 0", "in [0, 1]"]
+"""What a number must be."""
 
 
 def check_ranges(
@@ -106,6 +109,26 @@ def check_unused(config: object, option: str, unused: Sequence[str]) -> None:
             raise ConfigError(f"{name} has no effect with {option}; leave one of them out")
 
 
+def check_number(name: str, value: object, expected: Range = "of at least 0") -> float:
+    """Check a number that is no field of a config.
+
+    Args:
+        name: what it is called in the error.
+        value: what was given.
+        expected: its range.
+
+    Returns:
+        The number.
+
+    Raises:
+        ConfigError: naming it, what it was and what it must be; infinity is no number.
+    """
+    number = _number(value)
+    if not (math.isfinite(number) and _RANGES[expected](number)):
+        raise ConfigError(f"{name} must be a number {expected}, got {value!r}")
+    return number
+
+
 def _default(field: Field[object]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
@@ -128,9 +151,10 @@ def _is_of(type_: object, value: object) -> bool:
         return any(_is_of(member, value) for member in get_args(type_))
     if get_origin(type_) is Literal:
         return type(value) in {type(choice) for choice in get_args(type_)}
-    if type_ is int or type_ is float:
-        is_number = isinstance(value, int if type_ is int else int | float)
-        return is_number and not isinstance(value, bool)
+    if type_ is float:
+        return _is_number(value)
+    if type_ is int:
+        return isinstance(value, int) and not isinstance(value, bool)
     try:
         return isinstance(value, get_origin(type_) or type_)  # type: ignore[arg-type]  # see below
     except TypeError:  # Any, protocols and type variables cannot be asked
@@ -165,8 +189,16 @@ def _numbers(value: float | Schedule) -> list[float]:
     """List what a field will be in the course of the run; NaN for what is no number."""
     if isinstance(value, Schedule):
         return [value.value(k / 100) for k in range(101)]
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return [float(value) if is_number else math.nan]
+    return [_number(value)]
+
+
+def _number(value: object) -> float:
+    """Return a number, NaN for what is none."""
+    return float(value) if _is_number(value) else math.nan
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _in_unit(number: float) -> bool:
@@ -179,3 +211,10 @@ def _positive(number: float) -> bool:
 
 def _not_negative(number: float) -> bool:
     return 0.0 <= number < math.inf
+
+
+_RANGES: Mapping[Range, Callable[[float], bool]] = {
+    "of at least 0": _not_negative,
+    "above 0": _positive,
+    "in [0, 1]": _in_unit,
+}

@@ -146,7 +146,10 @@ def random_env_actions(
     device: torch.device,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Draw the environment's actions uniformly, and from a standard normal where it has no bounds.
+    """Draw the environment's actions at random.
+
+    Uniformly where there are two bounds, from a standard normal where there is none, and an
+    exponential's distance of mean 1 from the bound where there is one.
 
     Args:
         space: Discrete, MultiDiscrete, MultiBinary or Box.
@@ -175,10 +178,12 @@ def random_env_actions(
         return (uniform < 0.5).to(tensor_dtype(space))
     assert isinstance(space, spaces.Box)
     low, high = (torch.as_tensor(part, device=device) for part in (space.low, space.high))
-    normal = torch.randn(uniform.shape, generator=generator, device=device)
-    is_bounded = torch.isfinite(low) & torch.isfinite(high)
-    width = torch.where(is_bounded, high - low, 0.0)
-    drawn = torch.where(is_bounded, low + uniform * width, normal)
+    drawn = torch.randn(uniform.shape, generator=generator, device=device)
+    has_low, has_high = torch.isfinite(low), torch.isfinite(high)
+    width = torch.where(has_low & has_high, high - low, 0.0)
+    distance = -torch.log1p(-uniform)  # a number in [0, 1) as an exponential's
+    drawn = torch.where(has_low, low + torch.where(has_high, uniform * width, distance), drawn)
+    drawn = torch.where(has_high & ~has_low, high - distance, drawn)
     return drawn.clamp(low, high).to(tensor_dtype(space))
 
 

@@ -35,8 +35,18 @@ class AddOns(nn.ModuleList):
         super().__init__(listed)
 
     def setup(self, actor: Actor, device: torch.device) -> None:
-        """Get ready, once, before training."""
+        """Get ready, once, before training.
+
+        Raises:
+            ConfigError: when one belongs to another algorithm, or is there twice.
+        """
         for add_on in self._listed():
+            if add_on.is_taken:
+                raise ConfigError(
+                    f"add_ons: this {type(add_on).__name__} belongs to an algorithm already, which "
+                    "would no longer learn it; make a new one"
+                )
+            add_on.is_taken = True
             add_on.setup(actor, device)
 
     @property

@@ -24,6 +24,7 @@ from rl_core.addon import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution
+from rl_core.ranges import check_number
 from rl_core.runs import load_actor
 from rl_core.spaces import check_same_space, made_up_observation
 
@@ -68,8 +69,8 @@ class OtherPolicies(PolicyLossAddOn):
     ) -> None:
         super().__init__()
         self.policies, self.weights = _checked(policies, weights)
-        self.loss_weight = _at_least_zero("loss_weight", loss_weight)
-        self.action_std = _above_zero("action_std", action_std)
+        self.loss_weight = check_number("loss_weight", loss_weight)
+        self.action_std = check_number("action_std", action_std, "above 0")
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Load or copy the policies.
@@ -175,7 +176,7 @@ class RepulsionKL(OtherPolicies):
         action_std: float = 1.0,
     ) -> None:
         super().__init__(policies, weights, loss_weight, action_std)
-        self.max_divergence = _above_zero("max_divergence", max_divergence)
+        self.max_divergence = check_number("max_divergence", max_divergence, "above 0")
 
     def compute_loss_term(
         self,
@@ -215,11 +216,10 @@ def _checked(
         return tuple(policies), None
     if len(weights) != len(policies):
         raise ConfigError(f"weights: got {len(weights)} for {len(policies)} policies")
-    if not all(map(_is_number, weights)):
-        raise ConfigError(f"weights must be numbers, got {list(weights)}")
-    if not all(weight > 0.0 and math.isfinite(weight) for weight in weights):
-        raise ConfigError(f"weights must all be above 0 and finite, got {list(weights)}")
-    return tuple(policies), tuple(weights)
+    numbered = enumerate(weights)
+    return tuple(policies), tuple(
+        check_number(f"weights[{index}]", weight, "above 0") for index, weight in numbered
+    )
 
 
 def _frozen(policies: Sequence[str | Actor], actor: Actor, device: torch.device) -> nn.ModuleList:
@@ -245,21 +245,6 @@ def _frozen(policies: Sequence[str | Actor], actor: Actor, device: torch.device)
 def _family(actor: Actor, device: torch.device) -> type[Distribution]:
     """Return the class of an actor's distributions."""
     observation = made_up_observation(actor.observation_space, device)
-    distribution, _ = actor.distribution(observation, actor.actor_initial_states(1))
+    begins = torch.ones(1, dtype=torch.bool, device=device)
+    distribution, _ = actor.distribution(observation, actor.actor_initial_states(1), begins)
     return type(distribution)
-
-
-def _at_least_zero(name: str, value: float) -> float:
-    if not (_is_number(value) and 0.0 <= value < math.inf):
-        raise ConfigError(f"{name} must be a number of at least 0, got {value!r}")
-    return value
-
-
-def _above_zero(name: str, value: float) -> float:
-    if not (_is_number(value) and 0.0 < value < math.inf):
-        raise ConfigError(f"{name} must be a number above 0, got {value!r}")
-    return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

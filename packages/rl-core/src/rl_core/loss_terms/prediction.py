@@ -7,7 +7,6 @@ Sparse targets are mostly zero, and p leaves a share of these out. They are weig
 drawn, which is the same in expectation and needs no random numbers.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, final
 
@@ -17,10 +16,10 @@ from torch import Tensor, nn
 from rl_core.actor import Actor
 from rl_core.addon import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
-from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.mlp import MLP
+from rl_core.ranges import check_number
 
 _REWARD = "predicted_reward"
 """The rewards of a rollout, among the extras of its batches."""
@@ -68,7 +67,8 @@ class RewardPredictor(PolicyLossAddOn):
     ) -> None:
         super().__init__()
         self.hidden_sizes = tuple(hidden_sizes)
-        self.loss_weight, self.masked_zero_ratio = _checked(loss_weight, masked_zero_ratio)
+        self.loss_weight = check_number("loss_weight", loss_weight)
+        self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
         self.register_buffer("error_threshold", torch.zeros(()))
 
     def setup(self, actor: Actor, device: torch.device) -> None:
@@ -123,7 +123,8 @@ class ReturnPredictor(PolicyLossAddOn):
     ) -> None:
         super().__init__()
         self.hidden_sizes = tuple(hidden_sizes)
-        self.loss_weight, self.masked_zero_ratio = _checked(loss_weight, masked_zero_ratio)
+        self.loss_weight = check_number("loss_weight", loss_weight)
+        self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Make the network."""
@@ -148,11 +149,3 @@ class ReturnPredictor(PolicyLossAddOn):
 def _network(actor: Actor, hidden_sizes: Sequence[int]) -> nn.Module:
     encoder = ObservationEncoder(actor.observation_space)
     return nn.Sequential(encoder, MLP(encoder.out_features, hidden_sizes, 1))
-
-
-def _checked(loss_weight: float, masked_zero_ratio: float) -> tuple[float, float]:
-    if not 0.0 <= loss_weight < math.inf:
-        raise ConfigError(f"loss_weight must be at least 0, got {loss_weight}")
-    if not 0.0 <= masked_zero_ratio <= 1.0:
-        raise ConfigError(f"masked_zero_ratio must be in [0, 1], got {masked_zero_ratio}")
-    return loss_weight, masked_zero_ratio
