@@ -11,7 +11,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig, SACConfig
+from rl_algos_offpolicy import (
+    DQN,
+    SAC,
+    DQNConfig,
+    OffPolicyActor,
+    OffPolicyActorConfig,
+    SACConfig,
+)
 from rl_algos_onpolicy import PPO, OnPolicyActor
 from rl_cli.main import main
 from rl_core import CheckpointError, ConfigError, Trainer, TrainerConfig, make, make_gym_vec
@@ -20,7 +27,8 @@ from rl_core.env import VecEnv
 from rl_core.errors import DataError, MissingExtraError, SpaceError
 from rl_core.runs import load_actor
 from rl_core.types import Json
-from rl_storages import ReplayBuffer, RolloutStorage
+from rl_envs import make_vec
+from rl_storages import HindsightConfig, ReplayBuffer, RolloutStorage
 
 ID = "toolbox/swing-v0"
 SMALL: Mapping[str, Mapping[str, Json]] = {
@@ -165,6 +173,26 @@ def test_another_run_is_a_source_and_its_actions_are_converted(tmp_path: Path) -
         actions[name] = torch.cat([trajectory.action for trajectory in trajectories])
     torch.testing.assert_close(actions["plain"], 2.0 * actions["scaled"])
     assert bool((actions["scaled"].abs() <= 1.0).all())
+
+
+@pytest.mark.parametrize("hindsight", [None, HindsightConfig()])
+def test_a_run_with_hindsight_is_a_source(
+    hindsight: HindsightConfig | None, tmp_path: Path
+) -> None:
+    def trainer(own: HindsightConfig | None, **options: object) -> Trainer:
+        envs = make_vec("BitFlipping-v0", num_envs=2, seed=0, env_kwargs={"num_bits": 4})
+        config = OffPolicyActorConfig(policy="greedy", hidden_sizes=(8,), num_critics=1)
+        actor = OffPolicyActor(envs.single_observation_space, envs.single_action_space, config)
+        algorithm = DQN(actor, DQNConfig(update_after=50, update_every=20))
+        return Trainer(envs, algorithm, ReplayBuffer(500, hindsight=own), seed=0, **options)  # type: ignore[arg-type]  # of two types
+
+    first = trainer(HindsightConfig(), run_dir=tmp_path / "first")
+    first.train(total_steps=100)
+    settings = TrainerConfig(demonstrations=str(tmp_path / "first"))
+    second = trainer(hindsight, config=settings)
+    second.train(total_steps=20)
+    assert isinstance(second.storage, ReplayBuffer)
+    assert second.storage.num_transitions == 120
 
 
 def test_a_run_on_another_environment_or_without_data_is_refused(tmp_path: Path) -> None:

@@ -225,6 +225,11 @@ def test_options_of_an_expert_need_one(options: dict[str, Any]) -> None:
     BC(_actor(BOX), config, expert=_actor(BOX))
 
 
+def test_a_function_is_not_sampled_from() -> None:
+    with pytest.raises(ConfigError, match="deterministic_expert=False has no effect on a function"):
+        BC(_actor(BOX), BCConfig(deterministic_expert=False), expert=np.zeros_like)
+
+
 def test_a_deterministic_expert_is_its_mode_and_another_samples() -> None:
     expert, observation = _actor(BOX, seed=3), torch.rand(6, 3)
     noise = expert.draw_noise((6,), seeded())

@@ -128,6 +128,14 @@ def test_categorical_dqn_moves_the_best_actions_distribution() -> None:
     assert ended[0].tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
 
 
+def test_what_does_not_count_is_at_no_end_of_the_range() -> None:
+    """Atoms -1, 0, 1: the target that counts has 0.3 at the ends, the other all."""
+    returns = CategoricalReturns(3, -1.0, 1.0)
+    target = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.0, 0.5]])
+    share = returns.metrics(target, torch.tensor([1.0, 0.0]))["value/at_range_ends"]
+    assert share.item() == pytest.approx(0.3)
+
+
 def test_rewards_of_distributions_are_scaled_and_clipped() -> None:
     actor = _actor(torch.zeros(1, 4), distribution="quantile", num_quantiles=2)
     config = DQNConfig(gamma=0.5, reward_scale=3.0, clip_reward=4.0)

@@ -20,6 +20,7 @@ from rl_algos_offpolicy import (
     TD3Config,
 )
 from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -80,6 +81,15 @@ def test_samples_count_by_their_importance_weights(
     assert output.metrics["loss/critic"].item() == pytest.approx(0.5 * (4.0 + 0.25 * 1.0) / 2.0)
     assert output.metrics["loss/policy"].item() == pytest.approx(policy_loss / 2.0, abs=1e-6)
     assert output.samples["td_error"].tolist() == [2.0, 1.0]
+
+
+def test_a_temperature_that_is_not_learned_may_be_zero() -> None:
+    algorithm = SAC(
+        _actor("stochastic"), SACConfig(initial_temperature=0.0, learn_temperature=False)
+    )
+    assert algorithm.temperature().item() == 0.0
+    with pytest.raises(ConfigError, match="initial_temperature must be at least 0"):
+        SACConfig(initial_temperature=-0.1, learn_temperature=False)
 
 
 def test_the_temperature_follows_the_entropy_of_what_was_drawn() -> None:

@@ -86,6 +86,16 @@ def test_smoothness_over_time_that_is_set_later_is_refused_too() -> None:
         algorithm.gradient_step(_batch(num_steps=3))
 
 
+@pytest.mark.parametrize("name", ["temporal_smoothness", "spatial_smoothness"])
+def test_smoothness_does_not_begin_in_the_course_of_a_run(name: str) -> None:
+    algorithm = SAC(_actor(), SACConfig())
+    for value in (0.5, Linear(0.0, 0.5)):
+        with pytest.raises(ConfigError, match=f"{name} cannot become .* without smoothness"):
+            algorithm.update_algorithm_parameter(name, value)
+    algorithm.update_algorithm_parameter(name, 0.0)
+    assert "loss/smoothness" not in algorithm.compute_loss(_batch()).metrics
+
+
 def test_smoothness_over_time_and_several_steps_are_refused_at_set_up() -> None:
     envs = make_gym_vec("Pendulum-v1", 1, seed=0)
     actor = OffPolicyActor(

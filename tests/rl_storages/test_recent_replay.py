@@ -182,6 +182,10 @@ def test_a_single_batch_has_no_windows_that_shrink() -> None:
         storage.insert_transition(transition)
     with pytest.raises(ConfigError, match="period"):
         _drawn(storage, 3)
+    storage.check_batches(2, 3)
+    for number in (1, None):
+        with pytest.raises(ConfigError, match="updates have a single one; give a period"):
+            storage.check_batches(number, 3)
 
 
 def test_eta_follows_the_returns_by_hand() -> None:

@@ -1,5 +1,6 @@
 """A replay buffer alone in files: saved, loaded, opened, and taken over by another one."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import torch
 from rl_core.demonstrations import insert_trajectories
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.storage_files import open_storage
-from rl_core.testing.replay import RandomTransitionScript
+from rl_core.testing.replay import RandomTransitionScript, ReferenceGoals
+from rl_core.testing.replay.goals import WITHOUT_ENDS
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import seeded, stored
-from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer
 
 SCRIPT = RandomTransitionScript(seed=3, observation="dict", action="box")
 
@@ -41,6 +43,24 @@ def test_it_is_opened_without_anything_else(tmp_path: Path) -> None:
     assert (opened.size, opened.n_step) == (40, 3)
     assert opened.prioritized == PrioritizedConfig(alpha=0.7)
     assert opened.spec == buffer.spec
+    check_same_state(stored(opened), stored(buffer))
+
+
+def test_what_is_not_there_any_more_is_not_needed_to_open_it(tmp_path: Path) -> None:
+    """Neither the files that it lay in, nor an environment that rewards other goals."""
+    script = RandomTransitionScript(seed=3, observation="goals")
+    goals = ReferenceGoals("future", WITHOUT_ENDS)
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    buffer = ReplayBuffer(40, hindsight=HindsightConfig(), mmap_dir=str(rows))
+    buffer.allocate(replace(script.spec(), goal_functions=lambda: goals.functions), seeded())
+    for transition in script.transitions(55):
+        buffer.insert_transition(transition)
+    saved = buffer.save(tmp_path / "demos")
+    shutil.rmtree(rows)
+    opened = open_storage(saved)
+    assert isinstance(opened, ReplayBuffer)
+    assert (opened.size, opened.hindsight, opened.mmap_dir) == (40, None, None)
     check_same_state(stored(opened), stored(buffer))
 
 

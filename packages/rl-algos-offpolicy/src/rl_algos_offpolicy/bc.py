@@ -46,7 +46,8 @@ class BCConfig:
 
     Attributes:
         expert: directory of the run whose policy is imitated; None learns from demonstrations.
-        deterministic_expert: the expert does what it holds best, instead of sampling.
+        deterministic_expert: the expert does what it holds best, instead of sampling from its
+            policy, where that is stochastic.
         loss: ``"log_prob"`` is Eq. (1), for stochastic policies; ``"mse"`` Eq. (2), for real
             actions.
         learning_rate: of the policy.

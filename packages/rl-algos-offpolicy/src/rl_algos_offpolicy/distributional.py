@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_core.batch import masked_mean
 from rl_core.targets import n_step_distribution, n_step_target
 
 
@@ -65,8 +66,13 @@ class ReturnDistribution(nn.Module, ABC):
             The loss, and the error that priorities go by, which is at least 0; each `(C, N)`.
         """
 
-    def metrics(self, target: Tensor) -> dict[str, Tensor]:
-        """Return what a target tells of the options, 0-dim, by path; nothing by default."""
+    def metrics(self, target: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Return what a target tells of the options, 0-dim, by path; nothing by default.
+
+        Args:
+            target: shape `(*batch, K)`.
+            mask: shape `(*batch,)`, which samples count.
+        """
         return {}
 
 
@@ -111,9 +117,9 @@ class CategoricalReturns(ReturnDistribution):
         entropy = torch.special.entr(target).sum(-1)
         return cross_entropy, (cross_entropy.detach() - entropy).clamp(min=0.0)
 
-    def metrics(self, target: Tensor) -> dict[str, Tensor]:
+    def metrics(self, target: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Return how probable the outermost atoms are, where returns out of range end up."""
-        return {"value/at_range_ends": (target[..., 0] + target[..., -1]).mean()}
+        return {"value/at_range_ends": masked_mean(target[..., 0] + target[..., -1], mask)}
 
 
 class QuantileReturns(ReturnDistribution):

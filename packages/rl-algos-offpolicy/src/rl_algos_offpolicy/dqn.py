@@ -204,7 +204,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
             error, absolute = _value_errors(taken, target, self.config.loss)
         else:
             error, absolute = critics.returns.errors(taken, target)
-            metrics |= critics.returns.metrics(target)
+            metrics |= critics.returns.metrics(target, batch.mask)
         metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)
         if not self.actor.config.noisy:
             metrics["policy/epsilon"] = self.hyper["epsilon"]

@@ -34,7 +34,7 @@ class ExpertPolicy:
         state: the expert's memory, each `(B, S)`; empty when it has none.
 
     Raises:
-        ConfigError: when it is none of these.
+        ConfigError: when it is none of these, or a function is to be sampled from.
         SpaceError: when an actor was built for other spaces.
     """
 
@@ -54,6 +54,11 @@ class ExpertPolicy:
                 check_same_space(expected, got, f"expert's {name} space")
             self._actor = actor
         elif callable(expert):
+            if not is_deterministic:
+                raise ConfigError(
+                    "deterministic_expert=False has no effect on a function, which gives actions "
+                    "as they are; leave it out"
+                )
             self._function = expert
         else:
             raise ConfigError(

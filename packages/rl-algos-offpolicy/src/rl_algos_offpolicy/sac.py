@@ -54,12 +54,15 @@ from rl_algos_offpolicy.memory import (
 )
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
 from rl_algos_offpolicy.temperature import Temperature, default_target_entropy
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.parameters import call_frozen
 from rl_core.storage import Storage
+
+_SMOOTHNESS = ("temporal_smoothness", "spatial_smoothness")
 
 
 class SAC(Algorithm[SACConfig, ReplayBatch]):
@@ -80,7 +83,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""
         config = self.config
-        self._is_smoothed = self._may_count("temporal_smoothness", "spatial_smoothness")
+        self._is_smoothed = self._may_count(*_SMOOTHNESS)
         check_actor(self.actor, config, is_smoothed=self._is_smoothed)
         assert self.actor.policy is not None
         self.policy = self.actor.policy
@@ -129,6 +132,22 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     def check_storage(self, storage: Storage[ReplayBatch]) -> None:
         """Refuse transitions of several steps where successive actions shall be alike."""
         self._check_steps(storage.n_step)
+
+    def update_algorithm_parameter(
+        self, parameter_name: str, new_parameter_value: Scheduled
+    ) -> None:
+        """Change a hyper-parameter; Eq. (5) does not begin in the course of a run.
+
+        Raises:
+            ConfigError: as for any algorithm, and for smoothness in a run that began without any.
+        """
+        begins = not self._is_smoothed and new_parameter_value != 0.0
+        if parameter_name in _SMOOTHNESS and begins:
+            raise ConfigError(
+                f"{parameter_name} cannot become {new_parameter_value} in a run that began without "
+                "smoothness, which is not computed there; begin with a number above 0"
+            )
+        super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
         """Draw for the actions now and next, the observations nearby, and the critics' parts.

@@ -67,8 +67,9 @@ class SACConfig(OffPolicyConfig):
         check_ranges(
             self,
             unit=("tau",),
-            positive=("initial_temperature",),
+            positive=("initial_temperature",) if self.learn_temperature else (),
             not_negative=(
+                "initial_temperature",
                 "policy_learning_rate",
                 "critic_learning_rate",
                 "temperature_learning_rate",

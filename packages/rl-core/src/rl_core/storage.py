@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_core.batch import Rollout, Trajectory, Transition
 from rl_core.errors import ConfigError, DataError, nearest
 from rl_core.goals import GoalFunctions
-from rl_core.types import Observation, StateDict
+from rl_core.types import Json, Observation, StateDict
 
 if TYPE_CHECKING:
     from rl_core.recipe import Recipe
@@ -149,6 +149,18 @@ class Storage(ABC, Generic[BatchT]):
     def is_allocated(self) -> bool:
         """Whether `allocate` was called."""
         return self.spec is not None
+
+    @classmethod
+    def options_to_read(cls, options: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the options of a storage that only reads what one with others saved.
+
+        Its environment, its devices and its directories may not be there, so an option that asks
+        for them is left out; by default none is.
+
+        Args:
+            options: as in a recipe.
+        """
+        return options
 
     @property
     def rollout_steps(self) -> int | None:

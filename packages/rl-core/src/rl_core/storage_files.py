@@ -1,11 +1,13 @@
 """Storages in files of their own, and those of whole runs, opened by what is recorded of them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import torch
 
+from rl_core import plugins
 from rl_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint_as
 from rl_core.components import construct_component, describe_component
 from rl_core.errors import CheckpointError, ConfigError
@@ -50,7 +52,8 @@ def open_storage(directory: str | Path) -> AnyStorage:
         directory: what `Storage.save` wrote.
 
     Returns:
-        A storage of the same kind, size and contents, on the CPU.
+        A storage of the same kind, size and contents, in memory, without those of its options that
+        ask for more, such as rewards of the environment's (`Storage.options_to_read`).
 
     Raises:
         CheckpointError: when the files are missing or damaged.
@@ -74,6 +77,8 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
             "name; load it into such a one, and fill others from that"
         )
     spec = _spec_from(saved.reader("storage_spec"))
+    cls = cast("type[AnyStorage]", plugins.load("storage", component.name))
+    component = replace(component, kwargs=cls.options_to_read(component.kwargs))
     storage = cast("AnyStorage", construct_component("storage", component, {"device": spec.device}))
     storage.allocate(spec, torch.Generator())
     storage.load_state_dict(saved.tree("storage"))

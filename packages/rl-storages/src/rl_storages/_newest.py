@@ -31,6 +31,19 @@ _RETURNS = 20
 _DECAY = 0.9999
 
 
+def check_period(config: RecentConfig, num_batches: int) -> None:
+    """Refuse windows that shrink over the batches of an update which has a single one.
+
+    Raises:
+        ConfigError: saying what to give.
+    """
+    if config.period is None and num_batches == 1:
+        raise ConfigError(
+            "storage.recent.period is None, so windows shrink over the batches of an update, but "
+            "updates have a single one; give a period, such as 1000"
+        )
+
+
 class Windows:
     """How many of the newest transitions or sequences each batch is drawn from, Eq. (1).
 
@@ -55,11 +68,7 @@ class Windows:
         """
         period = self._config.period
         if period is None:
-            if num_batches == 1:
-                raise ConfigError(
-                    "storage.recent.period is None, so windows shrink over the batches of an "
-                    "update, but updates have a single one; give a period, such as 1000"
-                )
+            check_period(self._config, num_batches)
             part = (batch + 1) / num_batches
         else:
             part = (self._count + 1) / period

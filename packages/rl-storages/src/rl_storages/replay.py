@@ -18,13 +18,14 @@ from rl_core.storage import (
     join_observation,
     observation_columns,
 )
-from rl_core.types import Observation, StateDict
+from rl_core.types import Json, Observation, StateDict
 from rl_storages._columns import Columns, replay_columns
 from rl_storages._devices import moved
 from rl_storages._draws import bytes_to_draw, make_sampler
 from rl_storages._frames import FrameStacks, stacked_columns
 from rl_storages._hindsight import Relabeller, checked_functions, goal_columns
 from rl_storages._memory import check_fits, row_needs
+from rl_storages._newest import check_period
 from rl_storages._options import (
     check_combination,
     check_configs,
@@ -123,6 +124,17 @@ class ReplayBuffer(Storage[ReplayBatch]):
     def spec(self) -> StorageSpec | None:
         """What `allocate` was given last."""
         return self._spec
+
+    @classmethod
+    def options_to_read(cls, options: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Leave out where the data lies, and goals in hindsight, which the environment rewards."""
+        elsewhere = {"hindsight", "data_device", "mmap_dir"}
+        return {name: value for name, value in options.items() if name not in elsewhere}
+
+    def check_batches(self, num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+        """Refuse windows that shrink over the batches of an update which has a single one."""
+        if self.recent is not None:
+            check_period(self.recent, num_mini_batch or 1)
 
     @property
     def gives_sequences(self) -> bool:
