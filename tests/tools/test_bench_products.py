@@ -48,6 +48,15 @@ def test_the_formula_counts_what_the_equations_take() -> None:
     assert flops_per_step(settings("td3"), 3, 2) == (with_policy + without) / 2
 
 
+def test_a_step_of_dqn_takes_one_network() -> None:
+    values, target, observation = network(3, 2), network(3, 2), torch.randn(8, 3)
+    with FlopCounterMode(display=False) as counter:
+        with torch.no_grad():
+            goal = target(observation)
+        (values(observation) - goal).square().mean().backward()
+    assert flops_per_step(settings("dqn"), 3, 2) == counter.get_total_flops()
+
+
 def test_a_step_of_sac_on_halfcheetah() -> None:
     workload = WORKLOADS["sac-halfcheetah"]
     assert isinstance(workload.settings, ReplaySettings)
@@ -78,9 +87,9 @@ def test_both_libraries_multiply() -> None:
     assert all(rate > 0.0 for rate in found.values())
 
 
-def test_only_large_networks_are_bound_by_products() -> None:
-    bound = [name for name, workload in WORKLOADS.items() if workload.is_bound_by_products]
-    assert bound == ["td3-halfcheetah", "sac-halfcheetah"]
+def test_steps_of_replay_have_a_limit() -> None:
+    limited = [name for name, workload in WORKLOADS.items() if workload.has_product_limit]
+    assert limited == ["dqn-cartpole", "td3-halfcheetah", "sac-halfcheetah"]
 
 
 def test_the_share_of_the_limit_is_taken_within_rounds() -> None:

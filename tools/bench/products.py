@@ -17,6 +17,8 @@ A step of TD3 or SAC with two critics Q and a policy π is the sum of
 (6) the policy: π forwards, (2), and (3) up to the first layer; and forwards and (3) of the one Q
     (TD3) or both (SAC) that judge its actions. In TD3 this comes every second step.
 
+A step of DQN is (4) and (5) of one network Q, and there is no π.
+
 That counts what the equations need, whatever a system computes beside it.
 """
 
@@ -54,8 +56,9 @@ def measure(workload: Workload, seconds: float) -> dict[str, float]:
     observation, action = env.observation_space, env.action_space
     env.close()
     assert isinstance(observation, spaces.Box)
-    assert isinstance(action, spaces.Box)
-    flops = flops_per_step(settings, observation.shape[0], action.shape[0])
+    assert isinstance(action, spaces.Box | spaces.Discrete)
+    num_actions = int(action.n) if isinstance(action, spaces.Discrete) else action.shape[0]
+    flops = flops_per_step(settings, observation.shape[0], num_actions)
     return {"flops": float(flops), **products_per_second(seconds)}
 
 
@@ -63,19 +66,21 @@ def flops_per_step(settings: ReplaySettings, observation_size: int, action_size:
     """Count the floating-point operations of a gradient step's matrix products, on average.
 
     Args:
-        settings: of TD3 or SAC.
+        settings: of any of the three.
         observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        action_size: numbers in an action, or actions of DQN.
 
     Returns:
         The sum of (4) to (6).
     """
-    assert settings.algorithm != "dqn"
+    samples = settings.mini_batch_size
+    if settings.algorithm == "dqn":
+        sizes = (observation_size, *settings.hidden_sizes, action_size)
+        return 4 * _forward(sizes, samples) - _forward(sizes[:2], samples)
     is_sac = settings.algorithm == "sac"
     outputs = 2 * action_size if is_sac else action_size  # SAC's policy has a deviation, too
     policy_sizes = (observation_size, *settings.hidden_sizes, outputs)
     critic_sizes = (observation_size + action_size, *settings.hidden_sizes, 1)
-    samples = settings.mini_batch_size
     policy, critic = _forward(policy_sizes, samples), _forward(critic_sizes, samples)
     policy_first, critic_first = (_forward(s[:2], samples) for s in (policy_sizes, critic_sizes))
 

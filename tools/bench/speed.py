@@ -48,7 +48,7 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
         )
         for system in workload.systems
     }
-    if workload.is_bound_by_products:
+    if workload.has_product_limit:
         payload: dict[str, Json] = {"workload": name, "seconds": min(seconds, _PRODUCT_SECONDS)}
         jobs[PRODUCTS] = Job("matrix products", "products", payload, threads)
 

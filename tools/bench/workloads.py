@@ -144,9 +144,9 @@ class Workload:
     warm_up_marks: int = 3
 
     @property
-    def is_bound_by_products(self) -> bool:
-        """Whether most of its time could go into matrix products, so that they are a limit."""
-        return isinstance(self.settings, ReplaySettings) and self.settings.algorithm != "dqn"
+    def has_product_limit(self) -> bool:
+        """Whether it takes one gradient step per step, which matrix products limit."""
+        return isinstance(self.settings, ReplaySettings)
 
 
 WORKLOADS: Mapping[str, Workload] = {
