@@ -150,7 +150,7 @@ class TestNoisyDQN(OffPolicySuite):
 
 
 class RecurrentSuite(AlgorithmSuite):
-    """Recurrent networks are never compiled."""
+    """Of sequences, whose graphs take long to compile: one of each kind of memory does."""
 
     __test__ = False
     is_smooth: ClassVar[bool] = False
@@ -176,6 +176,7 @@ class TestRecurrentDiscreteSAC(RecurrentSuite):
 
 class TestRecurrentTD3(RecurrentSuite):
     __test__ = True
+    has_compile_test: ClassVar[bool] = True
 
     def make_algorithm(self, seed: int) -> TD3:
         actor = _actor(
@@ -201,6 +202,7 @@ class TestRecurrentDDPG(RecurrentSuite):
 
 class TestRecurrentDQN(RecurrentSuite):
     __test__ = True
+    has_compile_test: ClassVar[bool] = True
 
     def make_algorithm(self, seed: int) -> DQN:
         actor = _actor(
