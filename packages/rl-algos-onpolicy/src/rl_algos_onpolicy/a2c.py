@@ -20,10 +20,10 @@ from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
-from rl_algos_onpolicy.sharing import moved_together, policy_and_value_groups
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossOutput, Noise
 from rl_core.optimizers import OptimizerConfig
 from rl_core.ranges import check_ranges
 
@@ -61,18 +61,7 @@ class A2CConfig(OnPolicyConfig):
         check_entropy(self, normalizes=self.normalize_advantage)
 
 
-def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
-    """Eq. (1) without its entropy.
-
-    Args:
-        log_prob: shape `(N,)`.
-        advantage: shape `(N,)`.
-        mask: shape `(N,)`, which samples count.
-    """
-    return -masked_mean(log_prob * advantage, mask)
-
-
-class A2C(Algorithm[A2CConfig, RolloutBatch]):
+class A2C(PolicyGradient[A2CConfig]):
     """Synchronous advantage actor-critic: one gradient step per rollout.
 
     Args:
@@ -93,28 +82,6 @@ class A2C(Algorithm[A2CConfig, RolloutBatch]):
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
         """Take short rollouts of eight environments."""
         return on_policy_recipe(env, num_envs=8, num_steps=5)
-
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give policy and value function an optimiser each; the policy's moves what they share."""
-        config = self.config
-        return policy_and_value_groups(
-            self.actor,
-            config.policy_learning_rate,
-            config.value_learning_rate,
-            max_grad_norm=self.if_set("max_grad_norm"),
-            optimizer=config.optimizer,
-        )
-
-    def update_algorithm_parameter(
-        self, parameter_name: str, new_parameter_value: Scheduled
-    ) -> None:
-        """Change a hyper-parameter; of a shared trunk either learning rate changes both.
-
-        Raises:
-            ConfigError: as for any algorithm.
-        """
-        for name in moved_together(self.actor, parameter_name, self.schedules):
-            super().update_algorithm_parameter(name, new_parameter_value)
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""

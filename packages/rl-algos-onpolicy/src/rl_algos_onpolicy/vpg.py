@@ -21,16 +21,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rl_algos_onpolicy.a2c import policy_gradient_loss
 from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
-from rl_algos_onpolicy.sharing import moved_together, policy_and_value_groups
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossOutput, Noise
 from rl_core.ranges import check_ranges
 
 
@@ -80,7 +79,7 @@ class VPGConfig(OnPolicyConfig):
             )
 
 
-class VPG(Algorithm[VPGConfig, RolloutBatch]):
+class VPG(PolicyGradient[VPGConfig]):
     """Vanilla policy gradient: one gradient step per rollout.
 
     Args:
@@ -103,33 +102,11 @@ class VPG(Algorithm[VPGConfig, RolloutBatch]):
         """Take rollouts of eight environments that are about as long as short episodes."""
         return on_policy_recipe(env, num_envs=8, num_steps=128)
 
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give policy and value function an optimiser each; the policy's moves what they share."""
-        config = self.config
-        return policy_and_value_groups(
-            self.actor,
-            config.policy_learning_rate,
-            config.value_learning_rate,
-            max_grad_norm=self.if_set("max_grad_norm"),
-            optimizer=config.optimizer,
-        )
-
     def constant_modules(self) -> tuple[str, ...]:
         """Leave the value function alone where none is learned."""
         if self.config.value_learning_rate is not None:
             return ()
         return tuple(f"actor.{name}" for name in self.actor.value_modules)
-
-    def update_algorithm_parameter(
-        self, parameter_name: str, new_parameter_value: Scheduled
-    ) -> None:
-        """Change a hyper-parameter; of a shared trunk either learning rate changes both.
-
-        Raises:
-            ConfigError: as for any algorithm.
-        """
-        for name in moved_together(self.actor, parameter_name, self.schedules):
-            super().update_algorithm_parameter(name, new_parameter_value)
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages, Eq. (2), and value targets."""
