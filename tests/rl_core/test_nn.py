@@ -1,14 +1,16 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad_and_value
 
 from rl_core.errors import ConfigError, SpaceError
+from rl_core.nn._recurrence import gru, lstm
 from rl_core.nn.cnn import NatureCNN
 from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.mlp import MLP
@@ -292,6 +294,35 @@ class TestRecurrentNet:
         (gradient,) = torch.autograd.grad(output[3].sum(), features)
         assert gradient[:2].abs().max() == 0.0
         assert (gradient[2:] != 0.0).all()
+
+
+@pytest.mark.parametrize("starts", [False, True])
+@pytest.mark.parametrize("num_members", [None, 2])
+@pytest.mark.parametrize(("recurrence", "gates", "parts"), [(gru, 3, 1), (lstm, 4, 2)])
+def test_written_out_derivatives_are_those_of_differences(
+    recurrence: Callable[..., Tensor], gates: int, parts: int, num_members: int | None, starts: bool
+) -> None:
+    """The first ones and the second ones, of everything that a recurrence is given."""
+    steps, samples, size = 3, 2, 2
+    members = () if num_members is None else (num_members,)
+    ones = (1,) * len(members)
+    start = torch.tensor([[False, True], [False, False], [True, False]])
+    kept = (~start).double().view(steps, *ones, samples, 1) if starts else None
+    shapes = (
+        (steps, *members, samples, gates * size),
+        (*members, samples, parts * size),
+        (*members, gates * size, size),
+        (*members, *ones, gates * size),
+    )
+    given = [
+        _seeded(*shape, seed=seed).double().requires_grad_() for seed, shape in enumerate(shapes)
+    ]
+
+    def run(inputs: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return recurrence(inputs, state, kept, weight, bias)
+
+    assert gradcheck(run, given)
+    assert gradgradcheck(run, given)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
