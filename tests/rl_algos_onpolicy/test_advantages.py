@@ -1,5 +1,5 @@
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +8,19 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_algos_onpolicy import (
+    A2C,
+    TRPO,
+    VPG,
+    A2CConfig,
+    OnPolicyActor,
+    OnPolicyActorConfig,
+    TRPOConfig,
+    VPGConfig,
+)
 from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.algorithm.hyper import schedules_of
 from rl_core.batch import Rollout
 from rl_core.gradients import HyperParameters
@@ -85,6 +95,14 @@ def _columns(
         positive_advantage=config.positive_advantage,
         **options,
     )
+
+
+SHIFTED: list[Callable[[bool], AnyAlgorithm]] = [
+    lambda shift: VPG(_actor(), VPGConfig(positive_advantage=shift)),
+    lambda shift: A2C(_actor(), A2CConfig(normalize_advantage=True, positive_advantage=shift)),
+    lambda shift: TRPO(_actor(), TRPOConfig(positive_advantage=shift)),
+]
+"""Algorithms that standardise advantages over the rollout, and may shift them."""
 
 
 def test_termination_truncation_and_the_end_of_the_rollout_by_hand() -> None:
@@ -207,6 +225,21 @@ def test_advantages_are_standardised_before_they_are_shifted() -> None:
     config = OnPolicyConfig(gamma=1.0, gae_lambda=1.0, positive_advantage=True)
     columns, _ = _columns(_actor(), rollout, config, normalize=True)
     torch.testing.assert_close(columns["advantage"], torch.tensor([[0.0], [2.0]]))
+
+
+@pytest.mark.parametrize("make", SHIFTED, ids=["vpg", "a2c", "trpo"])
+def test_algorithms_shift_advantages_where_asked(make: Callable[[bool], AnyAlgorithm]) -> None:
+    rollout = _rollout(
+        [[0.0], [0.0], [0.0]],
+        [0.0],
+        [[10.0], [0.0], [20.0]],
+        terminated=[(0, 0), (2, 0)],
+        invalid=[(1, 0)],
+    )
+    # A reset beside 10 and 20, which are -1 and 1 as they are standardised, and then 0 and 2.
+    for shift, expected in ((False, [-1.0, 1.0]), (True, [0.0, 2.0])):
+        columns, _ = make(shift).prepare(rollout)
+        assert columns["advantage"][rollout.valid].tolist() == pytest.approx(expected)
 
 
 def test_the_behaviours_policy_is_kept_on_request() -> None:

@@ -81,8 +81,9 @@ def test_contradictions_are_refused(name: str) -> None:
     make(entropy_method="no_entropy")
 
 
+@pytest.mark.parametrize("softplus", [False, True])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_entropy_as_a_reward_is_in_the_returns(name: str) -> None:
+def test_entropy_as_a_reward_is_in_the_returns(name: str, softplus: bool) -> None:
     columns = []
     for coefficient in (0.0, 0.5):
         torch.manual_seed(0)
@@ -90,6 +91,7 @@ def test_entropy_as_a_reward_is_in_the_returns(name: str) -> None:
         config = CONFIGS[name](
             entropy_method="max",
             entropy_coef=coefficient,
+            use_softplus_entropy=softplus,
             stop_entropy_gradient=True,
             normalize_advantage=_off(name),
             advantage_estimator="td",
@@ -98,9 +100,10 @@ def test_entropy_as_a_reward_is_in_the_returns(name: str) -> None:
         rollout = make_rollout(algorithm, seed=1)
         columns.append(algorithm.prepare(rollout)[0])
     entropy = evaluate_rollout(actor, rollout).distribution.entropy()
+    rewarded = entropy.exp().log1p() if softplus else entropy
     for column in ("advantage", "value_target"):
         added = columns[1][column] - columns[0][column]
-        torch.testing.assert_close(added, (0.5 * entropy * rollout.valid).detach())
+        torch.testing.assert_close(added, (0.5 * rewarded * rollout.valid).detach())
         assert not columns[1][column].requires_grad
 
 

@@ -27,10 +27,11 @@ from rl_algos_onpolicy.rnd_networks import FeatureNet
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
+from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.trunk import MemoryKind
 from rl_core.spaces import Space
 from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.rollouts import make_batch, make_rollout, random_observation
+from rl_core.testing.rollouts import make_batch, make_rollout, random_observation, random_state
 
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 GIVEN = RNDConfig(pre_normalization_steps=16)
@@ -111,6 +112,13 @@ def _rollout(values: list[list[float]], last: list[float], ended: list[list[bool
     )
 
 
+def _always(value: float, head: nn.Module | None) -> None:
+    """Let a value function answer one number, whatever it sees."""
+    assert head is not None
+    for parameter in head.parameters():
+        nn.init.constant_(parameter, value if parameter.dim() == 1 else 0.0)
+
+
 def test_novelty_is_the_squared_distance_of_features() -> None:
     novelty = _novelty()
     seen = torch.tensor([[1.0, 2.0], [0.0, -3.0], [90.0, 0.0]])
@@ -137,6 +145,34 @@ def test_rewards_are_the_novelty_of_what_follows_over_the_spread_of_their_sums()
     reward = novelty.rewards(rollout)
     expected = torch.tensor([[4.0], [4.0], [16.0]]) / 32.0**0.5
     torch.testing.assert_close(reward, expected)
+
+
+def _with_a_reset() -> Rollout:
+    """A rollout whose first row ends an episode; the second sees its end and only resets."""
+    ended = [[True], [False], [False], [False]]
+    rollout = _rollout([[0.0], [50.0], [10.0], [2.0]], [2.0], ended)
+    return replace(rollout, valid=torch.tensor([[True], [False], [True], [True]]))
+
+
+def test_a_row_that_only_resets_is_not_new_and_has_no_share_in_the_spread() -> None:
+    novelty = _novelty(gamma=0.5)
+    novelty.normalize.norms = nn.ModuleList([nn.Identity()])  # observations as they are
+    reward = novelty.rewards(_with_a_reset())
+    # New are 0² = 0 and, beyond the reset, 2² = 4 twice; their sums are 0, 4 and 6.
+    variance = (0.0 + 16.0 + 36.0) / 3.0 - (10.0 / 3.0) ** 2
+    assert novelty.spread.count == 3.0
+    assert novelty.spread.var.item() == pytest.approx(variance)
+    expected = torch.tensor([[0.0], [0.0], [4.0], [4.0]]) / variance**0.5
+    torch.testing.assert_close(reward, expected)
+
+
+def test_observations_of_rows_that_only_reset_are_left_out_of_the_statistics() -> None:
+    novelty = _novelty()
+    novelty.rewards(_with_a_reset())
+    (norm,) = novelty.normalize.norms
+    assert isinstance(norm, RunningNorm)
+    assert norm.count == 3.0
+    assert norm.mean.tolist() == pytest.approx([4.0, 0.0])  # of 0, 10 and 2
 
 
 def test_the_spread_follows_the_last_rollouts() -> None:
@@ -201,6 +237,25 @@ def test_the_streams_are_weighed_as_they_are_or_standardised() -> None:
     torch.testing.assert_close(shifted, both - both.min())
 
 
+def test_the_loss_puts_the_terms_together() -> None:
+    torch.manual_seed(0)
+    config = RNDPPOConfig(value_loss_coef=0.25, normalize_advantage="none", rnd=GIVEN)
+    algorithm = RNDPPO(_actor(), config, target=Total(0.0), predictor=Total(1.0))
+    for head in (algorithm.actor.value_head, algorithm.actor.intrinsic_value_head):
+        _always(0.0, head)
+    batch = make_batch(algorithm, make_rollout(algorithm, 0))
+    targets = {"intrinsic_value_target": torch.full_like(batch.mask, 4.0)}
+    batch = replace(
+        batch,
+        observation=torch.tensor([1.0, 2.0]).expand(len(batch.mask), 2),
+        advantage=torch.zeros_like(batch.mask),
+        value_target=torch.full_like(batch.mask, 2.0),
+        extras={**batch.extras, **targets},
+    )
+    # Half the squares of 2 and 4 are 2 and 8, and count a quarter; the novelty is (1 + 2)² = 9.
+    assert algorithm.loss(batch, {}).loss.item() == pytest.approx(0.25 * 2.0 + 0.25 * 8.0 + 9.0)
+
+
 def test_the_intrinsic_value_is_clipped_where_the_extrinsic_one_is() -> None:
     losses = {}
     for clipped in (False, True):
@@ -208,11 +263,7 @@ def test_the_intrinsic_value_is_clipped_where_the_extrinsic_one_is() -> None:
         config = RNDPPOConfig(use_clipped_value_loss=clipped, clip_range=0.2, rnd=GIVEN)
         algorithm = RNDPPO(_actor(), config, target=Total(0.0), predictor=Total(1.0))
         batch = make_batch(algorithm, make_rollout(algorithm, 0))
-        head = algorithm.actor.intrinsic_value_head
-        assert head is not None
-        with torch.no_grad():
-            for parameter in head.parameters():
-                parameter.zero_()
+        _always(0.0, algorithm.actor.intrinsic_value_head)
         # Values of 0 that were 1, and are to be 0.1.
         columns = {"intrinsic_value": 1.0, "intrinsic_value_target": 0.1}
         filled = {name: torch.full_like(batch.mask, value) for name, value in columns.items()}
@@ -230,10 +281,7 @@ def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
     )
     algorithm = RNDPPO(_actor(), config, target=Total(0.0), predictor=Total(1.0))
     assert algorithm.uses_objects
-    head = algorithm.actor.intrinsic_value_head
-    assert head is not None
-    for parameter in head.parameters():
-        nn.init.zeros_(parameter)
+    _always(0.0, algorithm.actor.intrinsic_value_head)
     never, ends = [[False]] * 3, [[False], [True], [False]]
     seen = [[0.0], [0.0], [0.1]]
     targets = []
@@ -259,8 +307,6 @@ def test_rows_that_only_reset_change_nothing_of_the_intrinsic_stream() -> None:
     algorithm = RNDPPO(
         _actor(), RNDPPOConfig(gae_lambda=0.5, rnd=replace(SMALL, gamma_intrinsic=0.5))
     )
-    head = algorithm.actor.intrinsic_value_head
-    assert head is not None
     seen = [[1.0], [2.0], [3.0], [4.0]]
     rewards = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
     same_step = _rollout(seen, [5.0], [[False], [True], [False], [False]])
@@ -296,6 +342,42 @@ def _intrinsic_columns(algorithm: RNDPPO, rollout: Rollout) -> Mapping[str, Tens
         return algorithm.prepare(rollout)[0]
 
 
+def test_the_intrinsic_stream_has_a_discount_of_its_own() -> None:
+    config = RNDPPOConfig(gae_lambda=0.5, rnd=replace(SMALL, gamma_intrinsic=0.5))
+    algorithm = RNDPPO(_actor(), config)
+    _always(8.0, algorithm.actor.intrinsic_value_head)
+    rollout = _rollout([[0.0]] * 3, [0.0], [[False]] * 3)
+    reward = torch.tensor([[1.0], [2.0], [4.0]])
+    columns, _ = algorithm.prepare(replace(rollout, extras={"rnd_reward": reward}))
+    # Errors of r + ½ · 8 - 8 are -3, -2 and 0; with ¼ of what follows they are -3½, -2 and 0.
+    target = columns["intrinsic_value_target"].squeeze(-1)
+    assert target.tolist() == pytest.approx([4.5, 6.0, 8.0])
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_the_intrinsic_values_memory_is_carried_to_every_successor(memory: MemoryKind) -> None:
+    torch.manual_seed(0)
+    config = RNDPPOConfig(gae_lambda=0.0, rnd=replace(SMALL, gamma_intrinsic=0.5))
+    algorithm = RNDPPO(_actor(memory=memory), config)
+    actor = algorithm.actor
+    state = random_state(actor, 1, torch.Generator().manual_seed(1))
+    rollout = replace(
+        _rollout([[1.0], [2.0], [5.0]], [6.0], [[False], [True], [False]]),
+        state=state,
+        episode_start=torch.tensor([[False], [False], [True]]),
+        extras={"rnd_reward": torch.zeros(3, 1)},
+    )
+    columns, _ = algorithm.prepare(rollout)
+    # The true sequences: 1, 2 from the given state, and 5, 6 from zero.
+    never = torch.zeros(2, 1, dtype=torch.bool)
+    sequences = torch.tensor([[1.0, 2.0], [5.0, 6.0]]).view(2, 2, 1, 1) * torch.tensor([1.0, 0.0])
+    first, _ = actor.intrinsic_value(sequences[0], state, never)
+    second, _ = actor.intrinsic_value(sequences[1], actor.actor_initial_states(1), never)
+    value = torch.cat([first, second]).detach()
+    torch.testing.assert_close(columns["intrinsic_value"], value[:-1])
+    torch.testing.assert_close(columns["intrinsic_value_target"], 0.5 * value[1:])
+
+
 def test_the_predictor_learns_from_a_share_of_the_samples() -> None:
     novelty = _novelty()
     novelty.config = replace(GIVEN, predictor_proportion=0.25)
@@ -305,15 +387,30 @@ def test_the_predictor_learns_from_a_share_of_the_samples() -> None:
     assert kept.mean().item() == pytest.approx(0.25, abs=0.03)
 
 
-def test_only_kept_samples_count_in_the_loss() -> None:
+def test_only_kept_samples_of_the_mask_count_in_the_loss() -> None:
     torch.manual_seed(0)
     algorithm = RNDPPO(_actor(), RNDPPOConfig(rnd=GIVEN), target=Total(0.0), predictor=Total(1.0))
     batch = make_batch(algorithm, make_rollout(algorithm, 0))
-    kept = torch.zeros_like(batch.mask)
-    kept[0] = 1.0
-    one = replace(batch, extras={**batch.extras, KEPT: kept}, mask=torch.ones_like(batch.mask))
+    kept, mask = torch.zeros(2, *batch.mask.shape)
+    kept[:3] = mask[1:5] = 1.0  # both hold samples 1 and 2
+    two = replace(batch, extras={**batch.extras, KEPT: kept}, mask=mask)
     assert isinstance(batch.observation, Tensor)
-    torch.testing.assert_close(algorithm.novelty.loss(one), algorithm.novelty(batch.observation)[0])
+    expected = algorithm.novelty(batch.observation[1:3]).mean()
+    torch.testing.assert_close(algorithm.novelty.loss(two), expected)
+
+
+def test_the_add_on_weighs_what_it_adds_to_the_rewards() -> None:
+    torch.manual_seed(0)
+    add_on = RND(0.5, replace(GIVEN, gamma_intrinsic=0.0), target=Total(0.0), predictor=Total(1.0))
+    algorithm = A2C(_actor(intrinsic=False), add_ons=add_on)
+    add_on.novelty.normalize.norms = nn.ModuleList([nn.Identity()])  # observations as they are
+    rollout = _rollout([[1.0], [2.0], [3.0]], [4.0], [[False], [True], [False]])
+    rollout = replace(rollout, reward=torch.tensor([[10.0], [20.0], [30.0]]))
+    added = algorithm.prepare_add_ons(rollout)
+    # Novelties of 2² = 4 twice and 4² = 16, over their spread of √32, by half.
+    expected = rollout.reward + torch.tensor([[2.0], [2.0], [8.0]]) / 32.0**0.5
+    torch.testing.assert_close(added.rollout.reward, expected)
+    assert added.metrics["rnd/reward"].item() == pytest.approx(8.0 / 32.0**0.5)
 
 
 @pytest.mark.parametrize(
