@@ -252,14 +252,14 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         value, _ = self.actor.value(batch.observation, batch.state, batch.episode_start)
         loss = value_loss(value, batch.value_target, batch.mask)
         metrics = {"loss/value": loss}
-        if self._have_parameters:
+        if self._add_ons_learn:
             added, more = self.add_on_terms(batch, self._policy(batch), metrics)
             return LossOutput(loss + added, {**metrics, **more})
         return LossOutput(loss, metrics)
 
     @property
-    def _have_parameters(self) -> bool:
-        """Whether add-ons are part of the value function's loss."""
+    def _add_ons_learn(self) -> bool:
+        """Whether add-ons have parameters, and so are part of the value function's loss."""
         return any(True for _ in self.add_ons.parameters())
 
     @torch.no_grad()
@@ -269,7 +269,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     @torch.no_grad()
     def _add_on_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return what add-ons log that are not part of the value function's loss."""
-        if not len(self.add_ons) or self._have_parameters:
+        if not len(self.add_ons) or self._add_ons_learn:
             return {}
         return self.add_on_terms(batch, self._policy(batch), {})[1]
 
