@@ -228,6 +228,12 @@ class SkipsLoneSteps(ReferenceReplayStorage):
         yield from (trajectory for trajectory in super().trajectories() if len(trajectory) > 1)
 
 
+class ForgetsTheFirst(ReferenceReplayStorage):
+    def trajectories(self) -> Iterator[Trajectory]:
+        _, *others = super().trajectories()
+        yield from others
+
+
 class ForgetsWhatFollowed(ReferenceReplayStorage):
     def trajectories(self) -> Iterator[Trajectory]:
         for trajectory in super().trajectories():
@@ -349,9 +355,10 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (RunsSlicesTogether, "test_slices_bring_the_same_transitions"),
     (LosesFinalsInSlices, "test_slices_bring_the_same_transitions"),
     (TakesTheOldestOfALongSlice, "test_a_slice_may_fill_the_storage"),
+    (ForgetsTheFirst, "test_trajectories_are_what_happened"),
+    (ForgetsWhatFollowed, "test_trajectories_are_what_happened"),
     (EndsTrajectoriesForGood, "test_trajectories_bring_the_same_transitions"),
     (SkipsLoneSteps, "test_trajectories_bring_the_same_transitions"),
-    (ForgetsWhatFollowed, "test_trajectories_bring_the_same_transitions"),
     (KeepsARowAtAReset, "test_after_a_reset_nothing_older_is_drawn"),
     (ForgetsAfterAnUpdate, "test_an_update_forgets_nothing"),
     (TellsAllAgain, "test_new_observations_are_told_once"),

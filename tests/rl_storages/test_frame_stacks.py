@@ -197,6 +197,29 @@ def test_goals_of_rows_without_their_older_frames_are_not_taken() -> None:
         assert set(batch.observation["desired_goal"].flatten().tolist()) == set(range(29, 41))
 
 
+def test_goals_are_no_stacks_of_frames() -> None:
+    """Images that are goals are stored whole, even where they look like stacks."""
+    image = TensorSpec((3, 2, 2, 1), torch.uint8)
+    goals = {"achieved_goal": image, "desired_goal": image}
+
+    def allocated(observation: Mapping[str, TensorSpec], frame_stack: int | None) -> ReplayBuffer:
+        storage = ReplayBuffer(
+            60,
+            frame_stack=frame_stack,
+            hindsight=HindsightConfig(),
+            her_function=lambda achieved, desired, info: achieved[..., 0, 0, 0],
+        )
+        storage.allocate(replace(SMALL, observation=observation), seeded())
+        return storage
+
+    with pytest.raises(ConfigError, match="frame_stack=3 needs an image"):
+        allocated(goals, 3)
+    frames, whole = (allocated({"camera": image, **goals}, size) for size in (3, None))
+    rows = 60 + 1
+    per_row = 1 - 2 * 4  # a depth, and of three frames one
+    assert frames.nbytes == (rows + 2) * (whole.nbytes // rows + per_row)
+
+
 def _with_goals() -> ReplayBuffer:
     """Return a buffer of stacks of four frames, and of goals that are all achieved ones."""
     goal = TensorSpec((1,), torch.float32)

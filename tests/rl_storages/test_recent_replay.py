@@ -157,6 +157,13 @@ def test_widths_by_hand() -> None:
     assert windows.width(40_000, 3, 4) == 40_000
 
 
+def test_cmin_counts_sequences() -> None:
+    """Of 1000 transitions, in sequences of 7 that are learned from: 142.9, so 143."""
+    windows = Windows(RecentConfig(eta=1e-9, cmin=1000), learned=7)
+    assert windows.width(10_000, 0, 1) == 143
+    assert windows.width(90, 0, 1) == 90
+
+
 def test_windows_shrink_over_the_batches_of_an_update() -> None:
     storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.997, cmin=1, period=None), rows=400)
     for transition in LIVES["same_step"].transitions(300):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from rl_core.batch import Transition
 from rl_core.errors import DataError
 from rl_core.storage import DataSlice, StorageSpec, observation_columns
 from rl_core.types import ArrayLike, ArrayObservation
+
+ColumnT = TypeVar("ColumnT")
 
 _SUCCESSORS = ("next/", "successor/")
 
@@ -25,6 +28,7 @@ class Row:
             an episode ended and the environment reset in the same step.
         prepared: what the algorithm attached.
         step: how many rows of its environment were inserted before it.
+        begins: no transition before it goes on in it.
     """
 
     columns: dict[str, Tensor]
@@ -32,6 +36,7 @@ class Row:
     successor: dict[str, Tensor]
     prepared: dict[str, Tensor] = field(default_factory=dict)
     step: int = 0
+    begins: bool = True
 
 
 def breaks_off(row: Row, following: Mapping[str, Tensor]) -> bool:
@@ -91,7 +96,7 @@ def rows_of_slice(data: DataSlice, spec: StorageSpec) -> list[list[Row]]:
         DataError: when columns are missing, of other shape or dtype, or of unequal length.
     """
     length = len(data["reward"]) if "reward" in data else 0
-    columns = {}
+    columns: dict[str, tuple[Tensor, ...]] = {}
     for name, (shape, dtype) in slice_columns(spec).items():
         column = data.get(name)
         if column is None:
@@ -101,16 +106,14 @@ def rows_of_slice(data: DataSlice, spec: StorageSpec) -> list[list[Row]]:
                 f"column '{name}': {column.dtype} of {tuple(column.shape)}; "
                 f"expected {dtype} of {(length, spec.num_envs, *shape)}"
             )
-        columns[name] = column.to(spec.device)
-    following, successors = below("next/", columns), below("successor/", columns)
+        columns[name] = column.to(spec.device, copy=True).flatten(0, 1).unbind()
     own = {name: column for name, column in columns.items() if not name.startswith(_SUCCESSORS)}
-    return [
-        [
-            Row(row_at(own, t, env), row_at(following, t, env), row_at(successors, t, env))
-            for t in range(length)
-        ]
-        for env in range(spec.num_envs)
+    following, successors = below("next/", columns), below("successor/", columns)
+    rows = [
+        Row(_row_at(own, place), _row_at(following, place), _row_at(successors, place))
+        for place in range(length * spec.num_envs)
     ]
+    return [rows[env :: spec.num_envs] for env in range(spec.num_envs)]
 
 
 def slice_columns(spec: StorageSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -143,12 +146,7 @@ def stack_steps(rows_of_envs: list[list[dict[str, Tensor]]]) -> dict[str, Tensor
     return stack([stack(rows, 0) for rows in rows_of_envs], 1)
 
 
-def row_at(columns: Mapping[str, Tensor], step: int, env: int) -> dict[str, Tensor]:
-    """Copy one environment's entry of one step."""
-    return {name: column[step, env].clone() for name, column in columns.items()}
-
-
-def below(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, columns: Mapping[str, ColumnT]) -> dict[str, ColumnT]:
     """Return the columns whose names have a prefix, without it."""
     return {
         name.removeprefix(prefix): column
@@ -166,3 +164,7 @@ def _named(observation: ArrayObservation, prefix: str) -> dict[str, ArrayLike]:
     if isinstance(observation, Mapping):
         return {f"{prefix}/{key}": value for key, value in observation.items()}
     return {prefix: observation}
+
+
+def _row_at(columns: Mapping[str, tuple[Tensor, ...]], place: int) -> dict[str, Tensor]:
+    return {name: rows[place] for name, rows in columns.items()}

@@ -1,5 +1,6 @@
 """The tests that every storage of replayed transitions must pass, and their oracle."""
 
+from rl_core.testing.replay.checks import check_trajectories as check_trajectories
 from rl_core.testing.replay.checks import check_transitions as check_transitions
 from rl_core.testing.replay.checks import must_hold as must_hold
 from rl_core.testing.replay.goals import ReferenceGoals as ReferenceGoals

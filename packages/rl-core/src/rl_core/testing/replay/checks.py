@@ -1,9 +1,11 @@
-"""Comparisons of replayed batches with what the oracle holds."""
+"""Comparisons of what storages give with what the oracle holds."""
+
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, Trajectory
 from rl_core.testing._rows import stack
 from rl_core.testing.replay.goals import DESIRED_GOAL, ReferenceGoals
 from rl_core.testing.replay.reference import ReferenceReplayStorage
@@ -66,8 +68,47 @@ def check_transitions(
         drawn.pop(name)
         expected.pop(name, None)
     assert sorted(drawn) == sorted(expected), f"columns {sorted(drawn)}; {sorted(expected)}"
+    rows = [f"the sample with action {action}" for action in actions]
     for name, column in expected.items():
-        _check_column(name, drawn[name], column, actions)
+        _check_column(name, drawn[name], column, rows)
+    return places
+
+
+def check_trajectories(
+    trajectories: Iterable[Trajectory], oracle: ReferenceReplayStorage
+) -> list[int]:
+    """Assert that a storage's trajectories are those of the oracle, whose oldest may be gone.
+
+    Each is the end of one of the oracle's, bit for bit, and they are in the same order.
+
+    Args:
+        trajectories: of which no two steps that are stored have the same action.
+        oracle: got the same data.
+
+    Returns:
+        Which of ``oracle.transitions()`` the steps are.
+    """
+    known: dict[tuple[float, ...], tuple[int, Trajectory]] = {}
+    end = 0
+    for whole in oracle.trajectories():
+        end += len(whole)
+        known[_known_by(whole.action[-1])] = end, whole
+    places: list[int] = []
+    for piece in trajectories:
+        actions = [_known_by(action) for action in piece.action]
+        last = actions[-1]
+        assert last in known, f"no trajectory ends with action {last}"
+        end, whole = known[last]
+        assert len(piece) <= len(whole), f"the trajectory to action {last} begins too early"
+        assert piece.terminated == whole.terminated, f"terminated of the trajectory to {last}"
+        given, expected = columns_of(piece), columns_of(whole)
+        assert sorted(given) == sorted(expected), f"columns {sorted(given)}; {sorted(expected)}"
+        rows = [f"the step with action {action}" for action in actions]
+        for name, column in expected.items():
+            tail = column[len(whole) - len(piece) :]
+            _check_column(name, given[name], tail, [*rows, f"what followed action {last}"])
+        places += range(end - len(piece), end)
+    assert places == sorted(set(places)), "trajectories are not in the order of time"
     return places
 
 
@@ -103,15 +144,12 @@ def _known_by(action: Tensor) -> tuple[float, ...]:
     return tuple(action.flatten().tolist())
 
 
-def _check_column(
-    name: str, drawn: Tensor, expected: Tensor, actions: list[tuple[float, ...]]
-) -> None:
-    assert drawn.dtype == expected.dtype, f"{name}: {drawn.dtype}; expected {expected.dtype}"
-    assert drawn.shape == expected.shape, f"{name}: {drawn.shape}; expected {expected.shape}"
-    differs = (drawn != expected).reshape(len(actions), -1).any(dim=1)
+def _check_column(name: str, given: Tensor, expected: Tensor, rows: Sequence[str]) -> None:
+    assert given.dtype == expected.dtype, f"{name}: {given.dtype}; expected {expected.dtype}"
+    assert given.shape == expected.shape, f"{name}: {given.shape}; expected {expected.shape}"
+    differs = (given != expected).reshape(len(given), -1).any(dim=1)
     if differs.any():
         row = int(torch.argmax(differs.int()))
         raise AssertionError(
-            f"{name} of the sample with action {actions[row]} is {drawn[row].tolist()}; expected "
-            f"{expected[row].tolist()}"
+            f"{name} of {rows[row]} is {given[row].tolist()}; expected {expected[row].tolist()}"
         )

@@ -91,13 +91,11 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         does not go on from it. Rows that only reset are no transitions and belong to none.
         """
         episodes: list[list[Row]] = []
-        previous: Row | None = None
         for row in self._rows[env]:
-            if previous is None or _is_last(previous) or breaks_off(previous, row.columns):
+            if row.begins or not episodes:
                 episodes.append([])
             if row.columns["valid"]:
                 episodes[-1].append(row)
-            previous = row
         return [episode for episode in episodes if episode]
 
     def transitions(self) -> list[dict[str, Tensor]]:
@@ -264,7 +262,8 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         for rows, new in zip(self._rows, added, strict=True):
             for step, row in enumerate(new, start=self._inserted):
                 row.step = step
-            rows += new
+                row.begins = not rows or _is_last(rows[-1]) or breaks_off(rows[-1], row.columns)
+                rows.append(row)
             del rows[: -self._share()]
         self._inserted += len(added[0])
 

@@ -15,7 +15,7 @@ from rl_core.errors import ConfigError, RLError
 from rl_core.storage import AnyStorage, observation_columns
 from rl_core.testing.replay._case import SHARE, STEPS, draw_one, insert, insert_all
 from rl_core.testing.replay._refusals import RefusalTests
-from rl_core.testing.replay.checks import check_transitions, must_hold
+from rl_core.testing.replay.checks import check_trajectories, check_transitions, must_hold
 from rl_core.testing.replay.script import RandomTransitionScript
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.storages import columns_of, seeded, stored
@@ -161,6 +161,13 @@ class ReplayStorageSuite(RefusalTests):
         storage.insert_data_slice(worker.get_all_buffer_data())
         oracle.insert_data_slice(source.get_data_slice(len(source) - len(worker), len(source)))
         self.check_complete(storage, oracle)
+
+    def test_trajectories_are_what_happened(self, life: RandomTransitionScript) -> None:
+        """All that there must be room for, and nothing that was never told."""
+        storage, oracle = self.filled_pair(life, n_step=1)
+        held = check_trajectories(storage.trajectories(), oracle)
+        expected = must_hold(oracle, SHARE - self.slack, self.per_episode)
+        assert set(expected) <= set(held), "steps are missing from the trajectories"
 
     def test_trajectories_bring_the_same_transitions(
         self, life: RandomTransitionScript, n_step: int
