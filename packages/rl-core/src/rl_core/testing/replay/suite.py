@@ -186,7 +186,7 @@ class ReplayStorageSuite(RefusalTests):
     def test_after_a_reset_nothing_older_is_drawn(
         self, life: RandomTransitionScript, n_step: int
     ) -> None:
-        """Not even by a window that begins before the reset."""
+        """Not even by a window that begins before the reset, nor after a checkpoint."""
         storage, _ = self.filled_pair(life, n_step)
         storage.reset()
         assert len(storage) == 0
@@ -197,6 +197,10 @@ class ReplayStorageSuite(RefusalTests):
             insert(transition, storage, oracle)
             if oracle.transitions():
                 check_transitions(draw_one(storage, 64), oracle)
+        restored, _ = self.pair(life, n_step)
+        restored.load_state_dict(storage.state_dict())
+        check_same_state(restored.state_dict(), storage.state_dict())
+        check_transitions(draw_one(restored, 64), oracle)
 
     def test_new_observations_are_told_once(self, life: RandomTransitionScript) -> None:
         """Those that were acted on, however they came in; also after a checkpoint."""
