@@ -111,6 +111,11 @@ def test_the_target_is_for_the_mean(returns: list[float], verdict: str) -> None:
     assert cells(table)[7] == f"475: {verdict}"
 
 
+def test_what_is_only_there_to_compare_reaches_nothing() -> None:
+    row = replace(ROW, target=None)
+    assert cells(learning_table([row], by_key(record("ours", 0, [480.0]))))[7] == "-"
+
+
 @pytest.mark.parametrize(("returns", "verdict"), [([475.0], "reached"), ([475.5], "missed")])
 def test_some_must_not_reach_more(returns: list[float], verdict: str) -> None:
     row = replace(ROW, at_most=True)

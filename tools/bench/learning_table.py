@@ -136,6 +136,8 @@ def _interval(summary: Summary | None, unit: str) -> str:
 
 
 def _target(row: PlanRow, summary: Summary | None) -> str:
+    if row.target is None:
+        return "-"
     target = f"{row.target:g}{' % success' if row.metric == 'success' else ''}"
     target = f"at most {target}" if row.at_most else target
     if summary is None:

@@ -1,7 +1,8 @@
 """Plans: which runs the learning benchmark makes, as TOML.
 
 A plan is a list of ``[[row]]`` tables. A row is an algorithm on an environment for some steps and
-seeds, with a target, and under ``row.ours`` and ``row.sb3`` the options of each system.
+seeds, with a target unless it is only there to compare, and under ``row.ours`` and ``row.sb3`` the
+options of each system.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ NUM_TEST_ENVS = 8
 METRICS = ("return", "success")
 """What a row may be judged by: the mean return, or the percentage of successful episodes."""
 
-_KEYS = {"algorithm": str, "env": str, "steps": int, "seeds": list, "target": int | float}
+_KEYS = {"algorithm": str, "env": str, "steps": int, "seeds": list}
 
 Key = tuple[str, str, str, int, int, str]
 """System, algorithm, environment, steps, seed and the digest of the options."""
@@ -144,9 +145,9 @@ class PlanRow:
         env: Gymnasium id.
         steps: environment transitions of each run.
         seeds: one run each.
-        target: to be reached by the mean, over seeds, of the metric.
-        at_most: the target must not be passed instead, as where something has to fail.
         options: by system.
+        target: to be reached by the mean, over seeds, of the metric; None where nothing is wanted.
+        at_most: the target must not be passed instead, as where something has to fail.
         metric: one of `METRICS`.
         note: what tells it from other rows with the same algorithm and environment.
     """
@@ -155,8 +156,8 @@ class PlanRow:
     env: str
     steps: int
     seeds: tuple[int, ...]
-    target: float
     options: Mapping[str, Mapping[str, Json]]
+    target: float | None = None
     metric: str = "return"
     note: str = ""
     at_most: bool = False
@@ -264,7 +265,7 @@ def options_digest(options: Mapping[str, Json]) -> str:
 
 
 def _row(values: Mapping[str, object], number: int) -> PlanRow:
-    allowed = {*_KEYS, *SYSTEMS, "metric", "note", "at_most"}
+    allowed = {*_KEYS, *SYSTEMS, "metric", "note", "target", "at_most"}
     if unknown := sorted(set(values) - allowed):
         raise PlanError(f"row {number} has unknown keys {unknown}; expected {sorted(allowed)}")
     for name, kind in _KEYS.items():
@@ -278,15 +279,20 @@ def _row(values: Mapping[str, object], number: int) -> PlanRow:
     metric = str(values.get("metric", METRICS[0]))
     if metric not in METRICS:
         raise PlanError(f"row {number} has metric={metric!r}; expected one of {METRICS}")
+    target, at_most = values.get("target"), values.get("at_most", False)
+    if not isinstance(target, int | float | None):
+        raise PlanError(f"row {number} has target={target!r}; expected {int | float}, or none")
+    if target is None and at_most:
+        raise PlanError(f"row {number} has at_most without a target")
     return PlanRow(
         metric=metric,
         note=str(values.get("note", "")),
-        at_most=bool(values.get("at_most", False)),
+        at_most=bool(at_most),
         algorithm=cast("str", values["algorithm"]),
         env=cast("str", values["env"]),
         steps=cast("int", values["steps"]),
         seeds=tuple(seeds),
-        target=float(cast("float", values["target"])),
+        target=None if target is None else float(target),
         options={
             system: cast("dict[str, Json]", values[system])
             for system in SYSTEMS
