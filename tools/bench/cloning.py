@@ -92,13 +92,14 @@ def _run(row: Row, seed: int, results: Path) -> int:
     if seed in done:
         return 0
     print(f"{row['expert']} on {row['env']}, seed {seed}", flush=True)
+    source = source_version()
     try:
         found = run_child("clone", {**row, "seed": seed}, threads=1)
     except ChildError as error:
         print(f"    failed: {error}", flush=True)
         return 1
     facts = {"row": dict(row), "seed": seed, "machine": machine_line(1)}
-    line = {**facts, "source": source_version(), **found}
+    line = {**facts, "source": source, **found}
     with results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, allow_nan=False) + "\n")
     for name, returns in found.items():

@@ -67,7 +67,7 @@ def _run_all(runs: Sequence[Run], results: Path, threads: int, again: bool) -> i
 
 
 def _run_one(run: Run, results: Path, threads: int) -> bool:
-    start = time.perf_counter()
+    start, source = time.perf_counter(), source_version()
     try:
         result = run_child("learn", run.as_dict(), threads)
     except ChildError as error:
@@ -77,7 +77,7 @@ def _run_one(run: Run, results: Path, threads: int) -> bool:
         "wall_seconds": round(time.perf_counter() - start, 1),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine_line(threads),
-        "source": source_version(),
+        "source": source,
     }
     append_record(results, run, result)
     print(f"    {_summary(result)}", flush=True)
