@@ -38,6 +38,15 @@ def test_text_goes_both_ways(schedule: Schedule, text: str) -> None:
     assert type(parse_schedule(text)) is type(schedule)
 
 
+def test_a_constant_equals_its_number() -> None:
+    """So that it makes no difference to a config which of both it is given."""
+    assert Constant(0.5) == 0.5 == Constant(0.5)
+    assert hash(Constant(0.5)) == hash(0.5)
+    assert Constant(0.5) != 0.25
+    assert Constant(0.5) != Linear(0.5, 0.5)
+    assert Constant(0.5) != "0.5"
+
+
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [

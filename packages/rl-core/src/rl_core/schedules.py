@@ -43,9 +43,9 @@ class Schedule(ABC):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant(Schedule):
-    """The same number throughout; its text is the plain number.
+    """The same number throughout; its text is the plain number, and it equals that.
 
     Attributes:
         level: the number.
@@ -58,6 +58,12 @@ class Constant(Schedule):
 
     def __post_init__(self) -> None:
         _check_finite("constant", self.level)
+
+    def __eq__(self, other: object) -> bool:
+        return self.level == (other.level if isinstance(other, Constant) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.level)
 
     def value(self, progress: float) -> float:
         """Return the number; see `Schedule.value`."""
