@@ -26,7 +26,9 @@ from rl_core import (
     evaluate_policy,
 )
 from rl_core.build import build, compose, resolve_device
+from rl_core.checkpoint import load_checkpoint, save_checkpoint
 from rl_core.options import Sections
+from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.types import Json
 from rl_envs import make_vec
 from rl_storages import RolloutStorage
@@ -163,6 +165,35 @@ def test_a_saved_agent_comes_back_and_trains_on(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     assert np.array_equal(agent.predict(rows)[0], loaded.predict(rows)[0])
     assert loaded.train(160).total_steps >= 160
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_an_agent_that_was_only_loaded_is_saved_whole(tmp_path: Path, algorithm: str) -> None:
+    """With counters, generators, replayed transitions, and what was settled when it trained."""
+    agent = rl_core.make(algorithm, "CartPole-v1", seed=3, options={"trainer": {"compile": "auto"}})
+    agent.train(3000 if algorithm == "ppo" else 150)
+    first = agent.save(tmp_path / "first")
+    second = rl_core.load(tmp_path / "first").save(tmp_path / "second")
+    saved, again = load_checkpoint(first), load_checkpoint(second)
+    assert saved.step == again.step > 0
+    check_same_state(again.state, saved.state)
+    assert saved.recipe_text == again.recipe_text
+    assert saved.recipe_text is not None
+    assert 'compile = "off"' in saved.recipe_text
+
+
+def test_an_agent_that_was_trained_on_another_kind_of_device_is_loaded(tmp_path: Path) -> None:
+    """Of its generators, which cannot go on here, nothing is needed to act."""
+    agent = small_agent()
+    agent.train(64)
+    state = copy_state(agent.parts.algorithm.state_dict())
+    assert isinstance(state, dict)
+    state["generator"] = torch.arange(16, dtype=torch.uint8)  # as CUDA has it
+    directory = tmp_path / "checkpoints"
+    save_checkpoint(directory, 64, {"algorithm": state}, recipe=agent.recipe, metadata={})
+    loaded = rl_core.load(tmp_path)
+    rows = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    assert np.array_equal(agent.predict(rows)[0], loaded.predict(rows)[0])
 
 
 def test_loading_from_nowhere_is_refused(tmp_path: Path) -> None:

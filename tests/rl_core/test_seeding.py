@@ -90,6 +90,18 @@ def test_a_torch_generator_continues_where_it_was() -> None:
     assert torch.equal(torch.randn(5, generator=generator), expected)
 
 
+def test_a_state_of_another_kind_of_device_seeds_a_generator() -> None:
+    """Of 16 bytes, as CUDA has them; each time with the same numbers, and others per state."""
+    drawn = []
+    for saved in (torch.arange(16), torch.arange(16), torch.arange(16) + 1):
+        generator = torch.Generator()
+        with pytest.warns(RuntimeWarning, match="saved on cuda goes on with other numbers"):
+            set_generator_state(generator, saved.to(torch.uint8))
+        drawn.append(torch.randn(5, generator=generator))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
 def test_a_wrong_torch_state_is_refused() -> None:
     generator = torch.Generator()
     before = generator.get_state()
@@ -171,5 +183,6 @@ def test_a_cuda_generator_continues_where_it_was() -> None:
     expected = torch.randn(5, generator=generator, device="cuda")
     set_generator_state(generator, state)
     assert torch.equal(torch.randn(5, generator=generator, device="cuda"), expected)
-    with pytest.raises(CheckpointError, match="does not fit"):
+    with pytest.warns(RuntimeWarning, match="saved on cpu"):
         set_generator_state(generator, torch.Generator().get_state())
+    assert not torch.equal(torch.randn(5, generator=generator, device="cuda"), expected)

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rl_cli.errors import UsageError, held_warnings
@@ -17,10 +17,10 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.build import build_algorithm, build_envs, resolve_device
 from rl_core.checkpoint import Checkpoint, latest_checkpoint
 from rl_core.codec import decode
-from rl_core.errors import CheckpointError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.recipe import ComponentSpec
 from rl_core.seeding import spawn_seed
+from rl_core.stateful import StateReader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,10 +112,7 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
 
 
 def _load(algorithm: AnyAlgorithm, checkpoint: Checkpoint) -> None:
-    state = checkpoint.state.get("algorithm")
-    if not isinstance(state, Mapping):
-        raise CheckpointError(f"{checkpoint.path} holds no algorithm; it was not made by training")
-    algorithm.load_state_dict(state)
+    algorithm.load_modules(StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm"))
 
 
 def _with_fewer_envs(env: ComponentSpec, episodes: int) -> ComponentSpec:

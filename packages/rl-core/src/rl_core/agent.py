@@ -28,6 +28,7 @@ from rl_core.options import Sections, checked_sections
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
 from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
+from rl_core.stateful import StateReader
 from rl_core.trainer import Trainer, TrainingResult
 from rl_core.types import Array, ArrayObservation, Json, Observation, State
 
@@ -51,8 +52,8 @@ class Agent:
 
     @property
     def recipe(self) -> Recipe:
-        """What the agent was built from."""
-        return self.parts.recipe
+        """What the agent was built from; once it trains, with all that is settled only then."""
+        return self.parts.recipe if self._trainer is None else self._trainer.recipe
 
     @property
     def actor(self) -> Actor:
@@ -85,11 +86,7 @@ class Agent:
         if self._trainer is not None and (run_dir is not None or loggers or callbacks):
             raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
         if self._trainer is None:
-            self._trainer = build_trainer(
-                self.parts, run_dir=run_dir, loggers=loggers, callbacks=callbacks
-            )
-            if self._checkpoint is not None:
-                self._trainer.load_state_dict(self._checkpoint.state)
+            self._trainer = self._new_trainer(run_dir, loggers, callbacks)
         return self._trainer.train(
             total_steps, total_episodes=total_episodes, total_updates=total_updates
         )
@@ -155,7 +152,7 @@ class Agent:
             CheckpointError: when this step was saved there before, or the disk refuses.
         """
         directory = Path(directory)
-        trainer = self._trainer or build_trainer(self.parts)
+        trainer = self._trainer or self._new_trainer()
         path = save_checkpoint(
             directory / "checkpoints",
             trainer.total_steps,
@@ -173,15 +170,26 @@ class Agent:
         Raises:
             CheckpointError: when it belongs to an agent built otherwise.
         """
-        algorithm = checkpoint.state.get("algorithm")
-        if not isinstance(algorithm, Mapping):
-            raise CheckpointError(f"{checkpoint.path} holds no algorithm")
-        self.parts.algorithm.load_state_dict(algorithm)
+        self.parts.algorithm.load_modules(
+            StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
+        )
         self._checkpoint = checkpoint
 
     def close(self) -> None:
         """Close the environments."""
         self.parts.envs.close()
+
+    def _new_trainer(
+        self,
+        run_dir: str | Path | None = None,
+        loggers: Sequence[Logger] = (),
+        callbacks: Sequence[Callback] = (),
+    ) -> Trainer:
+        """Build a trainer that goes on where the agent was saved."""
+        trainer = build_trainer(self.parts, run_dir=run_dir, loggers=loggers, callbacks=callbacks)
+        if self._checkpoint is not None:
+            trainer.load_state_dict(self._checkpoint.state)
+        return trainer
 
     def _as_batch(self, observation: ArrayObservation) -> tuple[Observation, bool]:
         """Bring observations to the declared dtypes and the device, with a batch axis."""

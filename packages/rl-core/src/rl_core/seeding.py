@@ -7,6 +7,7 @@ part's numbers. Generators are saved as tensors, numbers and text, without pickl
 
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -16,6 +17,9 @@ from torch import Tensor
 
 from rl_core.errors import CheckpointError, ConfigError, DeviceError
 from rl_core.types import StateDict, StateValue
+
+_STATE_BYTES = {5056: "cpu", 16: "cuda"}
+"""What kind of device a torch generator's state is of, by its size."""
 
 _DIGITS = re.compile(r"[0-9]{1,40}", re.ASCII)
 
@@ -65,19 +69,34 @@ def generator_state(generator: torch.Generator) -> Tensor:
 
 
 def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
-    """Restore what `generator_state` returned, on a generator of the same kind of device.
+    """Restore what `generator_state` returned.
+
+    A state of another kind of device cannot be gone on from. It seeds the generator instead, with a
+    warning, so that what follows is as reproducible, but not what would have followed there.
 
     Raises:
         CheckpointError: when it is not such a state.
     """
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.dim() != 1:
         raise CheckpointError(f"a generator's state is {_kind(state)}; expected a uint8 tensor")
+    state = state.cpu().contiguous()
+    kind = _STATE_BYTES.get(state.numel(), generator.device.type)
+    if kind != generator.device.type:
+        digest = hashlib.sha256(state.numpy().tobytes()).digest()
+        generator.manual_seed(int.from_bytes(digest[:8]) >> 1)
+        warnings.warn(
+            f"a generator that was saved on {kind} goes on with other numbers on "
+            f"{generator.device}: the run will not be what it would have been",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
     try:
-        generator.set_state(state.cpu().contiguous())
+        generator.set_state(state)
     except RuntimeError as error:
         raise CheckpointError(
             f"a generator's state of {state.numel()} bytes does not fit one on"
-            f" {generator.device}; resume on the kind of device that saved it ({error})"
+            f" {generator.device} ({error})"
         ) from error
 
 

@@ -285,19 +285,30 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             CheckpointError: when it belongs to an algorithm built otherwise.
         """
         saved = StateReader(state, "algorithm")
-        schedules, modules = saved.reader("schedules"), saved.reader("modules")
+        schedules = saved.reader("schedules")
         schedules.expect(self.schedules)
-        current = self._modules.state_dict()
-        modules.expect(current)
         loaded = {name: saved_schedule(schedules, self.config, name) for name in self.schedules}
-        self._modules.load_state_dict(
-            {name: modules.tensor(name, like=tensor) for name, tensor in current.items()}
-        )
+        self.load_modules(state)
         self.schedules = loaded
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
         self.add_ons.load_more_state(saved.reader("add_ons"))
         self.load_more_state(saved.tree("more"))
+
+    def load_modules(self, state: StateDict) -> None:
+        """Take over all that was learned of a state returned by `state_dict`, which is what acts.
+
+        Nothing else of it is looked at, so that it may come from another kind of device.
+
+        Raises:
+            CheckpointError: when it belongs to an algorithm built otherwise.
+        """
+        modules = StateReader(state, "algorithm").reader("modules")
+        current = self._modules.state_dict()
+        modules.expect(current)
+        self._modules.load_state_dict(
+            {name: modules.tensor(name, like=tensor) for name, tensor in current.items()}
+        )
 
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
