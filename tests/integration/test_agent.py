@@ -66,6 +66,13 @@ def test_same_seed_same_weights_and_the_global_generator_is_left_alone() -> None
         assert torch.equal(one, other)
 
 
+def test_building_leaves_the_generators_of_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    small_agent()
+    assert seeded == []
+
+
 def test_training_twice_from_one_seed_gives_identical_weights() -> None:
     weights = []
     for _ in range(2):

@@ -97,6 +97,35 @@ def test_the_policy_is_composed_of_the_users_networks() -> None:
     assert actor.distribution(torch.randn(4, 3), {})[0].mode().shape == (4, 2)
 
 
+class Pretrained(Observations):
+    """Features that are not learned any more."""
+
+    def __init__(self, space: gymnasium.Space[object]) -> None:
+        super().__init__(space)
+        self.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "space"),
+    [(SAC, "stochastic", BOX), (TD3, "deterministic", BOX), (DQN, "greedy", CATEGORIES)],
+)
+def test_what_is_not_learned_stays(
+    algorithm: Callable[[OffPolicyActor], Any], policy: Any, space: spaces.Space[object]
+) -> None:
+    config = OffPolicyActorConfig(policy=policy)
+    actor = OffPolicyActor(VECTOR, space, config, observation_extractor=Pretrained)
+    learner = algorithm(actor)
+    before = learner.get_weights().tensors
+    for seed in range(2):
+        learner.gradient_step(make_replay_batch(learner, seed))
+    after = learner.get_weights().tensors
+    moved = {name for name in after if not torch.equal(after[name], before[name])}
+    kept = {name for name in after if "encoder" in name}
+    assert len(kept) >= 4
+    assert moved
+    assert not moved & kept
+
+
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize(
     ("algorithm", "policy", "space"),

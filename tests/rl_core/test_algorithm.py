@@ -311,6 +311,13 @@ def test_fields_that_may_change_become_tensors_and_others_do_not() -> None:
     assert float(algorithm.hyper["noise_scale"]) == 1.0
 
 
+def test_a_schedule_that_is_given_while_running_begins_where_the_run_is() -> None:
+    algorithm = _algorithm()
+    algorithm.set_progress(0.25)
+    algorithm.update_algorithm_parameter("learning_rate", Linear(1.0, 0.0))
+    assert float(algorithm.hyper["learning_rate"]) == 0.75
+
+
 def test_a_value_that_the_config_refuses_is_refused_while_running_too() -> None:
     algorithm = _algorithm()
     with pytest.raises(ConfigError, match="learning_rate must be at least 0, got -1"):

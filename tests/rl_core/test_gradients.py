@@ -94,10 +94,19 @@ def test_clipping_shortens_a_long_gradient_only() -> None:
     assert step.read_metrics()["gradients/a_norm"] == pytest.approx((5.0 + 0.5) / 2)
 
 
-def test_groups_with_one_bound_are_clipped_by_their_joint_norm() -> None:
-    # Gradients (1, 2) and (2, 4): the joint norm is 5.
+def test_groups_with_one_bound_are_clipped_apart() -> None:
+    # Gradients (0.3, 0.4), which is shorter than the bound, and (0.6, 0.8) of its length.
     groups = _group("a", max_grad_norm="bound"), _group("b", max_grad_norm="bound")
-    step = _pair(*groups, bound=1.0)
+    step = _pair(*groups, bound=0.5)
+    step.step(torch.tensor([0.3, 0.4]), {})
+    torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.03, -0.04]))
+    torch.testing.assert_close(step.vectors["b"].values, torch.tensor([-0.03, -0.04]))
+
+
+def test_joint_groups_are_clipped_by_their_joint_norm() -> None:
+    # Gradients (1, 2) and (2, 4): the joint norm is 5.
+    groups = [replace(_group(name, max_grad_norm="bound"), joint_norm=True) for name in "ab"]
+    step = _pair(groups[0], groups[1], bound=1.0)
     step.step(torch.tensor([1.0, 2.0]), {})
     torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.02, -0.04]))
     torch.testing.assert_close(step.vectors["b"].values, torch.tensor([-0.04, -0.08]))
@@ -133,8 +142,8 @@ def test_a_group_may_move_every_other_step() -> None:
 
 
 def test_a_group_that_does_not_move_clips_nobody() -> None:
-    groups = _group("a", max_grad_norm="bound"), _group("b", max_grad_norm="bound", every=2)
-    step = _pair(*groups, bound=1.0)
+    groups = [replace(_group(name, max_grad_norm="bound"), joint_norm=True) for name in "ab"]
+    step = _pair(groups[0], replace(groups[1], every=2), bound=1.0)
     step.step(torch.tensor([3.0, 4.0]), {})
     torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.06, -0.08]))
 
@@ -190,11 +199,24 @@ def test_a_target_must_follow_parameters_of_one_group() -> None:
     ]
     slow = copy.deepcopy(net)
     target = TargetNetwork(module="slow", source="net", tau="tau")
-    with pytest.raises(ConfigError, match="all of them learned by one parameter group"):
+    with pytest.raises(ConfigError, match="one parameter group learn all of them"):
         _step({"net": net, "slow": slow}, _linear(), groups, [target], hyper={"tau": 0.5})
     missing = TargetNetwork(module="slwo", source="net", tau="tau")
     with pytest.raises(ConfigError, match="the loss has no module 'slwo'"):
         _step({"net": net, "slow": slow}, _linear(), groups, [missing], hyper={"tau": 0.5})
+
+
+def test_a_target_leaves_alone_what_is_not_learned() -> None:
+    """Such as an encoder that was trained before."""
+    encoder, head = Numbers(5.0).requires_grad_(False), Numbers(1.0)
+    net = nn.Sequential(encoder, head)
+    slow = copy.deepcopy(net)
+    target = TargetNetwork(module="slow", source="net", tau="tau")
+    step = _step(
+        {"net": net, "slow": slow}, _linear(head), [_group("net")], [target], hyper={"tau": 0.5}
+    )
+    step.step(torch.ones(1), {})
+    assert [p.item() for p in slow.parameters()] == pytest.approx([5.0, 0.95])
 
 
 def test_a_targets_buffers_are_those_of_its_source_after_a_phase() -> None:

@@ -55,6 +55,7 @@ SPACES: Mapping[str, gymnasium.Space[Any]] = {
     "flat": FLAT,
     "discrete": spaces.Discrete(5, start=-2),
     "narrow": spaces.Box(-3, 9, (2,), np.int8),
+    "unsigned": spaces.Box(0, 9, (2,), np.uint16),
     "doubles": spaces.Box(-1.0, 1.0, (2, 3), np.float64),
     "scalar": spaces.Box(-1.0, 1.0, (), np.float64),
     "wide": spaces.MultiDiscrete(np.array([[3, 2], [4, 5]])),

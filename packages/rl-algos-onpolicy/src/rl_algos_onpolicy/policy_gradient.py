@@ -70,6 +70,7 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
             modules=("actor", "add_ons"),
             learning_rate="policy_learning_rate",
             max_grad_norm=bound,
+            joint_norm=True,
             optimizer=config.optimizer,
         )
         if config.value_learning_rate is None:
@@ -85,6 +86,7 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
             modules=tuple(f"actor.{name}" for name in self.actor.value_modules),
             learning_rate="value_learning_rate",
             max_grad_norm=bound,
+            joint_norm=True,
             optimizer=config.optimizer,
         )
         return (value, policy)

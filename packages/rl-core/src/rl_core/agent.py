@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import Actor
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.build import (
     Parts,
     build,
@@ -54,6 +55,11 @@ class Agent:
     def recipe(self) -> Recipe:
         """What the agent was built from; once it trains, with all that is settled only then."""
         return self.parts.recipe if self._trainer is None else self._trainer.recipe
+
+    @property
+    def algorithm(self) -> AnyAlgorithm:
+        """What learns."""
+        return self.parts.algorithm
 
     @property
     def actor(self) -> Actor:

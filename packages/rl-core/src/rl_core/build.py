@@ -376,5 +376,5 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
 def _seeded(seed: int) -> Iterator[None]:
     """Seed torch's global generator within a block, and put it back afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed CUDA's for good
         yield

@@ -14,9 +14,9 @@ class HindsightConfig:
     """Options of goals relabelled in hindsight.
 
     Attributes:
-        strategy: which achieved goal becomes the desired one: the last of the ``"final"`` state of
-            the episode, one of the states after the transition (``"future"``), one of the whole
-            ``"episode"``, or one of all that is stored (``"random"``).
+        strategy: which achieved goal becomes the desired one: ``"final"``, what the episode ended
+            with; ``"future"``, one that it achieved with this transition or later; ``"episode"``,
+            any of it; ``"random"``, any of all that is stored.
         k: relabelled transitions for each one as it was: a share of k / (k + 1) of what is drawn.
         achieved_goal: the observation's entry with the goal achieved so far.
         desired_goal: the observation's entry with the goal that is pursued.

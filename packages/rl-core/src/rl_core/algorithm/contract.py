@@ -89,6 +89,7 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         self.add_ons = AddOns(add_ons, self.batch_type)
         self.add_ons.setup(actor, self.device)
         self.schedules = schedules_of(self.config)
+        self._progress = 0.0
         self.hyper = HyperParameters({n: s.value(0.0) for n, s in self.schedules.items()}).to(
             self.device
         )
@@ -218,6 +219,7 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         Args:
             progress: fraction of the run that is over, in [0, 1].
         """
+        self._progress = progress
         for name, schedule in self.schedules.items():
             if not schedule.is_constant:
                 self.hyper[name].fill_(schedule.value(progress))
@@ -226,6 +228,8 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         self, parameter_name: str, new_parameter_value: float | Schedule
     ) -> None:
         """Change a hyper-parameter while running; learning rates reach the optimiser at once.
+
+        A schedule begins where the run is: it is one of the whole run.
 
         Raises:
             ConfigError: when there is no such hyper-parameter, or the config refuses the value.
@@ -238,7 +242,7 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         schedule = as_schedule(new_parameter_value)
         check_value(self.config, parameter_name, new_parameter_value)
         self.schedules[parameter_name] = schedule
-        self.hyper[parameter_name].fill_(schedule.value(0.0))
+        self.hyper[parameter_name].fill_(schedule.value(self._progress))
 
     # Weights and state
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from rl_core.errors import DataError, in_brief
-from rl_core.spaces import LEAF_TYPES, Space, event_shape
+from rl_core.spaces import LEAF_TYPES, Space, event_shape, tensor_dtype
 from rl_core.types import ArrayObservation
 
 
@@ -86,11 +87,17 @@ def _leaf_problem(
     expected_shape = (*batch_shape, *event_shape(space))
     if array.shape != expected_shape:
         return f"{field} has shape {array.shape}; expected {expected_shape}"
-    if array.dtype.kind not in "biuf" or not np.can_cast(
-        array.dtype, cast("np.dtype[np.generic]", space.dtype), "same_kind"
+    if array.dtype.kind not in "biuf" or not (
+        np.can_cast(array.dtype, cast("np.dtype[np.generic]", space.dtype), "same_kind")
+        or array.dtype == _stored_dtype(space)
     ):
         return f"{field} has dtype {array.dtype}; expected {space.dtype}"
     return category_problem(field, space, array)
+
+
+def _stored_dtype(space: Space) -> "np.dtype[np.generic]":
+    """Return what vector environments convert to, which may be wider than what is declared."""
+    return torch.empty(0, dtype=tensor_dtype(space)).numpy().dtype
 
 
 def category_problem(

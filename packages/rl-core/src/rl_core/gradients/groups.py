@@ -18,8 +18,9 @@ class ParameterGroup:
         name: of the group; metrics are called ``gradients/<name>_norm``.
         modules: prefixes of the parameters' names, such as ``actor`` or ``actor.critics``.
         learning_rate: name of the hyper-parameter that holds the learning rate.
-        max_grad_norm: name of the hyper-parameter that bounds the gradient's norm, or None;
-            groups that name the same one are bounded by their joint norm.
+        max_grad_norm: name of the hyper-parameter that bounds the gradient's norm, or None.
+        joint_norm: bound the norm of this gradient and those of all groups that say so too and
+            name the same bound, as if they were one; otherwise its own.
         optimizer: the update rule.
         every: move only on every so many gradient steps.
     """
@@ -28,6 +29,7 @@ class ParameterGroup:
     modules: tuple[str, ...]
     learning_rate: str = "learning_rate"
     max_grad_norm: str | None = None
+    joint_norm: bool = False
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     every: int = 1
 
@@ -36,12 +38,12 @@ class ParameterGroup:
 class TargetNetwork:
     """A slow copy of a module: parameters follow by averaging, buffers are copied.
 
-    The copy needs no gradients and gets none.
+    The copy needs no gradients and gets none. What is not learned of the source stays as it was.
 
     Attributes:
         module: name of the copy among the loss's modules, such as ``target_critics``.
         source: name of the module it follows, such as ``actor.critics``; one parameter group
-            learns all of it.
+            learns all of it that is learned.
         tau: name of the hyper-parameter: ``target ← (1 - tau) target + tau source``.
         every: move only on every so many gradient steps.
     """
@@ -93,7 +95,10 @@ class ParameterLayout:
         for copy in copies.values():
             copy.requires_grad_(False)
         left = dict(loss.named_parameters())
-        self.vectors = {name: ParameterVector(_take(left, (name,))) for name in copies}
+        self.vectors = {
+            target.module: ParameterVector(_take(left, _followers(loss, target)))
+            for target in targets
+        }
         frozen = _take(left, constant)
         for group in groups:
             if group.name in self.vectors:
@@ -166,8 +171,8 @@ class ParameterLayout:
             start = sum(shapes[name].numel() for name in names[:first])
             return group, start, slow.values.numel()
         raise ConfigError(
-            f"target '{target.module}' must have the parameters of '{target.source}', all of them "
-            "learned by one parameter group"
+            f"target '{target.module}' must have the parameters of '{target.source}', and one "
+            "parameter group learn all of them that are learned"
         )
 
 
@@ -176,6 +181,16 @@ def _submodule(loss: nn.Module, name: str) -> nn.Module:
         return loss.get_submodule(name)
     except AttributeError:
         raise ConfigError(f"the loss has no module '{name}'") from None
+
+
+def _followers(loss: nn.Module, target: TargetNetwork) -> list[str]:
+    """Name the parameters of a target that follow learned ones."""
+    source = _submodule(loss, target.source)
+    return [
+        f"{target.module}.{name}"
+        for name, parameter in source.named_parameters()
+        if parameter.requires_grad
+    ]
 
 
 def _take(

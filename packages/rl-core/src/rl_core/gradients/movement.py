@@ -82,7 +82,7 @@ class Movement:
             group = self._groups[name]
             if group.max_grad_norm is not None:
                 bound = self._hyper[group.max_grad_norm]
-                norm = self._joint_norm(group.max_grad_norm, norms)
+                norm = self._bounded_norm(group, norms)
                 gradient = gradient * (bound / (norm + 1e-6)).clamp(max=1.0)
             rate = self._hyper[group.learning_rate]
             # A rate of 0 must not fill the optimiser's moments either.
@@ -130,9 +130,15 @@ class Movement:
         slow = values[target.module]
         slow.lerp_(self._layout.source_of(target, values), tau.to(slow.dtype))
 
-    def _joint_norm(self, bound: str, norms: Mapping[str, Tensor]) -> Tensor:
+    def _bounded_norm(self, group: ParameterGroup, norms: Mapping[str, Tensor]) -> Tensor:
+        """Return the norm that a group's bound is for."""
+        if not group.joint_norm:
+            return norms[group.name]
         sharing = [
-            norm for name, norm in norms.items() if self._groups[name].max_grad_norm == bound
+            norm
+            for name, norm in norms.items()
+            if self._groups[name].joint_norm
+            and self._groups[name].max_grad_norm == group.max_grad_norm
         ]
         if len(sharing) == 1:
             return sharing[0]
