@@ -3,7 +3,8 @@
 The Python blocks and the ``rl`` commands of a page run one after the other, in the current
 directory; the Python blocks share their names, as if typed into one session. Blocks that are titled
 with a file's name are files, not to be run. Every count of steps is divided by 50 and every count
-of episodes by 10, so that a page takes seconds.
+of episodes by 10, so that a page takes seconds. Commands that replay transitions begin to learn
+after 50 steps, lest they end before that.
 
     python tools/snippets.py PAGE
 """
@@ -19,6 +20,7 @@ STEPS_DIVISOR, EPISODES_DIVISOR = 50, 10
 
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PYTHON_COUNT = re.compile(r"\b(total_steps|num_episodes)=([\d_]+)")
+_REPLAYING = re.compile(r"train (dqn|rainbow|ddpg|td3|sac) (?!.*--algorithm.update-after)")
 _CONSOLE_COUNT = re.compile(r"--(total-steps|episodes) (\d+)")
 
 
@@ -74,8 +76,10 @@ def snippets(page: str) -> Iterator[Snippet]:
 
 
 def scaled(text: str) -> str:
-    """Divide the counts of steps and episodes in a snippet."""
+    """Divide the counts of steps and episodes in a snippet, and let it learn early."""
     text = _PYTHON_COUNT.sub(lambda m: f"{m[1]}={_fewer(m[1], m[2])}", text)
+    if _REPLAYING.match(text):
+        text += f" --algorithm.update-after {STEPS_DIVISOR}"
     return _CONSOLE_COUNT.sub(lambda m: f"--{m[1]} {_fewer(m[1], m[2])}", text)
 
 

@@ -2,11 +2,13 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import snippets
 
 import docs
+from rl_cli.main import main as rl
 
 PACKAGES = sorted((docs.ROOT / "packages").iterdir())
 PAGES = [docs.ROOT / "README.md", *sorted(docs.PAGES.rglob("*.md"))]
@@ -45,7 +47,7 @@ def test_a_packages_own_example_needs_no_other_package(package: Path) -> None:
     }
     ours = {name for name in imported if name.startswith("rl_")}
     assert ours <= {"rl_core", package.name.replace("-", "_")}
-    assert f"pip install {package.name}" in readme
+    assert f"./packages/{package.name} " in readme
 
 
 def test_every_hatch_command_is_there() -> None:
@@ -77,6 +79,26 @@ def test_counts_are_scaled_and_nothing_else() -> None:
     assert snippets.scaled("train a B-v1 --total-steps 100000 --seed 50") == (
         "train a B-v1 --total-steps 2000 --seed 50"
     )
+    assert snippets.scaled("train dqn B-v1 --total-steps 5000") == (
+        "train dqn B-v1 --total-steps 100 --algorithm.update-after 50"
+    )
+    given = "train dqn B-v1 --algorithm.update-after 7"
+    assert snippets.scaled(given) == given
+
+
+def test_the_step_that_ended_a_run_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (docs.PAGES / "training.md").read_text("utf-8")
+    (snippet,) = (each for each in snippets.snippets(page) if "def look_into" in each.text)
+    names: dict[str, Any] = {}
+    exec(snippet.text, names)
+    rate = "--algorithm.learning-rate 1e30 --trainer.compile off"
+    assert rl(f"train ppo CartPole-v1 --total-steps 20000 --run-dir bad {rate}".split()) == 2
+    (step,) = Path("bad", "nonfinite").iterdir()
+    names["look_into"]("bad", int(step.name.removeprefix("step-")))
+    assert "loss/policy" in capsys.readouterr().out
 
 
 def test_a_failing_command_is_noticed(

@@ -148,8 +148,8 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
             raise ConfigError(
                 f"policy and value function share {', '.join(shared)}; TRPO moves only the policy "
                 "under its constraint, so give each its own "
-                "(actor.shared_policy_value_network=False, actor.share_body=False, no shared feature "
-                "extractor that learns)"
+                "(actor.shared_policy_value_network=False, actor.share_body=False, no shared "
+                "feature extractor that learns)"
             )
         return (
             ParameterGroup(
