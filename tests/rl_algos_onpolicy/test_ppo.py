@@ -14,6 +14,7 @@ from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term
 from rl_algos_onpolicy.ppo import (
     AdvantageNormalization,
+    Surrogate,
     clipped_surrogate_loss,
     clipped_value_loss,
     surrogate_loss,
@@ -147,6 +148,39 @@ def test_the_surrogate_leaves_masked_samples_out() -> None:
     mask = torch.tensor([1.0, 0.0, 1.0, 0.0])
     loss = clipped_surrogate_loss(log_ratio, advantage, EPSILON, mask)
     assert loss.item() == pytest.approx(-(2.4 + 1.0) / 2.0)
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_a_masked_samples_ratio_may_be_infinite(clipped: bool) -> None:
+    log_ratio = torch.tensor([math.log(1.1), 100.0], requires_grad=True)
+    advantage, mask = torch.tensor([2.0, -1.0]), torch.tensor([1.0, 0.0])
+    loss = (
+        clipped_surrogate_loss(log_ratio, advantage, EPSILON, mask)
+        if clipped
+        else surrogate_loss(log_ratio, advantage, mask)
+    )
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    assert loss.item() == pytest.approx(-2.2)
+    assert log_ratio.grad is not None
+    assert log_ratio.grad.tolist() == pytest.approx([-2.2, 0.0])
+
+
+@pytest.mark.parametrize("surrogate", get_args(Surrogate))
+def test_a_row_that_only_resets_may_be_all_but_impossible(surrogate: Surrogate) -> None:
+    torch.manual_seed(0)
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(3), OnPolicyActorConfig(hidden_sizes=(8,)))
+    algorithm = PPO(actor, PPOConfig(surrogate=surrogate, normalize_advantage="none"))
+    batch = make_batch(algorithm, make_rollout(algorithm, 0))
+    resets = batch.mask == 0.0
+    assert resets.any()
+    expected = algorithm.loss(batch, {})
+    unlikely = replace(batch, log_prob=torch.where(resets, -200.0, batch.log_prob))
+    output = algorithm.loss(unlikely, {})
+    for name, value in {"loss": expected.loss, **expected.metrics}.items():
+        got = output.loss if name == "loss" else output.metrics[name]
+        assert torch.equal(got, value), name
+    output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    assert all(p.grad is None or p.grad.isfinite().all() for p in actor.parameters())
 
 
 def test_no_gradient_leads_further_out_of_the_clip_range() -> None:

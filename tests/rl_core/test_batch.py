@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ def test_masked_mean_sends_no_gradient_to_what_does_not_count() -> None:
     masked_mean(values, torch.tensor([1.0, 0.0, 1.0])).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     assert values.grad is not None
     assert values.grad.tolist() == [0.5, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("nothing", [math.inf, math.nan])
+def test_masked_mean_does_not_look_at_what_does_not_count(nothing: float) -> None:
+    values = torch.tensor([1.0, nothing, 4.0])
+    assert float(masked_mean(values, torch.tensor([1.0, 0.0, 1.0]))) == 2.5
+    assert float(masked_mean(values, torch.tensor([True, False, True]))) == 2.5
 
 
 def test_prepared_columns_are_fields_of_a_batch() -> None:

@@ -146,7 +146,7 @@ def clipped_surrogate_loss(
         clip_range: ε, 0-dim.
         mask: shape `(N,)`, which samples count.
     """
-    ratio = log_ratio.exp()
+    ratio = _ratio(log_ratio, mask)
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
     return -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), mask)
 
@@ -159,7 +159,15 @@ def surrogate_loss(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor
         advantage: shape `(N,)`.
         mask: shape `(N,)`, which samples count.
     """
-    return -masked_mean(log_ratio.exp() * advantage, mask)
+    return -masked_mean(_ratio(log_ratio, mask) * advantage, mask)
+
+
+def _ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """Return r of Eq. (1); 1 where a sample does not count, and so has a ratio without bounds.
+
+    An infinite ratio makes a gradient NaN even where a mask takes it out of the mean afterwards.
+    """
+    return torch.where(mask.bool(), log_ratio, 0.0).exp()
 
 
 def value_loss(value: Tensor, value_target: Tensor, mask: Tensor) -> Tensor:
