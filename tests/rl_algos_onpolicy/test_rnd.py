@@ -378,6 +378,30 @@ def test_the_intrinsic_values_memory_is_carried_to_every_successor(memory: Memor
     torch.testing.assert_close(columns["intrinsic_value_target"], 0.5 * value[1:])
 
 
+@pytest.mark.parametrize("how", ["terminated", "truncated", "reset"])
+def test_the_intrinsic_value_after_an_episodes_end_has_no_memory_of_it(how: str) -> None:
+    """The first environment's episode ends in the last row, or resets in it; the other goes on."""
+    torch.manual_seed(0)
+    actor = _actor(memory="gru")
+    algorithm = RNDPPO(actor, RNDPPOConfig(rnd=SMALL))
+    rollout = _rollout([[1.0, 1.0], [2.0, 2.0]], [6.0, 6.0], [[False, False]] * 2)
+    last = torch.tensor([[False, False], [True, False]])
+    rollout = replace(
+        rollout,
+        state=actor.actor_initial_states(2),
+        terminated=last & (how == "terminated"),
+        truncated=last & (how == "truncated"),
+        valid=~last | (how != "reset"),
+    )
+    _, next_value = algorithm.intrinsic_values(rollout)
+    seen = torch.tensor([1.0, 2.0, 6.0]).view(3, 1, 1) * torch.tensor([1.0, 0.0])
+    never, empty = torch.zeros(3, 1, dtype=torch.bool), actor.actor_initial_states(1)
+    goes_on, _ = actor.intrinsic_value(seen, empty, never)
+    begins, _ = actor.intrinsic_value(seen[2:], empty, never[:1])
+    torch.testing.assert_close(next_value[1], torch.stack([begins[0, 0], goes_on[2, 0]]))
+    assert begins[0, 0] != goes_on[2, 0]
+
+
 def test_the_predictor_learns_from_a_share_of_the_samples() -> None:
     novelty = _novelty()
     novelty.config = replace(GIVEN, predictor_proportion=0.25)

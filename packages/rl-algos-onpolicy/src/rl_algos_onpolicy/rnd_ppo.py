@@ -202,15 +202,16 @@ class RNDPPO(PPO):
         """Return intrinsic values of each step and of the one after it, each `(T, B)`.
 
         In rows that are no steps both are those of the next step. After the rollout's last step
-        comes the observation that follows the rollout, whatever it is.
+        comes the observation that follows the rollout, whatever it is. Where that step ended its
+        episode, or the last row only reset, it is seen without memory, as the next step will be.
         """
         actor = self.actor
         value, after = actor.intrinsic_value(
             rollout.observation, rollout.state, rollout.episode_start
         )
-        never = torch.zeros_like(rollout.episode_start[0])
+        ended = rollout.terminated[-1] | rollout.truncated[-1] | ~rollout.valid[-1]
         state = {name: states[-1] for name, states in after.items()}
-        last, _ = actor.intrinsic_value(rollout.next_observation, state, never)
+        last, _ = actor.intrinsic_value(rollout.next_observation, state, ended)
         values = torch.cat([value, last.unsqueeze(0)])
         end = torch.full_like(rollout.valid[:1], len(value), dtype=torch.int64)
         rows = torch.arange(len(value), device=value.device).unsqueeze(1)
