@@ -27,6 +27,7 @@ from rl_algos_onpolicy.rnd_networks import FeatureNet
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
+from rl_core.estimators import AdvantageEstimator, ValueTarget
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.trunk import MemoryKind
 from rl_core.spaces import Space
@@ -328,6 +329,55 @@ def test_rows_that_only_reset_change_nothing_of_the_intrinsic_stream() -> None:
         torch.testing.assert_close(target, expected)
     for filtered in sums:
         assert filtered.tolist() == [1.0, 2.5, 5.25, 10.625]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value_target", "advantage", "target"),
+    [
+        ("gae", "advantage", [1.6640625, 2.65625, 4.625, 6.5], [2.6640625, 4.65625, 7.625, 10.5]),
+        ("td", "advantage", [1.0, 1.5, 3.0, 6.5], [2.0, 3.5, 6.0, 10.5]),
+        ("td", "return", [1.0, 1.5, 3.0, 6.5], [4.3125, 6.625, 9.25, 10.5]),
+        ("return", "td", [4.3125, 6.625, 9.25, 10.5], [2.0, 3.5, 6.0, 10.5]),
+        ("baseline", "advantage", [3.3125, 4.625, 6.25, 6.5], [4.3125, 6.625, 9.25, 10.5]),
+        # 1 + (2 + 2.65625) / 2 - 1, and so on: one step, then the λ-return as the next value.
+        (
+            "vtrace",
+            "advantage",
+            [2.328125, 3.8125, 6.25, 6.5],
+            [2.6640625, 4.65625, 7.625, 10.5],
+        ),
+    ],
+)
+@pytest.mark.parametrize("resets", [False, True])
+def test_both_streams_have_the_estimator_and_the_value_target_of_the_options(
+    estimator: AdvantageEstimator,
+    value_target: ValueTarget,
+    advantage: list[float],
+    target: list[float],
+    resets: bool,
+) -> None:
+    """Rewards 1, 2, 4, 8 with γ = λ = 0.5; the values of observations are they, 1 to 5."""
+    config = RNDPPOConfig(
+        advantage_estimator=estimator,
+        value_target=value_target,
+        gae_lambda=0.5 if estimator in ("gae", "vtrace") else 0.95,
+        extrinsic_coef=0.0,
+        rnd=replace(SMALL, gamma_intrinsic=0.5),
+    )
+    rollout = _rollout([[1.0], [2.0], [3.0], [4.0]], [5.0], [[False], [True], *[[False]] * 2])
+    if resets:
+        ends = [[False], [True], *[[False]] * 3]
+        rollout = replace(
+            _rollout([[1.0], [2.0], [9.0], [3.0], [4.0]], [5.0], ends),
+            valid=torch.tensor([[True], [True], [False], [True], [True]]),
+        )
+    steps = rollout.valid
+    reward = torch.zeros(steps.shape).masked_scatter(steps, torch.tensor([1.0, 2.0, 4.0, 8.0]))
+    columns = _intrinsic_columns(
+        RNDPPO(_actor(), config), replace(rollout, extras={"rnd_reward": reward})
+    )
+    assert columns["advantage"][steps].tolist() == pytest.approx(advantage)
+    assert columns["intrinsic_value_target"][steps].tolist() == pytest.approx(target)
 
 
 def _intrinsic_columns(algorithm: RNDPPO, rollout: Rollout) -> Mapping[str, Tensor]:

@@ -2,7 +2,7 @@ r"""PPO that explores by random network distillation, with a value function for 
 
 Source: Burda et al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
 
-(1) $A_t = c_E \hat A^E_t + c_I \hat A^I_t$, the advantages of both streams by GAE
+(1) $A_t = c_E \hat A^E_t + c_I \hat A^I_t$, the advantages of both streams by one estimator
 
 (2) $L = L^{PPO}(A) + \tfrac{c_1}{2} \mathbb{E}_t[(V^I_\theta(s_t) - V^{I,target}_t)^2] + L^\psi$,
     the intrinsic value clipped where the extrinsic one is
@@ -30,10 +30,11 @@ from rl_core.addon import PolicyLossAddOn, PreparedRollout
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
+from rl_core.estimators import Steps, estimate
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.ranges import check_ranges
 from rl_core.recipe import ComponentSpec
-from rl_core.returns import explained_variance, gae, normalize
+from rl_core.returns import explained_variance, normalize
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict
 
@@ -168,16 +169,13 @@ class RNDPPO(PPO):
         value, next_value = self.intrinsic_values(rollout)
         valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
         # Rows that are no steps neither discount nor shorten what comes after them.
-        intrinsic = gae(
-            rollout.extras[_REWARD],
-            value,
-            next_value,
-            never,
-            never,
+        intrinsic, target = estimate(
+            Steps(rollout.extras[_REWARD], value, next_value, never, never),
             torch.where(valid, self.config.rnd.gamma_intrinsic, 1.0),
             torch.where(valid, self.hyper["gae_lambda"], 1.0),
+            advantage=self.config.advantage_estimator,
+            value_target=self.config.value_target,
         )
-        target = intrinsic + value
         streams = (columns["advantage"], intrinsic)
         if self.config.standardize_streams:
             streams = (normalize(streams[0], valid), normalize(streams[1], valid))
