@@ -219,9 +219,11 @@ def test_histograms_of_parameters_reach_loggers_when_asked_for(tmp_path: Path) -
         ({"num_mini_batch": 65, "mini_batch_size": None}, {}, "more than the 64 samples"),
         ({"mini_batch_size": 24}, {"recurrent_net": "gru"}, "no whole number of sequences"),
         ({"num_mini_batch": 2, "mini_batch_size": 8}, {}, "give just one"),
+        ({"num_mini_batch": 64, "mini_batch_size": None}, {}, "only 1 in the smallest"),
+        ({"num_mini_batch": 33, "mini_batch_size": None}, {}, "only 1 in the smallest"),
     ],
 )
-def test_minibatches_that_no_rollout_has_are_refused_before_the_run(
+def test_minibatches_that_no_rollout_has_or_can_learn_from_are_refused_before_the_run(
     sizes: dict[str, int | None], memory: dict[str, str], message: str
 ) -> None:
     envs = make_gym_vec("CartPole-v1", num_envs=4, seed=0)

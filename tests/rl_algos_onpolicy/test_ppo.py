@@ -388,6 +388,15 @@ def test_minibatches_are_given_by_number_or_by_size() -> None:
         PPOConfig(mini_batch_size=None)
 
 
+def test_minibatches_of_one_sample_are_not_standardised() -> None:
+    with pytest.raises(ConfigError, match="mini_batch_size=1 teaches a policy nothing"):
+        PPOConfig(mini_batch_size=1)
+    assert _ppo().schedule.min_samples == 2
+    for over in ("batch", "none"):
+        config = PPOConfig(mini_batch_size=1, normalize_advantage=over)
+        assert _ppo(config).schedule.min_samples == 1
+
+
 def test_normalisation_is_a_known_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'minibatch'"):
         PPOConfig(normalize_advantage="mini_batch")  # type: ignore[arg-type]  # the mistake

@@ -436,6 +436,7 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
         ("num_epochs", 0),
         ("num_mini_batch", 0),
         ("mini_batch_size", 0),
+        ("min_samples", 0),
         ("test_every", 0),
         ("num_test_episodes", 0),
     ],

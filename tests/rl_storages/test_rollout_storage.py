@@ -190,6 +190,15 @@ def test_sequences_have_sixteen_steps_where_that_divides(num_steps: int, expecte
     assert batch.mask.shape == (expected, 2 * num_steps // expected)
 
 
+def test_the_smallest_minibatch_has_as_many_samples_as_are_learned_from() -> None:
+    storage = _recurrent(8, 4, num_envs=5)  # ten sequences of four steps
+    for mini_batch_size in (12, None):  # four minibatches, of three sequences and of two
+        number = 4 if mini_batch_size is None else None
+        storage.check_batches(number, mini_batch_size, 8)
+        with pytest.raises(ConfigError, match=r"4 minibatches .* only 8 in the smallest"):
+            storage.check_batches(number, mini_batch_size, 9)
+
+
 def test_a_minibatch_is_a_whole_number_of_sequences() -> None:
     storage = _recurrent(8, 4, num_envs=4)
     for mini_batch_size, shapes in ((4, [(4, 1)] * 8), (8, [(4, 2)] * 4), (12, [(4, 3)] * 3)):

@@ -79,7 +79,8 @@ class PPOConfig(OnPolicyConfig):
         value_clip_range: ε of Eq. (3), in units of values; None takes ``clip_range``.
         value_loss_coef: c₁ of Eq. (4).
         max_grad_norm: bound of the gradient's norm; None does not bound it.
-        normalize_advantage: standardise advantages over each minibatch, the batch, or not.
+        normalize_advantage: standardise advantages over each minibatch, of two samples at least,
+            the batch, or not.
         target_kl: end the update once the policy has moved further than 1.5 times this; None
             never does.
         optimizer: the update rule.
@@ -117,6 +118,12 @@ class PPOConfig(OnPolicyConfig):
         check_choice(self, "normalize_advantage", get_args(AdvantageNormalization))
         check_entropy(self, normalizes=self.normalize_advantage != "none", off="none")
         check_minibatches(self)
+        if self.mini_batch_size == 1 and self.normalize_advantage == "minibatch":
+            raise ConfigError(
+                "mini_batch_size=1 teaches a policy nothing with normalize_advantage='minibatch', "
+                "which makes the advantage of a single sample 0; use larger minibatches, or "
+                "'batch' or 'none'"
+            )
 
     def _settle_penalty(self) -> None:
         check_choice(self, "surrogate", get_args(Surrogate))
@@ -214,7 +221,8 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
     @property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout, over it several times."""
-        return UpdateSchedule.of(self.config)
+        standardizes = self.config.normalize_advantage == "minibatch"
+        return UpdateSchedule.of(self.config, min_samples=2 if standardizes else 1)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

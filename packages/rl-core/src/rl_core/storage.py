@@ -284,12 +284,18 @@ class Storage(ABC, Generic[BatchT]):
             info: what the gradient step answered for it.
         """
 
-    def check_batches(self, num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+    def check_batches(
+        self,
+        num_mini_batch: int | None,
+        mini_batch_size: int | None,
+        min_samples: int = 1,
+    ) -> None:
         """Refuse batches that can never be made; asked when a run is set up.
 
         Args:
             num_mini_batch: see `generate_batches`.
             mini_batch_size: likewise.
+            min_samples: how many the smallest minibatch of a rollout must have.
 
         Raises:
             ConfigError: when the sizes contradict each other or what the storage will hold.

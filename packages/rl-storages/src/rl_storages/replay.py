@@ -131,7 +131,12 @@ class ReplayBuffer(Storage[ReplayBatch]):
         elsewhere = {"hindsight", "data_device", "mmap_dir"}
         return {name: value for name, value in options.items() if name not in elsewhere}
 
-    def check_batches(self, num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+    def check_batches(
+        self,
+        num_mini_batch: int | None,
+        mini_batch_size: int | None,
+        min_samples: int = 1,
+    ) -> None:
         """Refuse windows that shrink over the batches of an update which has a single one."""
         if self.recent is not None:
             check_period(self.recent, num_mini_batch or 1)

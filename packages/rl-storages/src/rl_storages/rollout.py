@@ -121,9 +121,23 @@ class RolloutStorage(Storage[RolloutBatch]):
         units = rows.count * rows.spec.num_envs // self.steps_per_sample
         yield shuffled_block(units, count, self._generator).to(rows.spec.device)
 
-    def check_batches(self, num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+    def check_batches(
+        self,
+        num_mini_batch: int | None,
+        mini_batch_size: int | None,
+        min_samples: int = 1,
+    ) -> None:
         """Refuse sizes that a whole rollout does not have; see `Storage.check_batches`."""
-        self._count_batches(num_mini_batch, mini_batch_size, self.num_steps)
+        count = self._count_batches(num_mini_batch, mini_batch_size, self.num_steps)
+        length = self.steps_per_sample
+        samples = self.num_steps * self._allocated().spec.num_envs
+        smallest = samples // length // count * length
+        if smallest < min_samples:
+            raise ConfigError(
+                f"{count} minibatches of the rollout's {samples} samples leave only {smallest} in "
+                f"the smallest, and the algorithm learns from {min_samples} at least; use fewer, "
+                "larger minibatches"
+            )
 
     def gather(self, indices: Tensor) -> Iterator[RolloutBatch]:
         """Make one batch per row of the block.

@@ -17,6 +17,8 @@ class UpdateSchedule:
         num_epochs: passes over the data in an update.
         num_mini_batch: minibatches per epoch.
         mini_batch_size: samples per minibatch; on-policy, only one of the two is given.
+        min_samples: how many the smallest minibatch of a rollout must have, where one teaches
+            nothing.
         test_every: updates between evaluations; None evaluates only at the end.
         num_test_episodes: episodes per evaluation.
 
@@ -30,6 +32,7 @@ class UpdateSchedule:
     num_epochs: int = 1
     num_mini_batch: int | None = None
     mini_batch_size: int | None = None
+    min_samples: int = 1
     test_every: int | None = None
     num_test_episodes: int = 5
 
@@ -60,6 +63,7 @@ class UpdateSchedule:
             "num_epochs",
             "num_mini_batch",
             "mini_batch_size",
+            "min_samples",
             "test_every",
             "num_test_episodes",
         ):

@@ -111,7 +111,9 @@ class Trainer:
         )
         storage.allocate(self.collector.storage_spec(), generators["storage"])
         schedule = algorithm.schedule
-        storage.check_batches(schedule.num_mini_batch, schedule.mini_batch_size)
+        storage.check_batches(
+            schedule.num_mini_batch, schedule.mini_batch_size, schedule.min_samples
+        )
         self._loggers = tuple(loggers)
         self._recent = RecentEpisodes()
 
