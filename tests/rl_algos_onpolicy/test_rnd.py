@@ -513,6 +513,18 @@ def test_any_observation_has_a_novelty_that_shrinks_with_learning(space: Space) 
     assert not any(parameter.requires_grad for parameter in novelty.target.parameters())
 
 
+def test_networks_may_be_given_on_the_device_of_the_actor() -> None:
+    device = torch.device("meta")
+    target, predictor = (FeatureNet([(2,)], (3,), 4).to(device) for _ in range(2))
+    add_on = RND(rnd=GIVEN, target=target, predictor=predictor)
+    add_on.setup(_actor(intrinsic=False), device)
+    assert add_on.novelty(torch.zeros(5, 2, device=device)).shape == (5,)
+    assert {tensor.device.type for tensor in add_on.novelty.state_dict().values()} == {"meta"}
+    wrong = FeatureNet([(2,)], (3,), 5).to(device)
+    with pytest.raises(ConfigError, match=r"shape \(1, 4\), the predictor's \(1, 5\)"):
+        Novelty(VECTOR, GIVEN, target=target, predictor=wrong, device=device)
+
+
 def test_running_statistics_and_the_filter_are_saved() -> None:
     torch.manual_seed(0)
     first = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))

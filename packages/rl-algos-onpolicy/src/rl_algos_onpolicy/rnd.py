@@ -109,6 +109,7 @@ class Novelty(nn.Module):
         config: options.
         target: instead of the default network; from a list of normalised parts to features.
         predictor: likewise; its features must have the target's width.
+        device: where all of it shall be, networks that are given among it; None takes the CPU.
 
     Raises:
         ConfigError: when just one network is given, they do not fit each other, or the config sizes
@@ -122,6 +123,7 @@ class Novelty(nn.Module):
         *,
         target: nn.Module | None = None,
         predictor: nn.Module | None = None,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         if (target is None) != (predictor is None):
@@ -139,6 +141,7 @@ class Novelty(nn.Module):
         self.target.requires_grad_(False)
         self.spread = RunningNorm((), decay=config.spread_decay)
         self.filtered: Tensor | None = None
+        self.to(device or torch.device("cpu"))
         self._check_features()
 
     def forward(self, observation: Observation) -> Tensor:
@@ -153,7 +156,8 @@ class Novelty(nn.Module):
 
     @torch.no_grad()
     def _check_features(self) -> None:
-        parts = [torch.zeros(1, *shape) for shape in self.normalize.shapes]
+        device = self.spread.mean.device
+        parts = [torch.zeros(1, *shape, device=device) for shape in self.normalize.shapes]
         wide, learned = self.target(parts).shape, self.predictor(parts).shape
         if wide != learned:
             raise ConfigError(
@@ -254,8 +258,8 @@ class RND(PolicyLossAddOn):
         """Make the networks."""
         target, predictor = (copy.deepcopy(network) for network in self._given)
         self.novelty = Novelty(
-            actor.observation_space, self.rnd, target=target, predictor=predictor
-        ).to(device)
+            actor.observation_space, self.rnd, target=target, predictor=predictor, device=device
+        )
 
     def prepare(self, rollout: Rollout, generator: torch.Generator) -> PreparedRollout:
         """Add Eq. (3) to the rewards."""

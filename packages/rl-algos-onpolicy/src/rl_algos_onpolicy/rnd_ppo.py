@@ -126,8 +126,9 @@ class RNDPPO(PPO):
                 "RNDPPO has intrinsic rewards of its own; leave the add-on 'rnd' out, or take PPO "
                 "with it"
             )
-        novelty = Novelty(actor.observation_space, self.config.rnd, **self._networks)
-        self.novelty = novelty.to(self.device)
+        self.novelty = Novelty(
+            actor.observation_space, self.config.rnd, **self._networks, device=self.device
+        )
         return {**super().make_modules(), "novelty": self.novelty}
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
