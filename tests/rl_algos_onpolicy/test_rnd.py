@@ -493,6 +493,7 @@ def test_the_add_on_weighs_what_it_adds_to_the_rewards() -> None:
         spaces.Discrete(3),
         spaces.MultiBinary(4),
         spaces.Box(0, 255, (40, 40, 4), np.uint8),
+        spaces.Box(0, 255, (4, 40, 40, 1), np.uint8),
         spaces.Dict({"a": spaces.Discrete(3), "b": VECTOR}),
     ],
 )
@@ -554,6 +555,22 @@ def test_only_the_newest_frame_is_looked_at() -> None:
     assert novelty(newest) != novelty(image)
     with pytest.raises(ConfigError, match="4 channels"):
         Novelty(space, replace(SMALL, frame_stack=3))
+
+
+@pytest.mark.parametrize("shape", [(4, 40, 40, 3), (4, 3, 40, 40)])
+def test_only_the_newest_frame_of_a_stack_is_looked_at(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    space = spaces.Box(0, 255, shape, np.uint8)
+    novelty = Novelty(space, SMALL)
+    assert novelty.normalize.shapes == [shape[1:]]
+    stack = torch.zeros(1, *shape, dtype=torch.uint8)
+    older, newest = stack.clone(), stack.clone()
+    older[:, :3] = 200
+    newest[:, 3] = 200
+    assert novelty(older) == novelty(stack)
+    assert novelty(newest) != novelty(stack)
+    with pytest.raises(ConfigError, match="where frames have an axis of their own"):
+        Novelty(space, replace(SMALL, frame_stack=4))
 
 
 @pytest.mark.parametrize("algorithm", [VPG, A2C, PPO, TRPO])

@@ -47,6 +47,19 @@ def test_images_come_as_pixels_between_0_and_1_with_channels_first() -> None:
     assert features.sum() == 1.0
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_stacked_images_come_with_the_channels_of_all_frames_first(channels_last: bool) -> None:
+    shape = (4, 40, 36, 2) if channels_last else (4, 2, 40, 36)
+    encoder = LayeredEncoder(spaces.Box(0, 255, shape, np.uint8), [_layer("Flatten")])
+    assert encoder.body.in_shape == (8, 40, 36)
+    stack = torch.zeros(1, *shape, dtype=torch.uint8)
+    third = stack[0, 2] if channels_last else stack[0, 2].movedim(0, -1)
+    third[0, 1, 1] = 255  # row, column, channel
+    (index,) = encoder(stack)[0].nonzero().flatten().tolist()
+    assert index == (2 * 2 + 1) * 40 * 36 + 1
+    assert encoder(stack.unsqueeze(0)).shape == (1, 1, 8 * 40 * 36)
+
+
 def test_other_observations_come_as_usual_features() -> None:
     space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(-1.0, 1.0, (2,), np.float32)})
     encoder = LayeredEncoder(space, [_layer("Flatten")], normalize=True)

@@ -13,6 +13,7 @@ from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn._recurrence import gru, lstm
 from rl_core.nn.cnn import NatureCNN
 from rl_core.nn.encoder import ObservationEncoder, feature_size
+from rl_core.nn.images import image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
@@ -94,6 +95,34 @@ class TestMLP:
             MLP(2, (3,), 0)
 
 
+class TestImageLayout:
+    @pytest.mark.parametrize(
+        ("shape", "planes", "frame"),
+        [
+            ((84, 80, 4), (4, 84, 80), (84, 80, 4)),
+            ((4, 84, 80), (4, 84, 80), (4, 84, 80)),
+            ((40, 40, 40), (40, 40, 40), (40, 40, 40)),
+            ((5, 84, 80, 2), (10, 84, 80), (84, 80, 2)),
+            ((5, 2, 84, 80), (10, 84, 80), (2, 84, 80)),
+            ((1, 84, 80, 1), (1, 84, 80), (84, 80, 1)),
+        ],
+    )
+    def test_axes_are_told_apart(
+        self, shape: tuple[int, ...], planes: tuple[int, ...], frame: tuple[int, ...]
+    ) -> None:
+        layout = image_layout(shape)
+        assert (layout.planes_shape, layout.frame_shape) == (planes, frame)
+        pixels = torch.arange(3 * math.prod(shape)).view(3, *shape)
+        assert layout.planes(pixels).shape == (3, *planes)
+        newest = pixels[:, -1] if len(shape) == 4 else pixels
+        assert torch.equal(layout.newest_frame(pixels), newest)
+
+    def test_other_arrays_are_refused(self) -> None:
+        for shape in ((84, 84), (2, 2, 84, 84, 1)):
+            with pytest.raises(SpaceError, match="one axis more for a stack"):
+                image_layout(shape)
+
+
 class TestNatureCNN:
     def test_both_axis_orders_give_the_same_features(self) -> None:
         last, first = NatureCNN((84, 84, 4), 16), NatureCNN((4, 84, 84), 16)
@@ -139,7 +168,7 @@ class TestNatureCNN:
         torch.testing.assert_close(unit_net(pixels / 255.0), bytes_net(pixels))
 
     def test_the_channels_are_the_last_axis_of_a_cube(self) -> None:
-        assert NatureCNN((40, 40, 40), 8).channels_last
+        assert NatureCNN((40, 40, 40), 8).layout.channels_last
 
     def test_a_small_image_is_refused(self) -> None:
         with pytest.raises(SpaceError, match="35x40 is too small"):

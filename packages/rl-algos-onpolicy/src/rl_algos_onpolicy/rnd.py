@@ -64,7 +64,8 @@ class RNDConfig:
         predictor_proportion: share of the samples that the predictor learns from, in (0, 1].
         pre_normalization_steps: environment transitions with random actions before training, for
             the statistics of observations; they are no part of the run's steps.
-        frame_stack: frames in an image's channels, of which only the newest, the last, is used.
+        frame_stack: frames in an image's channels, of which only the newest, the last, is used;
+            frames along an axis of their own are found without it.
 
     Raises:
         ConfigError: when a value is out of range.

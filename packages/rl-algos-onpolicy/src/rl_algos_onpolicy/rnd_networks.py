@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rl_core.errors import ConfigError
 from rl_core.nn.cnn import NatureCNN
 from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
+from rl_core.nn.images import ImageLayout, image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.spaces import event_shape, is_image, leaf_spaces
@@ -22,7 +23,8 @@ class NormalizedObservation(nn.Module):
 
     Args:
         space: the environment's observation space.
-        frame_stack: frames in an image's channels, of which the last is used.
+        frame_stack: frames in an image's channels, of which the last is used, as of those along an
+            axis of their own.
 
     Attributes:
         shapes: of each part, flat vectors `(F,)` or images `(H, W, C)`.
@@ -40,31 +42,31 @@ class NormalizedObservation(nn.Module):
         named.pop(ACTION_MASK_KEY, None)
         self._keys = tuple(named)
         self._stack = frame_stack
-        self._axes: list[int | None] = []
+        self._layouts: list[ImageLayout | None] = []
         self.shapes: list[tuple[int, ...]] = []
         encoders: list[nn.Module] = []
         norms: list[nn.Module] = []
         for leaf in named.values():
-            shape = event_shape(leaf)
             if is_image(leaf):
-                axis = -1 if shape[2] <= shape[0] else -3
-                if shape[axis] % frame_stack:
+                layout = image_layout(event_shape(leaf))
+                if layout.channels % frame_stack:
                     raise ConfigError(
-                        f"frame_stack is {frame_stack}, but the image has {shape[axis]} channels"
+                        f"frame_stack is {frame_stack}, but the image has {layout.channels} "
+                        "channels; leave it out where frames have an axis of their own"
                     )
-                newest = list(shape)
-                newest[axis] //= frame_stack
-                self._axes.append(axis)
+                newest = list(layout.frame_shape)
+                newest[layout.channel_axis] //= frame_stack
+                self._layouts.append(layout)
                 self.shapes.append(tuple(newest))
                 encoders.append(nn.Identity())
             else:
                 encoder = ObservationEncoder(leaf)
-                self._axes.append(None)
+                self._layouts.append(None)
                 self.shapes.append((encoder.out_features,))
                 encoders.append(encoder)
             is_real = isinstance(leaf, spaces.Box)
             norms.append(RunningNorm(self.shapes[-1], clip=5.0) if is_real else nn.Identity())
-        if frame_stack > 1 and all(axis is None for axis in self._axes):
+        if frame_stack > 1 and all(layout is None for layout in self._layouts):
             raise ConfigError(
                 f"frame_stack={frame_stack} is for images, and {space} has none; leave it out"
             )
@@ -82,11 +84,12 @@ class NormalizedObservation(nn.Module):
 
     def _parts(self, observation: Observation) -> list[Tensor]:
         parts = []
-        for key, axis, encoder in zip(self._keys, self._axes, self.encoders, strict=True):
+        for key, layout, encoder in zip(self._keys, self._layouts, self.encoders, strict=True):
             part = cast("Tensor", observation[key] if self._is_dict else observation)  # type: ignore[index]  # a dict
-            if axis is not None:
-                channels = part.shape[axis] // self._stack
-                part = part.narrow(axis, part.shape[axis] - channels, channels).to(torch.float32)
+            if layout is not None:
+                frame, channels = layout.newest_frame(part), layout.channels // self._stack
+                newest = frame.narrow(layout.channel_axis, layout.channels - channels, channels)
+                part = newest.to(torch.float32)
             parts.append(encoder(part))
         return parts
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_core.errors import SpaceError
+from rl_core.nn.images import image_layout
 from rl_core.nn.init import orthogonal_
 
 
@@ -14,14 +15,14 @@ class NatureCNN(nn.Module):
     """The convolutional network of the Nature DQN paper.
 
     Args:
-        image_shape: `(H, W, C)` or `(C, H, W)`; the smaller of first and last axis is taken to
-            be the channels, the last one when they are equal. With an axis more, the first, it
-            is a stack of frames, all of whose channels are taken together.
+        image_shape: `(H, W, C)` or `(C, H, W)`, or a stack of frames, all of whose channels are
+            taken together; see `image_layout`.
         out_features: width of the final linear layer.
         scale: what pixels are divided by before the first layer.
 
     Raises:
-        SpaceError: when the image is too small for the three convolutions (36x36 at least).
+        SpaceError: when the image is too small for the three convolutions (36x36 at least), or
+            the shape is no image's.
 
     Source:
         Mnih et al. 2015, https://doi.org/10.1038/nature14236, "Model architecture".
@@ -31,13 +32,9 @@ class NatureCNN(nn.Module):
         self, image_shape: tuple[int, ...], out_features: int = 512, *, scale: float = 255.0
     ) -> None:
         super().__init__()
-        *stack, first, middle, last = image_shape
-        self.channels_last = last <= first
+        self.layout = image_layout(image_shape)
         self._event_dims = len(image_shape)
-        height, width, channels = (
-            (first, middle, last) if self.channels_last else (middle, last, first)
-        )
-        channels *= math.prod(stack)
+        channels, height, width = self.layout.planes_shape
         if min(height, width) < 36:
             raise SpaceError(
                 f"image of {height}x{width} is too small for NatureCNN, which needs 36x36; "
@@ -61,11 +58,7 @@ class NatureCNN(nn.Module):
         """Map `(*, H, W, C)` or `(*, C, H, W)` pixels, or stacks, to `(*, out_features)`."""
         batch_shape = image.shape[: -self._event_dims]
         image = image.reshape(-1, *image.shape[-self._event_dims :])
-        if self.channels_last:
-            image = image.movedim(-1, -3)
-        if self._event_dims == 4:
-            image = image.flatten(1, 2)
-        pixels = image.to(self.linear.weight.dtype) / self.scale
+        pixels = self.layout.planes(image).to(self.linear.weight.dtype) / self.scale
         features = F.relu(self.linear(self._convolve(pixels)))
         return features.reshape(*batch_shape, self.out_features)
 

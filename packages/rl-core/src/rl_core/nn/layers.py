@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rl_core.errors import ConfigError, nearest
 from rl_core.nn.encoder import ObservationEncoder
+from rl_core.nn.images import image_layout
 from rl_core.nn.init import orthogonal_
 from rl_core.spaces import event_shape, is_image, leaf_spaces
 from rl_core.types import Json, Observation
@@ -66,7 +67,8 @@ class LayeredEncoder(nn.Module):
     """Encode observations by layers from data.
 
     Where the observations are images, the first layer is given their pixels between 0 and 1, the
-    channels first. Everything else comes as the features of an `ObservationEncoder`.
+    channels first, those of stacked frames together. Everything else comes as the features of an
+    `ObservationEncoder`.
 
     Args:
         space: the environment's observation space.
@@ -90,9 +92,8 @@ class LayeredEncoder(nn.Module):
         leaves = leaf_spaces(space)
         self.encoder: ObservationEncoder | None = None
         if not isinstance(leaves, Mapping) and is_image(leaves):
-            high, width, last = event_shape(leaves)
-            self._channels_last = last <= high
-            shape: Shape = (last, high, width) if self._channels_last else (high, width, last)
+            self._layout = image_layout(event_shape(leaves))
+            shape: Shape = self._layout.planes_shape
             is_bytes = leaves.dtype == np.uint8
             self._scale = (
                 255.0 if is_bytes else float(cast("gymnasium.spaces.Box", leaves).high.max())
@@ -109,7 +110,7 @@ class LayeredEncoder(nn.Module):
             features: Tensor = self.body(self.encoder(observation))
             return features
         assert isinstance(observation, Tensor)
-        pixels = observation.movedim(-1, -3) if self._channels_last else observation
+        pixels = self._layout.planes(observation)
         of_pixels: Tensor = self.body(pixels.to(torch.float32) / self._scale)
         return of_pixels
 
