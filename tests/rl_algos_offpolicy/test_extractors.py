@@ -1,6 +1,7 @@
 """Networks of the user's own in an `OffPolicyActor`."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,8 @@ from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConf
 from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_core import Trainer, make_gym_vec
 from rl_core.errors import ConfigError
+from rl_core.nn.encoder import ObservationEncoder
+from rl_core.nn.normalization import RunningNorm
 from rl_core.testing.replay import ReferenceReplayStorage
 from rl_core.testing.replay_batches import make_replay_batch
 
@@ -36,6 +39,20 @@ class Observations(nn.Module):
         return features
 
 
+class Centred(Observations):
+    """The same features of observations without their mean."""
+
+    def __init__(self, space: gymnasium.Space[object]) -> None:
+        super().__init__(space)
+        self.norm = RunningNorm(space.shape or ())
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return super().forward(self.norm(observation))
+
+    def update_normalization(self, observation: Tensor, mask: Tensor | None = None) -> None:
+        self.norm.update(observation, mask)
+
+
 class Actions(Observations):
     """Five features of a real action."""
 
@@ -50,6 +67,23 @@ class Layers(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.tanh(self.linear(features))
+
+
+@pytest.mark.parametrize(
+    "extractor", [Centred, partial(ObservationEncoder, normalize=True)], ids=["own", "default"]
+)
+def test_the_statistics_of_given_extractors_are_refreshed(extractor: Any) -> None:
+    actor = OffPolicyActor(VECTOR, BOX, observation_extractor=extractor)
+    assert actor.normalizes_observations
+    actor.update_normalization(torch.ones(4, 3))
+    counts = [b for name, b in actor.named_buffers() if name.endswith("norm.count")]
+    assert counts == [4.0] * 3  # of the policy and of two critics
+
+
+def test_extractors_without_statistics_have_none_refreshed() -> None:
+    for extractor in (Observations, ObservationEncoder):
+        actor = OffPolicyActor(VECTOR, BOX, observation_extractor=extractor)
+        assert not actor.normalizes_observations
 
 
 def _actor(space: spaces.Space[object] = BOX, **config: Any) -> OffPolicyActor:

@@ -13,7 +13,7 @@ from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConf
 from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_algos_offpolicy.critics import Critics
 from rl_core.errors import ConfigError
-from rl_core.nn.encoder import feature_size
+from rl_core.nn.encoder import feature_size, has_vectors
 from rl_core.nn.layers import LayerConfig
 from rl_core.spaces import Space
 from rl_core.testing.actors import ACTION_SPACES, ActorSuite
@@ -33,7 +33,9 @@ class TestBodyAndHead(ActorSuite):
     }
 
     def make_actor(self, observation_space: Space, action_space: Space) -> OffPolicyActor:
-        config = OffPolicyActorConfig(body=BODY, head=HEAD, normalize_observations=True)
+        config = OffPolicyActorConfig(
+            body=BODY, head=HEAD, normalize_observations=has_vectors(observation_space)
+        )
         return OffPolicyActor(observation_space, action_space, config)
 
 

@@ -11,6 +11,7 @@ from rl_algos_offpolicy import OffPolicyActor, OffPolicyActorConfig
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Categorical, Deterministic, SquashedGaussian
+from rl_core.nn.encoder import has_vectors
 from rl_core.nn.heads import DeterministicHead
 from rl_core.spaces import Space
 from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
@@ -39,6 +40,8 @@ class OffPolicyActorSuite(ActorSuite):
 
     def make_actor(self, observation_space: Space, action_space: Space) -> Actor:
         options = replace(SMALL, **self.options)  # type: ignore[arg-type]  # of this class
+        if not has_vectors(observation_space):
+            options = replace(options, normalize_observations=False)
         return OffPolicyActor(observation_space, action_space, options)
 
 
@@ -141,6 +144,22 @@ def test_random_actions_are_uniform() -> None:
     assert numbers.var(0).tolist() == pytest.approx([1 / 3, 1 / 3], abs=0.01)
     categories = _actor(CATEGORIES, policy="greedy").random_actions(20_000, generator)
     assert (categories.bincount() / 20_000).tolist() == pytest.approx([0.25] * 4, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("space", "option", "value"),
+    [
+        (CATEGORIES, "normalize_observations", True),
+        (OBSERVATION_SPACES["image"], "normalize_observations", True),
+        (VECTOR, "image_features", 8),
+    ],
+)
+def test_options_of_other_observations_are_refused(
+    space: Space, option: str, value: object
+) -> None:
+    config = replace(SMALL, **{option: value})  # type: ignore[arg-type]  # by name
+    with pytest.raises(ConfigError, match=rf"actor\.{option} is for"):
+        OffPolicyActor(space, BOX, config)
 
 
 def test_statistics_of_observations_reach_all_networks() -> None:

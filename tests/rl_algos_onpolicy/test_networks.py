@@ -7,6 +7,7 @@ from torch import nn
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.errors import ConfigError
+from rl_core.nn.encoder import has_vectors
 from rl_core.nn.layers import LayerConfig
 from rl_core.spaces import Space
 from rl_core.testing.actors import ActorSuite
@@ -19,7 +20,9 @@ VECTOR = spaces.Box(-1.0, 1.0, (4,))
 
 class TestBodyAndHead(ActorSuite):
     def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
-        config = OnPolicyActorConfig(body=BODY, head=HEAD, normalize_observations=True)
+        config = OnPolicyActorConfig(
+            body=BODY, head=HEAD, normalize_observations=has_vectors(observation_space)
+        )
         return OnPolicyActor(observation_space, action_space, config)
 
 

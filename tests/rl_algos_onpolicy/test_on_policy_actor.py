@@ -5,21 +5,31 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import nn
+from torch import Tensor, nn
 
-from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig
+from rl_core.algorithm import EnvSpec
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Categorical, MultiCategorical
+from rl_core.nn.encoder import has_images, has_vectors
+from rl_core.nn.layers import LayerConfig
+from rl_core.nn.normalization import RunningNorm
 from rl_core.spaces import Space
-from rl_core.testing.actors import ACTION_SPACES, ActorSuite
+from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+CATEGORY, IMAGE = OBSERVATION_SPACES["category"], OBSERVATION_SPACES["image"]
+FLAT = (LayerConfig("Flatten"),)
 MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(3), "position": VECTOR})
 
 
 class TestSeparate(ActorSuite):
     def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
-        config = OnPolicyActorConfig(hidden_sizes=(8,), value_hidden_sizes=(6, 5), image_features=8)
+        config = OnPolicyActorConfig(
+            hidden_sizes=(8,),
+            value_hidden_sizes=(6, 5),
+            image_features=8 if has_images(observation_space) else 512,
+        )
         return OnPolicyActor(observation_space, action_space, config)
 
 
@@ -27,9 +37,9 @@ class TestShared(ActorSuite):
     def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
         config = OnPolicyActorConfig(
             hidden_sizes=(8,),
-            image_features=8,
+            image_features=8 if has_images(observation_space) else 512,
             shared_policy_value_network=True,
-            normalize_observations=True,
+            normalize_observations=has_vectors(observation_space),
         )
         return OnPolicyActor(observation_space, action_space, config)
 
@@ -38,10 +48,10 @@ class TestSeparateGRU(ActorSuite):
     def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
         config = OnPolicyActorConfig(
             hidden_sizes=(8,),
-            image_features=8,
+            image_features=8 if has_images(observation_space) else 512,
             recurrent_net="gru",
             recurrent_hidden_size=5,
-            normalize_observations=True,
+            normalize_observations=has_vectors(observation_space),
         )
         return OnPolicyActor(observation_space, action_space, config)
 
@@ -50,7 +60,7 @@ class TestSharedLSTM(ActorSuite):
     def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
         config = OnPolicyActorConfig(
             hidden_sizes=(8,),
-            image_features=8,
+            image_features=8 if has_images(observation_space) else 512,
             recurrent_net="lstm",
             recurrent_hidden_size=5,
             recurrent_layers=2,
@@ -63,7 +73,11 @@ class TestSquashed(ActorSuite):
     action_spaces: ClassVar[Mapping[str, Space]] = {"box": ACTION_SPACES["box"]}
 
     def make_actor(self, observation_space: Space, action_space: Space) -> OnPolicyActor:
-        config = OnPolicyActorConfig(hidden_sizes=(8,), image_features=8, squash_actions=True)
+        config = OnPolicyActorConfig(
+            hidden_sizes=(8,),
+            image_features=8 if has_images(observation_space) else 512,
+            squash_actions=True,
+        )
         return OnPolicyActor(observation_space, action_space, config)
 
 
@@ -177,6 +191,84 @@ def test_a_users_extractor_is_shared_and_trained() -> None:
     assert actor.value_trunk is not None
     assert actor.policy_trunk.encoder is actor.value_trunk.encoder is layer
     assert sum(parameter is layer.weight for parameter in actor.parameters()) == 1
+
+
+class Centred(nn.Module):
+    """What a user's extractor with running statistics looks like."""
+
+    out_features = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = RunningNorm((3,))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.norm(observation)  # type: ignore[no-any-return]  # a module's call is Any
+
+    def update_normalization(self, observation: Tensor, mask: Tensor | None = None) -> None:
+        self.norm.update(observation, mask)
+
+
+def test_the_statistics_of_a_users_extractor_are_refreshed_once() -> None:
+    extractor = Centred()
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor)
+    assert actor.normalizes_observations
+    mask = torch.tensor([[True, True], [False, True]])
+    actor.update_normalization(torch.ones(2, 2, 3), mask)
+    assert extractor.norm.count == 3.0
+    plain = OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=nn.Linear(3, 7))
+    assert not plain.normalizes_observations
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "message"),
+    [
+        (CATEGORY, {"normalize_observations": True}, "for vectors of real numbers"),
+        (IMAGE, {"normalize_observations": True}, "for vectors of real numbers"),
+        (IMAGE, {"normalize_observations": True, "body": FLAT}, "for vectors of real numbers"),
+        (
+            spaces.Dict({"image": IMAGE, "action_mask": spaces.Box(0.0, 1.0, (2,), np.float32)}),
+            {"normalize_observations": True},
+            "for vectors of real numbers",
+        ),
+        (VECTOR, {"image_features": 8}, "for images"),
+        (spaces.Dict({"a": VECTOR, "b": CATEGORY}), {"image_features": 8}, "for images"),
+    ],
+)
+def test_options_of_other_observations_are_refused(
+    space: Space, options: dict[str, object], message: str
+) -> None:
+    config = OnPolicyActorConfig(**options)  # type: ignore[arg-type]  # by name
+    option = next(iter(options))
+    with pytest.raises(ConfigError, match=rf"actor\.{option} is {message}"):
+        OnPolicyActor(space, spaces.Discrete(2), config)
+
+
+def test_options_of_a_part_of_the_observation_are_for_that_part() -> None:
+    space = spaces.Dict({"image": IMAGE, "vector": VECTOR})
+    config = OnPolicyActorConfig(normalize_observations=True, image_features=5)
+    actor = OnPolicyActor(space, spaces.Discrete(2), config)
+    assert actor.normalizes_observations
+    assert actor.policy_trunk.encoder.out_features == 5 + 3
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (VECTOR, True),
+        (spaces.Dict({"image": IMAGE, "vector": VECTOR}), True),
+        (IMAGE, False),
+        (CATEGORY, False),
+    ],
+)
+def test_default_recipes_normalise_where_there_is_something_to_normalise(
+    space: Space, expected: bool
+) -> None:
+    for action_space, normalizes in ((ACTION_SPACES["box"], expected), (CATEGORY, False)):
+        recipe = PPO.default_recipe(EnvSpec("made-up", space, action_space))
+        assert recipe.actor.kwargs["normalize_observations"] is normalizes
+        config = OnPolicyActorConfig(normalize_observations=normalizes)
+        assert OnPolicyActor(space, action_space, config).normalizes_observations is normalizes
 
 
 def test_the_first_policy_is_nearly_uniform() -> None:

@@ -14,6 +14,7 @@ from rl_algos_offpolicy.critics import Critics, of_action
 from rl_algos_offpolicy.memory import Remembered, Seen
 from rl_core.actor import Actor
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
+from rl_core.nn.encoder import check_encoder_options
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -40,7 +41,7 @@ class OffPolicyActor(Actor):
         action_space: Discrete, or a Box with finite bounds.
         config: the networks.
         observation_extractor: from the observation space to the module in the default encoder's
-            place.
+            place, which may be a `NormalizingEncoder`.
         action_extractor: from the action space to a module for real actions, which otherwise go
             into the critics as they are.
         common_extractor: from a width to the module in the place of the layers.
@@ -51,8 +52,8 @@ class OffPolicyActor(Actor):
 
     Raises:
         SpaceError: for a space that it cannot do.
-        ConfigError: when the kind of policy does not fit the action space, or options contradict
-            an extractor.
+        ConfigError: when the kind of policy does not fit the action space, options contradict an
+            extractor, or one is for vectors or images, and the observations have none.
     """
 
     def __init__(
@@ -74,6 +75,12 @@ class OffPolicyActor(Actor):
             common_extractor=common_extractor,
         )
         extractors.check(config, action_space)
+        if observation_extractor is None:
+            check_encoder_options(
+                observation_space,
+                normalize=config.normalize_observations,
+                sizes_images=config.image_features != OffPolicyActorConfig().image_features,
+            )
         self._uses_objects = bool(extractors)
         make = NetworkMaker(observation_space, action_space, config, extractors)
         self.policy = None if config.policy == "greedy" else make.policy()
@@ -227,5 +234,6 @@ class OffPolicyActor(Actor):
 
     @property
     def normalizes_observations(self) -> bool:
-        """Whether the networks keep running statistics."""
-        return self.config.normalize_observations
+        """Whether an encoder, the user's too, keeps running statistics."""
+        policy = self.policy
+        return self.critics.normalizes or (policy is not None and policy.trunk.normalizes)

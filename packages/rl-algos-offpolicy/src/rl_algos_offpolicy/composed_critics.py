@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from rl_algos_offpolicy.critics import joined
 from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Remembered, Seen
-from rl_core.nn.encoder import ObservationEncoder, feature_size
+from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
 from rl_core.nn.ensemble import EnsembleMLP, Members
-from rl_core.nn.layers import LayeredEncoder
 from rl_core.nn.mlp import Activation
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
 from rl_core.types import Observation
@@ -187,8 +186,13 @@ class ComposedCritics(nn.Module):
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoders' running statistics, where they have any."""
         for encoder in self.encoders:
-            if isinstance(encoder, ObservationEncoder | LayeredEncoder):
+            if isinstance(encoder, NormalizingEncoder):
                 encoder.update_normalization(observation, mask)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the encoders have running statistics."""
+        return any(normalizes(encoder) for encoder in self.encoders)
 
     def _inputs(self, features: Tensor, action: Tensor | None) -> Tensor:
         """Compute what goes into each critic's memory, `(C, *batch, H)`."""

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Seen
-from rl_core.nn.encoder import ObservationEncoder, feature_size
+from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
 from rl_core.nn.ensemble import EnsembleMLP, Members
-from rl_core.nn.layers import LayeredEncoder
 from rl_core.nn.mlp import Activation
 from rl_core.nn.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_core.types import Observation
@@ -152,8 +151,13 @@ class Critics(nn.Module):
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoder's running statistics, where it has any."""
-        if isinstance(self.encoder, ObservationEncoder | LayeredEncoder):
+        if isinstance(self.encoder, NormalizingEncoder):
             self.encoder.update_normalization(observation, mask)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the encoder has running statistics."""
+        return normalizes(self.encoder)
 
 
 def joined(values: Tensor, baseline: Tensor | None, returns: ReturnDistribution | None) -> Tensor:

@@ -10,6 +10,7 @@ from rl_algos_onpolicy.actor_config import (
     OnPolicyActorConfig,
     check_action_options,
     check_extractor,
+    check_observation_options,
 )
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
@@ -35,12 +36,12 @@ class OnPolicyActor(Actor):
         action_space: Box, Discrete, MultiDiscrete or MultiBinary.
         config: the networks.
         feature_extractor: instead of the default encoder; an ``nn.Module`` with ``out_features``.
-            It is shared by policy and value function.
+            It is shared by policy and value function, and may be a `NormalizingEncoder`.
 
     Raises:
         SpaceError: for a space that it cannot do.
-        ConfigError: when an option is for real actions, and these are none, or when the feature
-            extractor leaves it without effect.
+        ConfigError: when an option is for real actions, vectors or images, and these are none, or
+            when the feature extractor leaves it without effect.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class OnPolicyActor(Actor):
         self._uses_objects = feature_extractor is not None
         if feature_extractor is not None:
             check_extractor(config)
+        else:
+            check_observation_options(config, observation_space)
         encoder = feature_extractor or self._new_encoder()
         self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes)
         self.value_trunk: Trunk | None = None
@@ -105,8 +108,9 @@ class OnPolicyActor(Actor):
 
     @property
     def normalizes_observations(self) -> bool:
-        """Whether the user's extractor may, or the default ones keep running statistics."""
-        return self._uses_objects or self.config.normalize_observations
+        """Whether an encoder, the user's too, keeps running statistics."""
+        value_trunk = self.value_trunk
+        return self.policy_trunk.normalizes or (value_trunk is not None and value_trunk.normalizes)
 
     @property
     def policy_modules(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import gymnasium
 
 from rl_algos_onpolicy._networks import check_networks
 from rl_core.errors import ConfigError
+from rl_core.nn.encoder import check_encoder_options
 from rl_core.nn.layered_head import Memory, head_memory
 from rl_core.nn.layers import LayerConfig
 from rl_core.nn.mlp import Activation
@@ -41,7 +42,7 @@ class OnPolicyActorConfig:
         recurrent_net: memory after the layers.
         recurrent_hidden_size: its size; None takes 64.
         recurrent_layers: how many of its layers are stacked; None takes 1.
-        normalize_observations: by running statistics, refreshed after each update.
+        normalize_observations: vectors by running statistics, refreshed after each update.
         image_features: width of each image's features.
         squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
         state_dependent_std: the policy's spread is an output of the network, as that of a squashed
@@ -104,6 +105,21 @@ def check_action_options(
                 f"actor.{option} is for real actions (Box) and has no effect with {action_space}; "
                 "leave it out"
             )
+
+
+def check_observation_options(
+    config: OnPolicyActorConfig, observation_space: gymnasium.Space[object]
+) -> None:
+    """Refuse options of encoders that the observations leave without effect.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    check_encoder_options(
+        observation_space,
+        normalize=config.normalize_observations,
+        sizes_images=config.image_features != OnPolicyActorConfig().image_features,
+    )
 
 
 def check_extractor(config: OnPolicyActorConfig) -> None:

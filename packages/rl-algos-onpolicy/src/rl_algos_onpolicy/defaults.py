@@ -3,6 +3,7 @@
 from gymnasium import spaces
 
 from rl_core.algorithm import DefaultRecipe, EnvSpec
+from rl_core.nn.encoder import has_vectors
 from rl_core.recipe import ComponentSpec
 from rl_core.types import Json
 
@@ -12,7 +13,8 @@ def on_policy_recipe(
 ) -> DefaultRecipe:
     """Compose an `OnPolicyActor` with a `RolloutStorage`.
 
-    Continuous control gets normalised observations and scaled rewards; without them the sizes of
+    Continuous control gets normalised observations, where they are vectors at least in part, and
+    scaled rewards; without them the sizes of
     observations and rewards decide whether anything is learned.
 
     Args:
@@ -22,8 +24,9 @@ def on_policy_recipe(
         algorithm: options that differ from the config's defaults.
     """
     continuous = isinstance(env.action_space, spaces.Box)
+    normalize = continuous and has_vectors(env.observation_space)
     return DefaultRecipe(
-        actor=ComponentSpec("actor", "on-policy", {"normalize_observations": continuous}),
+        actor=ComponentSpec("actor", "on-policy", {"normalize_observations": normalize}),
         storage=ComponentSpec("storage", "rollout", {"num_steps": num_steps}),
         env={"num_envs": num_envs},
         algorithm=algorithm or {},

@@ -1,6 +1,7 @@
 """From raw observations to one feature vector, chosen by the observation space."""
 
 from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -80,6 +81,61 @@ class ObservationEncoder(nn.Module):
         )
 
 
+@runtime_checkable
+class NormalizingEncoder(Protocol):
+    """An encoder with running statistics, one of the user's too.
+
+    One that may also be made without any says whether it has them in an attribute ``normalizes``.
+    """
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Take observations into the running statistics; called once after each update.
+
+        Args:
+            observation: with any batch axes.
+            mask: shape of the batch axes, bool: which ones count; None counts all.
+        """
+
+
+def normalizes(encoder: nn.Module) -> bool:
+    """Say whether an encoder has running statistics; see `NormalizingEncoder`."""
+    return isinstance(encoder, NormalizingEncoder) and bool(getattr(encoder, "normalizes", True))
+
+
+def has_vectors(space: gymnasium.Space[object]) -> bool:
+    """Say whether any part of an observation is real numbers that can be normalised."""
+    return any(isinstance(leaf, spaces.Box) and not is_image(leaf) for leaf in _seen(space))
+
+
+def has_images(space: gymnasium.Space[object]) -> bool:
+    """Say whether any part of an observation is an image."""
+    return any(is_image(leaf) for leaf in _seen(space))
+
+
+def check_encoder_options(
+    space: gymnasium.Space[object], *, normalize: bool, sizes_images: bool
+) -> None:
+    """Refuse options of an actor's encoders that its observations leave without effect.
+
+    Args:
+        space: of the observations.
+        normalize: whether ``normalize_observations`` is set.
+        sizes_images: whether ``image_features`` is given.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if normalize and not has_vectors(space):
+        raise ConfigError(
+            "actor.normalize_observations is for vectors of real numbers (Box) and has no effect "
+            f"with {space}; leave it out"
+        )
+    if sizes_images and not has_images(space):
+        raise ConfigError(
+            f"actor.image_features is for images and has no effect with {space}; leave it out"
+        )
+
+
 def feature_size(extractor: nn.Module) -> int:
     """Read how many features an extractor gives.
 
@@ -93,6 +149,14 @@ def feature_size(extractor: nn.Module) -> int:
             "'out_features', the size of its output's last axis"
         )
     return size
+
+
+def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:
+    """List the leaves that networks are given."""
+    leaves = leaf_spaces(space)
+    if not isinstance(leaves, Mapping):
+        return [leaves]
+    return [leaf for key, leaf in leaves.items() if key != ACTION_MASK_KEY]
 
 
 class _VectorEncoder(nn.Module):

@@ -119,6 +119,11 @@ class LayeredEncoder(nn.Module):
         if self.encoder is not None:
             self.encoder.update_normalization(observation, mask)
 
+    @property
+    def normalizes(self) -> bool:
+        """Whether any part keeps running statistics."""
+        return self.encoder is not None and self.encoder.normalizes
+
 
 def build_layers(
     layers: Sequence[LayerConfig], in_shape: Shape, path: str = "layers"

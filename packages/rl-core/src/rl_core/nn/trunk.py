@@ -5,8 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from rl_core.nn.encoder import ObservationEncoder, feature_size
-from rl_core.nn.layers import LayeredEncoder
+from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.types import Observation
@@ -19,7 +18,8 @@ class Trunk(nn.Module):
     """Features of an observation: an encoder, then an MLP, then an optional recurrent network.
 
     Args:
-        encoder: what turns observations into features; it must have ``out_features``.
+        encoder: what turns observations into features; it must have ``out_features``, and may be a
+            `NormalizingEncoder`.
         hidden_sizes: widths of the MLP's layers; may be empty.
         activation: the MLP's activation.
         memory: the recurrent network after the MLP.
@@ -87,5 +87,10 @@ class Trunk(nn.Module):
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoder's running statistics, where it has any."""
-        if isinstance(self.encoder, ObservationEncoder | LayeredEncoder):
+        if isinstance(self.encoder, NormalizingEncoder):
             self.encoder.update_normalization(observation, mask)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the encoder has running statistics."""
+        return normalizes(self.encoder)
