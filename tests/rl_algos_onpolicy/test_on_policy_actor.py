@@ -115,6 +115,7 @@ def test_forbidden_actions_are_never_taken() -> None:
         assert first != 1
         assert second == 1
     evaluation = actor.evaluate_actions(observation, torch.tensor([0, 1]), {})
+    assert evaluation.intrinsic_value is None
     assert evaluation.log_prob[1] == 0.0
     assert evaluation.entropy[1] == 0.0
 

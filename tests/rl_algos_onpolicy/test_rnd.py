@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from rl_algos_onpolicy import (
     RNDConfig,
     RNDPPOConfig,
 )
+from rl_algos_onpolicy.ppo import value_loss
 from rl_algos_onpolicy.rnd import KEPT, Novelty
 from rl_algos_onpolicy.rnd_networks import FeatureNet
 from rl_core.algorithm import AnyAlgorithm
@@ -255,6 +256,36 @@ def test_the_loss_puts_the_terms_together() -> None:
     )
     # Half the squares of 2 and 4 are 2 and 8, and count a quarter; the novelty is (1 + 2)² = 9.
     assert algorithm.loss(batch, {}).loss.item() == pytest.approx(0.25 * 2.0 + 0.25 * 8.0 + 9.0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("memory", get_args(MemoryKind))
+def test_the_loss_computes_each_trunk_once_for_both_values(
+    shared: bool, memory: MemoryKind
+) -> None:
+    torch.manual_seed(0)
+    config = OnPolicyActorConfig(
+        hidden_sizes=(8,),
+        recurrent_net=memory,
+        shared_policy_value_network=shared,
+        intrinsic_value=True,
+    )
+    actor = OnPolicyActor(VECTOR, spaces.Discrete(2), config)
+    algorithm = RNDPPO(actor, RNDPPOConfig(rnd=SMALL))
+    batch = make_batch(algorithm, make_rollout(algorithm, 0))
+    passes: list[nn.Module] = []
+    trunks = [trunk for trunk in (actor.policy_trunk, actor.value_trunk) if trunk is not None]
+    for trunk in trunks:
+        trunk.register_forward_hook(lambda module, *rest: passes.append(module))
+    output = algorithm.loss(batch, {})
+    assert passes == trunks
+    value, _ = actor.intrinsic_value(batch.observation, batch.state, batch.episode_start)
+    expected = value_loss(value, batch.extras["intrinsic_value_target"], batch.mask)
+    torch.testing.assert_close(output.metrics["loss/intrinsic_value"], expected)
+    evaluation = actor.evaluate_actions(
+        batch.observation, batch.action, batch.state, batch.episode_start
+    )
+    torch.testing.assert_close(evaluation.intrinsic_value, value)
 
 
 def test_the_intrinsic_value_is_clipped_where_the_extrinsic_one_is() -> None:

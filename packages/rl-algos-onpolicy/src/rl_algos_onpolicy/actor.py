@@ -1,6 +1,7 @@
 """The actor of on-policy algorithms: a policy and a state-value function."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import gymnasium
 import torch
@@ -25,6 +26,17 @@ from rl_core.nn.trunk import Trunk
 from rl_core.spaces import random_env_actions
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicyEvaluation(ActionEvaluation):
+    """What an `OnPolicyActor` says of actions that were taken.
+
+    Attributes:
+        intrinsic_value: shape `(*batch,)`; None without a second value function.
+    """
+
+    intrinsic_value: Tensor | None = None
 
 
 class OnPolicyActor(Actor):
@@ -176,8 +188,8 @@ class OnPolicyActor(Actor):
         action: Tensor,
         state: State,
         episode_start: Tensor | None = None,
-    ) -> ActionEvaluation:
-        """Evaluate policy and value function, computing a shared trunk once."""
+    ) -> OnPolicyEvaluation:
+        """Evaluate policy and value functions, computing what they share once."""
         features, after = self.policy_trunk(observation, state.get("policy"), episode_start)
         states = {} if after is None else {"policy": after}
         value_features = features
@@ -188,11 +200,13 @@ class OnPolicyActor(Actor):
             if value_after is not None:
                 states["value"] = value_after
         distribution = self.action_head(features, self._action_mask(observation))
-        return ActionEvaluation(
+        second = self.intrinsic_value_head
+        return OnPolicyEvaluation(
             distribution,
             distribution.log_prob(action),
             self.value_head(value_features).squeeze(-1),
             states,
+            None if second is None else second(value_features).squeeze(-1),
         )
 
     def to_env_action(self, action: Tensor) -> Tensor:

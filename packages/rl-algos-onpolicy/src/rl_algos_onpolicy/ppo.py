@@ -38,6 +38,7 @@ from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value
+from rl_core.actor import ActionEvaluation
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
@@ -281,11 +282,15 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (4)."""
-        config, hyper, mask = self.config, self.hyper, batch.mask
-        clip_range = hyper["clip_range"]
         now = self.actor.evaluate_actions(
             batch.observation, batch.action, batch.state, batch.episode_start
         )
+        return self.loss_of(batch, now)
+
+    def loss_of(self, batch: RolloutBatch, now: ActionEvaluation) -> LossOutput:
+        """Eq. (4), of what the actor says of a batch's actions now."""
+        config, hyper, mask = self.config, self.hyper, batch.mask
+        clip_range = hyper["clip_range"]
         assert now.value is not None
         log_ratio = now.log_prob - batch.log_prob
         advantage = self._advantage(batch)

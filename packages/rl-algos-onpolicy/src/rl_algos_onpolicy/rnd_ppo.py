@@ -220,9 +220,14 @@ class RNDPPO(PPO):
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (2)."""
-        output = super().loss(batch, noise)
-        value, _ = self.actor.intrinsic_value(batch.observation, batch.state, batch.episode_start)
-        intrinsic = self.value_term(value, batch.extras[_VALUE], batch.extras[_TARGET], batch.mask)
+        now = self.actor.evaluate_actions(
+            batch.observation, batch.action, batch.state, batch.episode_start
+        )
+        assert now.intrinsic_value is not None
+        output = self.loss_of(batch, now)
+        intrinsic = self.value_term(
+            now.intrinsic_value, batch.extras[_VALUE], batch.extras[_TARGET], batch.mask
+        )
         prediction = self.novelty.loss(batch)
         metrics = {"loss/intrinsic_value": intrinsic, "loss/predictor": prediction}
         return replace(
