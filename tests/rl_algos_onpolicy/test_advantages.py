@@ -139,7 +139,8 @@ def test_a_row_that_only_resets_hands_nothing_on() -> None:
         invalid=[(1, 0)],
         start=[(2, 0)],
     )
-    columns, metrics = _columns(_actor(), rollout, OnPolicyConfig(gamma=1.0, gae_lambda=1.0))
+    config = OnPolicyConfig(gamma=1.0, gae_lambda=1.0)
+    columns, metrics = _columns(_actor(), rollout, config, logs_entropy=True)
     assert columns["advantage"][0].item() == pytest.approx(10.0 + 8.0 - 1.0)
     assert columns["advantage"][2].item() == pytest.approx(20.0 + 6.0 - 5.0)
     assert metrics["policy/entropy"].item() == pytest.approx(math.log(2.0), abs=1e-3)

@@ -26,6 +26,7 @@ def advantage_columns(
     positive_advantage: bool = False,
     has_value: bool = True,
     keeps_policy: bool = False,
+    logs_entropy: bool = False,
 ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
     """Estimate advantages and, before they are normalised, value targets.
 
@@ -38,6 +39,7 @@ def advantage_columns(
         positive_advantage: then subtract the smallest.
         has_value: False where no value function is learned: all values are 0.
         keeps_policy: attach the behaviour's distribution, for `from_columns`.
+        logs_entropy: add its mean entropy to the metrics, where no loss does.
 
     Returns:
         The columns of a `RolloutBatch`, each `(T, B)`, and metrics.
@@ -66,8 +68,10 @@ def advantage_columns(
     }
     if keeps_policy:
         columns |= to_columns(values.distribution, tuple(reward.shape))
-    entropy = values.distribution.entropy().detach()
-    metrics = {"policy/entropy": masked_mean(entropy, rollout.valid.to(reward.dtype))}
+    metrics = {}
+    if logs_entropy:
+        entropy = values.distribution.entropy().detach()
+        metrics["policy/entropy"] = masked_mean(entropy, rollout.valid.to(reward.dtype))
     if has_value:
         metrics["value/explained_variance"] = explained_variance(value, target, rollout.valid)
     return columns, metrics

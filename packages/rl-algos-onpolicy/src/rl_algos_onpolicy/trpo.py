@@ -166,7 +166,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         return tuple(f"actor.{name}" for name in self.actor.policy_modules)
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Estimate advantages and value targets, and keep the old policy."""
+        """Estimate advantages and value targets, and keep the old policy and its entropy."""
         config = self.config
         return advantage_columns(
             self.actor,
@@ -176,6 +176,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
             normalize_advantage=config.normalize_advantage,
             positive_advantage=config.positive_advantage,
             keeps_policy=True,
+            logs_entropy=True,
         )
 
     def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
