@@ -149,6 +149,20 @@ def test_rewards_are_the_novelty_of_what_follows_over_the_spread_of_their_sums()
     torch.testing.assert_close(reward, expected)
 
 
+def test_the_final_observation_of_a_truncated_step_is_not_rewarded() -> None:
+    novelty = _novelty(gamma=0.0)
+    novelty.normalize.norms = nn.ModuleList([nn.Identity()])
+    rollout = _rollout([[1.0], [2.0], [3.0]], [4.0], [[False]] * 3)
+    expected = torch.tensor([[4.0], [4.0], [16.0]]) / 32.0**0.5
+    truncated = replace(
+        rollout,
+        truncated=torch.tensor([[False], [True], [False]]),
+        final_index=torch.tensor([[1, 0]]),
+        final_observation=torch.tensor([[90.0, 0.0]]),
+    )
+    torch.testing.assert_close(novelty.rewards(truncated), expected)
+
+
 def _with_a_reset() -> Rollout:
     """A rollout whose first row ends an episode; the second sees its end and only resets."""
     ended = [[True], [False], [False], [False]]

@@ -12,11 +12,13 @@ With a fixed random network $f$, a trained one $\hat f$, and observations normal
 (3) $c_t = \gamma_I c_{t-1} + i_t$, over all steps and rollouts, not reset by episodes;
     rewards are $i_t / \sigma(c)$
 
-The reward of a step is Eq. (1) of what follows it; of the step's own observation where its episode
-ends, since what comes then is not the doing of the step, and is never trained on.
+The reward of a step is Eq. (1) of what follows it, within its episode.
 
 Deviations from the paper:
 
+- The reward of a step that ends its episode, truncated or terminated, is Eq. (1) of the step's own
+  observation. What comes next is not its doing, and the true final observation, which rollouts keep
+  of truncated steps only, is never among the samples: it would stay as new as it was.
 - Which samples are kept is drawn once per rollout.
 - The spread of c follows the last rollouts (``spread_decay``). A small predictor's first errors are
   a thousand times its later ones; a spread that remembers them makes the later rewards too small

@@ -11,9 +11,10 @@ The extrinsic stream ends with episodes; the intrinsic one does not, and has a d
 $L^\psi$ is Eq. (2) of `rl_algos_onpolicy.rnd`.
 
 Deviations from the paper: extrinsic rewards are not clipped, but scaled by the default recipe; the
-sum is standardised as PPO does it. With ``standardize_streams`` each stream is standardised before
-they are added, whatever its scale. Where the extrinsic reward is always the same this makes the
-noise of its value function twice as large as all that is new.
+sum is standardised as PPO does it. The predictor has an optimiser of its own, and its gradient no
+bound: ``max_grad_norm`` is that of policy and value functions. With ``standardize_streams`` each
+stream is standardised before they are added, whatever its scale. Where the extrinsic reward is
+always the same this makes the noise of its value function twice as large as all that is new.
 """
 
 from collections.abc import Mapping, Sequence
