@@ -99,8 +99,6 @@ class _Run:
             for row in range(num_rows):
                 kept = ~self.start[row].unsqueeze(-1)
                 self.states.append({name: part * kept for name, part in state.items()})
-                if row == 0:
-                    first = state
                 inputs = self.observation[row], state, noise[row]
                 start = self.start[row]
                 output = (
@@ -111,6 +109,14 @@ class _Run:
                 state = output.state
                 actions.append(output.action)
         self.action = torch.stack(actions)
+        # What is stored of environment 3 begins in row 2, in the middle of its episode.
+        begins = self.start[: W + 1].clone()
+        begins[2, 3] = True
+        rows = begins.int().argmax(0).tolist()
+        first = {
+            name: torch.stack([self.states[row][name][env] for env, row in enumerate(rows)])
+            for name in state
+        }
         num_steps = torch.randint(1, N_STEP + 1, (T, NUM_ENVS), generator=generator)
         self.batch = ReplayBatch(
             observation=self.observation[W : W + T],
@@ -126,7 +132,7 @@ class _Run:
                 state=first,
                 burn_in=self.observation[:W],
                 action=self.action[: W + T + N_STEP - 1],
-                episode_start=self.start[: W + 1],
+                episode_start=begins,
             ),
         )
 
@@ -257,9 +263,12 @@ def test_target_networks_warm_up_by_themselves() -> None:
             parameter.add_(0.3 * torch.randn(parameter.shape))
     assert isinstance(critics, ComposedCritics)
     assert run.batch.start is not None
-    state, values = run.batch.start.state["critics"], []
+    state = first = run.batch.start.state["critics"]
+    begins, values = run.batch.start.episode_start, []
     for row in range(W + T + N_STEP):
         start = run.start[row]
+        if row <= W:
+            state = torch.where(begins[row].unsqueeze(-1), first, state)
         found, state = critics.step(run.observation[row], state, start)
         values.append(found)
     after = critics(following(critics, run.batch))
@@ -280,7 +289,7 @@ def test_a_sequence_without_rows_before_it_begins_in_the_stored_state() -> None:
         state=run.states[W],
         burn_in=run.observation[:0],
         action=run.action[W : W + T + N_STEP - 1],
-        episode_start=run.start[W : W + 1],
+        episode_start=run.start[W : W + 1],  # where one begins, its state is zero already
     )
     warmed, begun = (current(critics, replace(run.batch, start=one)) for one in (start, bare))
     assert isinstance(warmed, Remembered)

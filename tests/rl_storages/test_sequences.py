@@ -118,6 +118,24 @@ def test_a_burn_in_that_begins_with_the_episode_starts_from_zero() -> None:
     assert start.episode_start.T.tolist() == [[False, False, True], [True, False, False]]
 
 
+@pytest.mark.parametrize("overlap", [0.0, 0.5])
+def test_a_slice_from_the_middle_of_an_episode_begins_in_its_stored_state(overlap: float) -> None:
+    """Steps 108 to 115 of a running episode: sequences of as many as are learned from."""
+    config = SequenceConfig(length=8, overlap=overlap)
+    source, other = (ReplayBuffer(40, sequences=config) for _ in range(2))
+    for storage in (source, other):
+        storage.allocate(SPEC, seeded())
+    for transition in _episode(100, 20, ends=""):
+        source.insert_transition(transition)
+    other.insert_data_slice(source.get_data_slice(8, 16))
+    batch = _all_of(other)
+    assert batch.start is not None
+    first = {0.0: [108.0], 0.5: [108.0, 108.0]}[overlap]
+    assert batch.start.state["memory"].flatten().tolist() == first
+    begins = batch.start.episode_start.T.tolist()
+    assert begins == ([[False]] if overlap == 0.0 else [[False] * 4 + [True], [False] * 5])
+
+
 def test_a_cut_episode_bootstraps_from_its_true_last_observation() -> None:
     batch = _all_of(_buffer(*_episode(10, 3, "truncated"), *_episode(20, 2)))
     assert isinstance(batch.observation, Tensor)

@@ -156,16 +156,7 @@ def _remembered(network: object, start: SequenceStart, observation: Observation)
     """
     network = cast("RecurrentNetwork", network)
     num_warming = len(start.episode_start) - 1
-    state = start.state[network.memory_name]
-    if num_warming:
-        with torch.no_grad():
-            state = network.advance(
-                network.encode(start.burn_in),
-                start.action[:num_warming],
-                state,
-                start.episode_start[:-1],
-            )[-1]
-    state = torch.where(start.episode_start[-1].unsqueeze(-1), 0.0, state)
+    state = _warmed_up(network, start)
     features = network.encode(observation)
     passed = features[:-1]
     if len(passed) == 0:
@@ -173,6 +164,23 @@ def _remembered(network: object, start: SequenceStart, observation: Observation)
     action = start.action[num_warming : num_warming + len(passed)]
     after = network.advance(passed, action, state, None)
     return Remembered(features, torch.cat([state.unsqueeze(0), after]))
+
+
+@torch.no_grad()
+def _warmed_up(network: RecurrentNetwork, start: SequenceStart) -> Tensor:
+    """Return the state before the first row of each sequence, shape `(N, S)`."""
+    state = start.state[network.memory_name]
+    num_warming = len(start.episode_start) - 1
+    if num_warming == 0:
+        return state
+    # Rows that pad come first; moved behind the others they change no state that is picked.
+    padding = start.episode_start.to(torch.int64).argmax(0)
+    row = torch.arange(num_warming, device=padding.device).unsqueeze(-1) + padding
+    row = row.clamp(max=num_warming - 1)
+    sequence = torch.arange(len(padding), device=padding.device)
+    features = network.encode(start.burn_in)[row, sequence]
+    after = network.advance(features, start.action[row, sequence], state, None)
+    return torch.cat([state.unsqueeze(0), after])[num_warming - padding, sequence]
 
 
 def _joined(rows: Observation, more: Observation) -> Observation:

@@ -137,17 +137,19 @@ class RolloutBatch:
 class SequenceStart:
     """How recurrent networks get into the state in which a replayed sequence begins.
 
-    Networks start from ``state`` and run over the ``burn_in`` rows without a gradient.
+    Networks start from ``state`` and run without a gradient over the rows of ``burn_in`` that do
+    not pad.
 
     Attributes:
-        state: as it was stored while acting, before the first row of ``burn_in`` (or of the
-            sequence where there is none), each `(N, S)`.
+        state: as it was stored while acting, before the first of these rows, or of the sequence
+            where there is none, each `(N, S)`; zeros where the episode begins there.
         burn_in: shape `(W, N, ...)`, the observations before the sequence; W may be 0.
         action: shape `(W + T + n - 1, N, ...)`, what was done in the rows of ``burn_in``, in those
             of the sequence, and in all but the last of the n rows after it, for networks whose
             memory sees actions.
-        episode_start: shape `(W + 1, N)`, bool: zero the state before these rows, of which the
-            last is the sequence's first. Rows before such a one belong to no episode and pad.
+        episode_start: shape `(W + 1, N)`, bool, where the last row is the sequence's first: what
+            is stored of the episode begins in this row, and rows before it pad. At most one row of
+            a sequence is marked; none is where the burn-in is whole and the episode began earlier.
     """
 
     state: State

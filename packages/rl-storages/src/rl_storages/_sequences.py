@@ -164,7 +164,10 @@ class SequenceGather:
         )
 
     def _start(self, read: Segments) -> SequenceStart:
-        """Begin with the stored state; with none where the episode began during the burn-in."""
+        """Begin with the state that is stored with the first row, or zero where its episode began.
+
+        It is there also where a burn-in is cut short by a seam.
+        """
         ring, size = self._ring, len(read.warm_up)
         is_whole = read.warm_up == self._burn_in
         begins = (ring.flags.take(read.slots[0]) & EPISODE_START) > 0
@@ -178,7 +181,7 @@ class SequenceGather:
         )
         acted %= ring.num_slots
         action = self._copied["action"].index_select(0, torch.from_numpy(acted.ravel()).to(device))
-        keep = torch.from_numpy(is_whole.astype(np.float32)).to(device).unsqueeze(1)
+        keep = torch.from_numpy((~begins).astype(np.float32)).to(device).unsqueeze(1)
         return SequenceStart(
             state={
                 name.removeprefix("state/"): column.index_select(0, index) * keep

@@ -158,7 +158,8 @@ class ReferenceSequenceStorage(ReferenceReplayStorage):
         columns["episode_start"] = torch.zeros(self.burn_in + 1, dtype=torch.bool)
         columns["episode_start"][missing] = bool(missing or first.columns["episode_start"])
         for name, state in below("state/", first.columns).items():
-            columns[f"state/{name}"] = (state if not missing else torch.zeros_like(state))[None]
+            begins = first.columns["episode_start"]
+            columns[f"state/{name}"] = torch.where(begins, torch.zeros_like(state), state)[None]
         return columns
 
 
@@ -171,8 +172,8 @@ def check_sequences(
 ) -> list[ReferenceSequence]:
     """Assert that samples are exactly the oracle's sequences with the same first actions.
 
-    Rows that count are compared bit for bit. Those that pad may hold anything, and so may the
-    state before an episode begins.
+    Rows that count are compared bit for bit, and so is the state before them: the stored one, or
+    zeros where the episode begins. Rows that pad may hold anything.
 
     Args:
         batch: of sequences, of which no two that are stored have the same first action.
@@ -258,8 +259,8 @@ def _check_sequence(batch: ReplayBatch, n: int, sequence: ReferenceSequence, nam
     states = below("state/", first)
     assert sorted(states) == sorted(start.state)
     for key, state in states.items():
-        if not begins[0]:
-            _check(f"state of {name}", start.state[key][n], state)
+        expected = torch.zeros_like(state) if first["episode_start"] else state
+        _check(f"state of {name}", start.state[key][n], expected)
 
 
 def _observation(columns: Mapping[str, Tensor]) -> Columns:
