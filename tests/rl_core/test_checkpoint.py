@@ -37,6 +37,7 @@ from rl_core.checkpoint import (
     state_digest,
     verify_checkpoint,
 )
+from rl_core.checkpoint._tensor_file import read_safetensors
 from rl_core.errors import CheckpointError
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.types import Json, StateDict
@@ -188,15 +189,58 @@ def test_loaded_tensors_do_not_depend_on_the_files_or_each_other(tmp_path: Path)
     base = torch.zeros(3)
     path = save(tmp_path, 1, {"a": base, "b": base})
     state = load_checkpoint(path).state
-    size = (path / "tensors.safetensors").stat().st_size
-    with (path / "tensors.safetensors").open("r+b") as file:
-        file.write(b"\xff" * size)
     a, b = state["a"], state["b"]
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)
     a += 1
+    again = load_checkpoint(path).state["a"]
+    assert isinstance(again, torch.Tensor)
+    shutil.rmtree(path)
+    save(tmp_path, 1, {"a": torch.full((3,), 7.0), "b": torch.full((3,), 7.0)})
+    assert again.tolist() == [0, 0, 0]
     assert a.tolist() == [1, 1, 1]
     assert b.tolist() == [0, 0, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what memory is taken")
+def test_what_is_not_looked_at_takes_no_memory(tmp_path: Path) -> None:
+    """A replay buffer larger than the memory is in the way of nobody who wants the weights."""
+    large = torch.arange(4_000_000)
+    path = save(tmp_path, 1, {"large": large, "weight": torch.ones(3)})
+    before = anonymous_bytes()
+    state = load_checkpoint(path).state
+    weight, loaded = state["weight"], state["large"]
+    assert isinstance(weight, torch.Tensor)
+    assert isinstance(loaded, torch.Tensor)
+    assert weight.tolist() == [1, 1, 1]
+    assert torch.equal(loaded, large)
+    assert anonymous_bytes() - before < large.nbytes // 8
+    mapped = Path("/proc/self/maps").read_text()
+    assert f"{path / 'tensors.safetensors'}\n" in mapped
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems reserve what is mapped")
+def test_a_file_larger_than_the_memory_is_read(tmp_path: Path) -> None:
+    size = 2**42
+    header = {"/large": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = tmp_path / "tensors.safetensors"
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + b"\1")
+        try:
+            file.truncate(8 + len(text) + size)
+        except OSError:
+            pytest.skip("this disk takes no file of 4 TB, not even an empty one")
+    large = read_safetensors(path)["/large"]
+    assert large[:2].tolist() == [1, 0]
+    assert len(large) == size
+
+
+def anonymous_bytes() -> int:
+    """Return how much memory is held that no file stands for."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * int(rollup.split("Anonymous:")[1].split()[0])
 
 
 def test_the_tensor_file_is_plain_safetensors(tmp_path: Path) -> None:

@@ -1,19 +1,26 @@
 """A replay buffer alone in files: saved, loaded, opened, and taken over by another one."""
 
 import shutil
+import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from rl_core.batch import Transition
+from rl_core.checkpoint import save_checkpoint_as
 from rl_core.demonstrations import insert_trajectories
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.storage_files import open_storage
+from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage_files import open_storage, state_of
 from rl_core.testing.replay import RandomTransitionScript, ReferenceGoals
 from rl_core.testing.replay.goals import WITHOUT_ENDS
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import seeded, stored
+from rl_core.types import Array, StateDict
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer
 
 SCRIPT = RandomTransitionScript(seed=3, observation="dict", action="box")
@@ -98,3 +105,55 @@ def test_nothing_is_saved_or_loaded_before_there_is_something(tmp_path: Path) ->
         ReplayBuffer(10).load(path)
     with pytest.raises(CheckpointError, match="not a checkpoint directory"):
         _buffer().load(tmp_path / "other")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what memory is taken")
+def test_loading_into_files_takes_no_memory(tmp_path: Path) -> None:
+    """So that what is larger than the memory can be saved and loaded."""
+    observation = TensorSpec((64, 64, 3), torch.uint8)
+    spec = StorageSpec(observation, TensorSpec((1,), torch.float32), 1, {}, {}, torch.device("cpu"))
+
+    taken = []
+
+    class Watched(ReplayBuffer):
+        def load_state_dict(self, state: StateDict) -> None:
+            super().load_state_dict(state)
+            taken.append(_anonymous_bytes())  # while all that was read is there
+
+    def in_files() -> ReplayBuffer:
+        storage = Watched(2000, mmap_dir=str(tmp_path))
+        storage.allocate(spec, seeded())
+        return storage
+
+    storage, restored = in_files(), in_files()
+    frames = np.arange(2002 * 64 * 64 * 3).astype(np.uint8).reshape(2002, 1, 64, 64, 3)
+    for frame, after in pairwise(frames):
+        storage.insert_transition(_step_of(frame, after))
+    save_checkpoint_as(tmp_path / "saved", 1, state_of(storage), recipe=None, metadata={})
+    before = _anonymous_bytes()
+    restored.load(tmp_path / "saved")
+    assert taken[0] - before < storage.nbytes // 8
+    check_same_state(stored(restored), stored(storage))
+
+
+def _step_of(observation: Array, after: Array) -> Transition:
+    no = np.array([False])
+    return Transition(
+        observation=observation,
+        action=torch.zeros(1, 1),
+        reward=np.zeros(1, np.float32),
+        terminated=no,
+        truncated=no,
+        valid=~no,
+        episode_start=no,
+        next_observation=after,
+        final_observation=None,
+        state={},
+        extras={},
+    )
+
+
+def _anonymous_bytes() -> int:
+    """Return how much memory is held that no file stands for."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * int(rollup.split("Anonymous:")[1].split()[0])

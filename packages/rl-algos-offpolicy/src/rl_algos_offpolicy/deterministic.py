@@ -219,4 +219,5 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
 
     def load_more_state(self, state: StateDict) -> None:
         """Take over what `more_state` returned."""
-        self._process.state = StateReader(state, "algorithm/more").tensor("process").to(self.device)
+        saved = StateReader(state, "algorithm/more").tensor("process")
+        self._process.state = saved.to(self.device, copy=True)

@@ -243,7 +243,7 @@ class Collector:
             )
         if noise.dim() == 0 or cursor > len(noise):
             raise CheckpointError("collector: 'noise_cursor' is beyond the saved noise")
-        return noise.to(self._device), cursor
+        return noise.to(self._device, copy=True), cursor
 
     def _running_episodes(self) -> StateDict:
         if self._observation is None or self.envs.resume_grade != "exact":

@@ -1,10 +1,14 @@
 """Tensors to and from the safetensors format, which cannot hold code.
 
-Files are written here chunk by chunk, without a second copy in memory, and read by the
-`safetensors` library, whose parser checks every offset.
+Files are written here chunk by chunk, without a second copy in memory. Their headers are read by
+the `safetensors` library, whose parser checks every offset; the tensors are mapped, so that they
+take memory only as far as they are looked at, which the system takes back when it is short.
 """
 
 import json
+import math
+import mmap
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,6 +33,9 @@ _FORMAT_NAMES = {
     torch.float32: "F32",
     torch.float64: "F64",
 }
+_DTYPES = {name: dtype for dtype, name in _FORMAT_NAMES.items()}
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+"""Lets the system map more than there is memory; Python has no name for it before 3.13."""
 
 
 def check_storable(tensor: Tensor, name: str) -> None:
@@ -85,14 +92,43 @@ def safetensors_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memory
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return all tensors of a file, on the CPU and independent of the file.
+    """Map all tensors of a file, on the CPU.
+
+    What is written to them stays in memory. They stay what they are when the file is renamed,
+    deleted, or replaced by another; it must not be written to or cut short in place.
 
     Raises:
         CheckpointError: when the file is not in the format.
         OSError: when it cannot be read.
     """
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  # not a dict
+        # Not the library's own tensors: those of files larger than the memory cannot be mapped.
+        with safe_open(path, framework="np") as file:
+            parts = [(name, file.get_slice(name)) for name in file.offset_keys()]
+            forms = [(name, part.get_dtype(), part.get_shape()) for name, part in parts]
     except SafetensorError as error:
         raise CheckpointError(f"it is not a safetensors file: {error}") from error
+    with open(path, "rb") as raw:
+        begin = 8 + int.from_bytes(raw.read(8), "little")
+        mapped = _mapped(raw.fileno())
+    tensors: dict[str, Tensor] = {}
+    for name, format_name, shape in forms:
+        dtype = _DTYPES.get(format_name)
+        if dtype is None:
+            raise CheckpointError(f"its tensor {name} has the unknown dtype {format_name}")
+        count = math.prod(shape)
+        if count == 0:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            continue
+        flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=begin)
+        tensors[name] = flat.view(shape)
+        begin += flat.nbytes
+    return tensors
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """Map a whole file; pages that are written to are copied first."""
+    if sys.platform == "win32":
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    flags = mmap.MAP_PRIVATE | _NO_RESERVE
+    return mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)

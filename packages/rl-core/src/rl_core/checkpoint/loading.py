@@ -34,7 +34,10 @@ class SkippedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A verified checkpoint in memory, its tensors on the CPU.
+    """A verified checkpoint, its tensors on the CPU and mapped from their file.
+
+    Only what is looked at is brought into memory, so weights can be taken from a checkpoint whose
+    replay buffer would not fit there. Tensors outlive their file, also where they are written to.
 
     Attributes:
         skipped: newer checkpoints that did not verify, newest first; tell the user about them.
@@ -57,7 +60,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         path: a directory that `save_checkpoint` returned.
 
     Returns:
-        The checkpoint, independent of its files.
+        The checkpoint; its files may be renamed or deleted from now on.
 
     Raises:
         CheckpointError: when a file is missing, damaged, too large, or of a later format; the
