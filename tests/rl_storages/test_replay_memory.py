@@ -1,5 +1,8 @@
+import errno
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,23 +232,53 @@ def test_files_hold_what_memory_does(name: str, tmp_path: Path) -> None:
         in_files.generate_batches(2, 32), in_memory.generate_batches(2, 32), strict=True
     ):
         check_same_state(columns_of(theirs), columns_of(ours))
-    (directory,) = tmp_path.iterdir()
-    files = sorted(path.name for path in directory.iterdir())
-    assert "reward.bin" in files
-    assert "flags.bin" in files
-    if life.observation == "dict":
-        assert "observation%2Fcamera%2Fleft.bin" in files
-    assert sum(path.stat().st_size for path in directory.iterdir()) == in_files.nbytes
 
 
-def test_files_are_removed_and_never_shared(tmp_path: Path) -> None:
-    one = _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
-    other = _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
-    assert len(list(tmp_path.iterdir())) == 2
-    one.allocate(HALF_CHEETAH, seeded())
-    assert len(list(tmp_path.iterdir())) == 2
-    del one, other
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which files are mapped")
+def test_files_have_no_names_and_their_room_is_reserved(tmp_path: Path) -> None:
+    """So nothing is left of them after a kill, and a disk that is full later does not matter."""
+    one = _allocated(ReplayBuffer(5000, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    other = _allocated(ReplayBuffer(5000, mmap_dir=str(tmp_path)), HALF_CHEETAH)
     assert list(tmp_path.iterdir()) == []
+    held = _held_files(tmp_path)
+    assert sum(each.st_size for each in held) == one.nbytes + other.nbytes
+    assert all(each.st_blocks * 512 >= each.st_size for each in held)
+    assert len({each.st_ino for each in held}) == len(held)
+    one.allocate(HALF_CHEETAH, seeded())
+    assert len(_held_files(tmp_path)) == len(held)
+    del one, other
+    assert _held_files(tmp_path) == []
+
+
+def _held_files(directory: Path) -> list[os.stat_result]:
+    """Return what is known of the files of a directory that this process has open."""
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one by which the others are listed
+            if os.readlink(path).startswith(f"{directory}/"):
+                found.append(path.stat())
+    return found
+
+
+def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(ConfigError, match=rf"{tmp_path} takes no file .*No space.*storage\.size"):
+        _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_reserves_nothing_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unknown, raising=False)
+    storage = _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path)), HALF_CHEETAH)
+    assert storage.nbytes > 0
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """The memory of a replay storage: one tensor per column, allocated once."""
 
-import shutil
+import errno
+import os
 import tempfile
-import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -64,8 +63,9 @@ class Columns:
         rows: R.
         num_envs: B.
         device: where observations, actions, states and extras are.
-        directory: where files are made, one per column, in a directory of their own that is
-            removed with the columns; None keeps them in memory.
+        directory: where files are made, one per column, whose names are gone as soon as they are
+            mapped, so that nothing is left of them however the process ends; None keeps columns
+            in memory.
         given: what `fit` expects of columns that hold only part of it.
 
     Attributes:
@@ -74,6 +74,9 @@ class Columns:
         rows: each column `(R, B, ...)`, to write what `fit` returned to: arrays on the CPU, which
             are faster than tensors for little data, and tensors elsewhere.
         slots: the same, `(R * B, ...)`.
+
+    Raises:
+        ConfigError: when the disk has no room, or NumPy does not know a dtype.
     """
 
     def __init__(
@@ -87,10 +90,7 @@ class Columns:
     ) -> None:
         self.specs = dict(specs)
         self.device = device
-        self._directory = None
-        if directory is not None:
-            self._directory = Path(tempfile.mkdtemp(prefix="replay-", dir=directory))
-            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        self._directory = directory
         self.by_row = {
             name: self._allocate(name, (rows, num_envs, *spec.shape), spec.dtype)
             for name, spec in self.specs.items()
@@ -131,13 +131,45 @@ class Columns:
     def _allocate(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         size = torch.Size(shape).numel()
         if self._directory is not None:
-            path = self._directory / f"{quote(name, safe='')}.bin"
-            raw: Array = np.memmap(path, np.uint8, "w+", shape=(max(size * dtype.itemsize, 1),))
+            raw = _mapped_file(self._directory, max(size * dtype.itemsize, 1))
             return torch.from_numpy(raw)[: size * dtype.itemsize].view(dtype).view(shape)
         if self.device.type != "cpu" and name not in HOST_COLUMNS:
             return torch.zeros(shape, dtype=dtype, device=self.device)
         # Other than torch.zeros this asks the system for zero pages, which cost nothing yet.
         return torch.from_numpy(np.zeros(size * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
+def _mapped_file(directory: Path, size: int) -> Array:
+    """Map a new file without a name, for which the disk has room.
+
+    A disk that is full later would end the process when one of its pages is first written to.
+
+    Raises:
+        ConfigError: when there is no room.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            _reserve(file.fileno(), size)
+            mapped: Array = np.memmap(file, np.uint8, "r+", shape=(size,))
+    except OSError as error:
+        raise ConfigError(
+            f"storage.mmap_dir: {directory} takes no file of {size} bytes ({error.strerror}); free "
+            "some of the disk, choose a directory on another one, or set storage.size to less"
+        ) from error
+    return mapped
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Make a file so long; its disk holds room for it, where the system can do that."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+        else:
+            return
+    os.truncate(descriptor, size)
 
 
 def _fast(name: str, column: Tensor) -> Array | Tensor:

@@ -74,8 +74,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
             its first axis, of which only the newest is stored; None stores observations whole.
         data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
             memory; None keeps it where batches go.
-        mmap_dir: an existing directory in which the data is kept in files, for more of it than
-            there is memory. They are removed at the end; checkpoints hold the data anyway.
+        mmap_dir: an existing directory on the disk where the data is kept in files, for more of it
+            than there is memory. They have no names, and are gone when the process is, however it
+            ends; checkpoints hold the data anyway.
 
     Raises:
         ConfigError: when a number is out of range, or options contradict each other.
