@@ -13,17 +13,20 @@ from torch import Tensor
 from rl_core.batch import Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage_files import open_storage
 from rl_core.testing.replay import (
     RandomTransitionScript,
+    ReferenceGoals,
     ReferenceReplayStorage,
     ReplayStorageSuite,
     check_transitions,
 )
+from rl_core.testing.replay.goals import WITHOUT_ENDS
 from rl_core.testing.stacks import STACKED_LIVES, StackedScript
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import SCRIPTS, columns_of, seeded, stored
 from rl_core.testing.transitions import TransitionScript
-from rl_core.types import Array
+from rl_core.types import Array, ArrayObservation
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_storages import _columns as columns_module
 
@@ -218,6 +221,53 @@ def test_goals_are_no_stacks_of_frames() -> None:
     rows = 60 + 1
     per_row = 1 - 2 * 4  # a depth, and of three frames one
     assert frames.nbytes == (rows + 2) * (whole.nbytes // rows + per_row)
+
+
+def test_images_that_are_goals_are_opened_as_they_were_saved(tmp_path: Path) -> None:
+    image = TensorSpec((4, 2, 2), torch.uint8)
+    goals = ReferenceGoals("future", WITHOUT_ENDS)
+    spec = replace(
+        SMALL,
+        observation={"camera": image, "aim": image, "achieved_goal": image},
+        goal_functions=lambda: goals.functions,
+    )
+    storage = ReplayBuffer(40, hindsight=HindsightConfig(desired_goal="aim"), frame_stack=4)
+    storage.allocate(spec, seeded())
+
+    def shown(observation: ArrayObservation) -> Mapping[str, Array]:
+        assert isinstance(observation, Mapping)
+        camera = np.asarray(observation["camera"])
+        return {"camera": camera, "aim": camera[:, ::-1].copy(), "achieved_goal": 255 - camera}
+
+    for step in range(20):
+        given = _with_goal(step)
+        observation, following = shown(given.observation), shown(given.next_observation)
+        storage.insert_transition(
+            replace(given, observation=observation, next_observation=following)
+        )
+    opened = open_storage(storage.save(tmp_path / "goals"))
+    assert isinstance(opened, ReplayBuffer)
+    assert opened.unstacked == ("achieved_goal", "aim")
+    check_same_state(stored(opened), stored(storage))
+
+
+def test_entries_that_are_no_stacks_are_stored_whole() -> None:
+    image = TensorSpec((4, 5, 5), torch.uint8)
+    spec = StorageSpec(
+        {"camera": image, "mask": image}, TensorSpec((), torch.int64), 1, {}, {}, CPU
+    )
+    frames, one_whole = (
+        ReplayBuffer(40, frame_stack=4, unstacked=names) for names in ((), ("mask",))
+    )
+    for storage in (frames, one_whole):
+        storage.allocate(spec, seeded())
+    assert one_whole.nbytes - frames.nbytes == (40 + 1 + 3) * 3 * 25  # three more frames per row
+    with pytest.raises(ConfigError, match=r"no \['observation/masks'\]; it has .*camera"):
+        ReplayBuffer(40, frame_stack=4, unstacked=("masks",)).allocate(spec, seeded())
+    with pytest.raises(ConfigError, match=r"storage\.unstacked must be a list"):
+        ReplayBuffer(40, frame_stack=4, unstacked="mask")  # type: ignore[arg-type]  # refused
+    with pytest.raises(ConfigError, match=r"set storage\.frame_stack too"):
+        ReplayBuffer(40, unstacked=("mask",))
 
 
 def _with_goals() -> ReplayBuffer:

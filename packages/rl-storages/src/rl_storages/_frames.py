@@ -50,6 +50,18 @@ def stacked_columns(
     return stacked
 
 
+def check_known(names: Collection[str], observation: Mapping[str, TensorSpec]) -> None:
+    """Refuse columns that an observation has not.
+
+    Raises:
+        ConfigError: naming them, and those that there are.
+    """
+    if unknown := sorted(set(names) - set(observation)):
+        raise ConfigError(
+            f"storage.unstacked: the observation has no {unknown}; it has {sorted(observation)}"
+        )
+
+
 class FrameStacks:
     """Takes stacks apart into frames, one per row, and puts them together again.
 

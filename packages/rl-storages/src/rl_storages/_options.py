@@ -42,6 +42,25 @@ def check_counts(size: object, n_step: object, frame_stack: object) -> None:
         )
 
 
+def check_unstacked(unstacked: object, frame_stack: int | None) -> None:
+    """Refuse what names no entries of observations, or has no effect.
+
+    Raises:
+        ConfigError: saying what is expected.
+    """
+    is_list = isinstance(unstacked, tuple | list)
+    if not is_list or not all(isinstance(name, str) for name in unstacked):  # type: ignore[attr-defined]  # a list
+        raise ConfigError(
+            f"storage.unstacked must be a list of entries of a dict of observations, got "
+            f"{unstacked!r}"
+        )
+    if unstacked and frame_stack is None:
+        raise ConfigError(
+            "storage.unstacked names entries that are no stacks of frames, but there are none; set "
+            "storage.frame_stack too, or leave unstacked out"
+        )
+
+
 def check_configs(**options: object) -> None:
     """Refuse what is neither None nor a config of the option's class.
 

@@ -12,6 +12,7 @@ from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import (
+    OBSERVATION_COLUMN,
     DataSlice,
     Storage,
     StorageSpec,
@@ -22,7 +23,7 @@ from rl_core.types import Json, Observation, StateDict
 from rl_storages._columns import Columns, replay_columns
 from rl_storages._devices import moved
 from rl_storages._draws import bytes_to_draw, make_sampler
-from rl_storages._frames import FrameStacks, stacked_columns
+from rl_storages._frames import FrameStacks, check_known, stacked_columns
 from rl_storages._hindsight import Relabeller, checked_functions, goal_columns
 from rl_storages._memory import check_fits, row_needs
 from rl_storages._newest import check_period
@@ -30,6 +31,7 @@ from rl_storages._options import (
     check_combination,
     check_configs,
     check_counts,
+    check_unstacked,
     checked_device,
     checked_directory,
     no_batches,
@@ -72,6 +74,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
             actors with a memory; None draws single transitions, and stores no states.
         frame_stack: the observation, or each image of a dict, is a stack of so many frames along
             its first axis, of which only the newest is stored; None stores observations whole.
+        unstacked: entries of a dict that are stored whole, even where they look like stacks; goals
+            in hindsight are anyway.
         data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
             memory; None keeps it where batches go.
         mmap_dir: an existing directory on the disk where the data is kept in files, for more of it
@@ -95,10 +99,12 @@ class ReplayBuffer(Storage[ReplayBatch]):
         her_function: GoalFunction | GoalFunctions | None = None,
         sequences: SequenceConfig | None = None,
         frame_stack: int | None = None,
+        unstacked: tuple[str, ...] = (),
         data_device: str | None = None,
         mmap_dir: str | None = None,
     ) -> None:
         check_counts(size, n_step, frame_stack)
+        check_unstacked(unstacked, frame_stack)
         check_configs(
             prioritized=prioritized, recent=recent, hindsight=hindsight, sequences=sequences
         )
@@ -111,6 +117,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self.her_function = her_function
         self.sequences = sequences
         self.frame_stack = frame_stack
+        self.unstacked = tuple(unstacked)
         self.data_device = data_device
         self.mmap_dir = mmap_dir
         self._generator = torch.Generator()
@@ -128,9 +135,18 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
     @classmethod
     def options_to_read(cls, options: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Leave out where the data lies, and goals in hindsight, which the environment rewards."""
+        """Leave out where the data lies, and goals in hindsight, which the environment rewards.
+
+        Goals go on being stored as they were.
+        """
         elsewhere = {"hindsight", "data_device", "mmap_dir"}
-        return {name: value for name, value in options.items() if name not in elsewhere}
+        kept = {name: value for name, value in options.items() if name not in elsewhere}
+        hindsight, unstacked = options.get("hindsight"), options.get("unstacked") or ()
+        if isinstance(options.get("frame_stack"), int) and isinstance(hindsight, Mapping):
+            goals = [str(hindsight.get(name, name)) for name in ("achieved_goal", "desired_goal")]
+            assert isinstance(unstacked, Sequence)
+            kept["unstacked"] = [*unstacked, *goals]
+        return kept
 
     def check_batches(
         self,
@@ -363,7 +379,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
         observation = observation_columns(spec.observation)
         stacked = {}
         if frame_stack is not None:
-            stacked = stacked_columns(observation, frame_stack, goals)
+            whole = [f"{OBSERVATION_COLUMN}/{name}" for name in self.unstacked]
+            check_known(whole, observation)
+            stacked = stacked_columns(observation, frame_stack, (*goals, *whole))
         num_rows = rows_per_env(self.size, num_envs, self.n_step, self.sequences, frame_stack)
         device = checked_device(self.data_device, spec.device)
         directory = checked_directory(self.mmap_dir, device)
