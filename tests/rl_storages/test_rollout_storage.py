@@ -1,13 +1,17 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from rl_core.batch import PREPARED_COLUMNS, RolloutBatch
+from rl_core.batch import PREPARED_COLUMNS, RolloutBatch, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import StorageSpec
+from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.testing.replay._faults import misfits
 from rl_core.testing.rollout_storages import RolloutStorageSuite
+from rl_core.testing.stateful import check_same_state
+from rl_core.testing.storages import SCRIPTS, seeded, stored
 from rl_core.testing.transitions import TransitionScript
 from rl_storages import RolloutStorage
 
@@ -323,3 +327,51 @@ def test_a_slice_of_unequal_parts_names_the_column() -> None:
         storage.insert_data_slice({**data, "final/observation": torch.zeros(0, 3)})
     with pytest.raises(DataError, match="lacks column 'next/observation'"):
         storage.insert_data_slice({k: v for k, v in data.items() if k != "next/observation"})
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_transition_that_does_not_fit_is_refused(script: TransitionScript) -> None:
+    """Nothing is broadcast or cast, and nothing written."""
+    storage = RolloutStorage(num_steps=8)
+    storage.allocate(script.spec(), seeded())
+    first, second = script.transitions(2)
+    storage.insert_transition(first)
+    before = stored(storage)
+    for misfit in misfits(second, with_state=script.recurrent):
+        with pytest.raises(DataError):
+            storage.insert_transition(misfit)
+    check_same_state(stored(storage), before)
+    storage.insert_transition(second)
+    assert len(storage) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("observation", np.full((1, 3), 300.7)),
+        ("observation", np.zeros((1, 3), np.uint8)),
+        ("action", torch.zeros(1)),
+        ("reward", np.float32(1.0)),
+        ("terminated", np.array([True])),
+    ],
+)
+def test_nothing_is_broadcast_or_cast(name: str, wrong: object) -> None:
+    image, action = TensorSpec((3,), torch.uint8), TensorSpec((2,), torch.float32)
+    storage = RolloutStorage(num_steps=8)
+    storage.allocate(StorageSpec(image, action, 4, {}, {}, torch.device("cpu")), seeded())
+    no, shown = np.zeros(4, np.bool_), np.zeros((4, 3), np.uint8)
+    fits = Transition(
+        observation=shown,
+        action=torch.zeros(4, 2),
+        reward=np.zeros(4, np.float32),
+        terminated=no,
+        truncated=no,
+        valid=~no,
+        episode_start=no,
+        next_observation=shown,
+        final_observation=None,
+        state={},
+        extras={},
+    )
+    with pytest.raises(DataError, match=rf"transition\.{name}: got .*; expected .* of shape \(4"):
+        storage.insert_transition(replace(fits, **{name: wrong}))  # type: ignore[arg-type]  # wrong

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.errors import ConfigError, DataError
+from rl_core.errors import ConfigError
 from rl_core.storage import StorageSpec, TensorSpec, observation_columns
 from rl_core.types import Array, ArrayLike
+from rl_storages._fitting import fitted
 
 DEPTH = "depth"
 """The column that says how many rows before a row hold older frames of its stack."""
@@ -117,16 +118,7 @@ class Columns:
             DataError: when shape or dtype is not what was allocated.
         """
         shape, dtype = self._expected[name]
-        if type(dtype) is torch.dtype:
-            value = torch.as_tensor(value, device=self.device)
-        elif type(value) is not np.ndarray:
-            value = torch.as_tensor(value).numpy(force=True)
-        if value.shape == shape and value.dtype == dtype:
-            return value
-        raise DataError(
-            f"transition.{name}: got {value.dtype} of shape {tuple(value.shape)}; expected "
-            f"{dtype} of shape {shape}, as the storage was allocated for"
-        )
+        return fitted(name, value, shape, dtype, self.device)
 
     def _allocate(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         size = torch.Size(shape).numel()

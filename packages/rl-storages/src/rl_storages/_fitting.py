@@ -1,16 +1,16 @@
 """Transitions on their way into columns."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.episodes import to_flags
 from rl_core.errors import DataError
 from rl_core.storage import OBSERVATION_COLUMN
-from rl_core.types import ArrayLike, ArrayObservation
-from rl_storages._columns import Columns
+from rl_core.types import Array, ArrayLike, ArrayObservation
 from rl_storages._flags import Mask
 
 Rows = list[tuple[str, ArrayLike]]
@@ -24,7 +24,8 @@ class TransitionFitter:
     """Compares transitions with what was allocated, and brings them to where they are written.
 
     Args:
-        columns: where they are written.
+        fit: compares one row of a column; see `fitted`.
+        names: the columns.
         num_envs: how many environments step together.
         observation_names: the columns that are the observation.
 
@@ -32,33 +33,40 @@ class TransitionFitter:
         DataError: by every method, when something is missing, or of another shape or dtype.
     """
 
-    def __init__(self, columns: Columns, num_envs: int, observation_names: tuple[str, ...]) -> None:
-        self._columns = columns
+    def __init__(
+        self,
+        fit: Callable[[str, ArrayLike], ArrayLike],
+        names: Iterable[str],
+        num_envs: int,
+        observation_names: tuple[str, ...],
+    ) -> None:
+        names = list(names)
+        self._fit = fit
         self._shape = (num_envs,)
         self._names = observation_names
         self._keys = _below(f"{OBSERVATION_COLUMN}/", observation_names)
-        self._state_names = _below("state/", columns.specs)
-        self._extras_names = _below("extras/", columns.specs)
+        self._state_names = _below("state/", names)
+        self._extras_names = _below("extras/", names)
 
     def observation(self, field: str, observation: ArrayObservation) -> Rows:
         """Fit the observation that a transition has in a field."""
         if isinstance(observation, np.ndarray | Tensor):
             if self._keys:
                 raise DataError(f"transition.{field}: got an array; expected a dict of arrays")
-            return [(OBSERVATION_COLUMN, self._columns.fit(OBSERVATION_COLUMN, observation))]
+            return [(OBSERVATION_COLUMN, self._fit(OBSERVATION_COLUMN, observation))]
         if sorted(observation) != sorted(self._keys):
             raise DataError(
                 f"transition.{field}: got the keys {sorted(observation)}; expected "
                 + (str(sorted(self._keys)) if self._keys else "an array")
             )
         return [
-            (name, self._columns.fit(name, observation[key]))
+            (name, self._fit(name, observation[key]))
             for name, key in zip(self._names, self._keys, strict=True)
         ]
 
     def values(self, transition: Transition) -> Rows:
         """Fit action, reward, states and extras."""
-        fit = self._columns.fit
+        fit = self._fit
         values = [
             ("action", fit("action", transition.action)),
             ("reward", fit("reward", transition.reward)),
@@ -86,10 +94,38 @@ class TransitionFitter:
     def _mapping(self, field: str, names: list[str], values: Mapping[str, Tensor]) -> Rows:
         if missing := [name for name in names if name not in values]:
             raise DataError(f"transition.{field} lacks {missing}; it has {sorted(values)}")
-        return [
-            (f"{field}/{name}", self._columns.fit(f"{field}/{name}", values[name]))
-            for name in names
-        ]
+        return [(f"{field}/{name}", self._fit(f"{field}/{name}", values[name])) for name in names]
+
+
+def fitted(
+    name: str,
+    value: ArrayLike,
+    shape: tuple[int, ...],
+    dtype: np.dtype[np.generic] | torch.dtype,
+    device: torch.device | None = None,
+) -> Array | Tensor:
+    """Compare one row of a column with what was allocated; nothing is copied on the CPU.
+
+    Args:
+        name: the column's.
+        value: what is given.
+        shape: expected.
+        dtype: expected; that of an array makes an array of the value, the other a tensor.
+        device: where a tensor is brought; None leaves it.
+
+    Raises:
+        DataError: when shape or dtype is another one.
+    """
+    if type(dtype) is torch.dtype:
+        value = torch.as_tensor(value, device=device)
+    elif type(value) is not np.ndarray:
+        value = torch.as_tensor(value).numpy(force=True)
+    if value.shape == shape and value.dtype == dtype:
+        return value
+    raise DataError(
+        f"transition.{name}: got {value.dtype} of shape {tuple(value.shape)}; expected {dtype} of "
+        f"shape {shape}, as the storage was allocated for"
+    )
 
 
 def _below(prefix: str, names: Iterable[str]) -> list[str]:

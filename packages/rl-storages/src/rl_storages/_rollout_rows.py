@@ -1,7 +1,5 @@
 """The rows of a rollout: memory `(T, B, ...)`, what is written into it, and what follows."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,8 +14,9 @@ from rl_core.storage import (
     join_observation,
     observation_columns,
 )
-from rl_core.types import Array, ArrayLike, ArrayObservation
+from rl_core.types import Array, ArrayLike
 from rl_storages._finals import FinalObservations
+from rl_storages._fitting import Rows, TransitionFitter, fitted
 
 _FLAGS = ("terminated", "truncated", "valid", "episode_start")
 
@@ -67,39 +66,48 @@ class RolloutRows:
         self._next_observation = {
             name: torch.zeros_like(self.columns[name][0]) for name in observations
         }
-        self._unwritten_next: ArrayObservation | None = None
+        self._unwritten_next: Rows = []
         self._finals = FinalObservations(
             {name: column[:0] for name, column in self._next_observation.items()}
         )
         self._may_be_seam = False
+        written = self._arrays or self.columns
+        self._expected = {
+            name: (tuple(column.shape[1:]), column.dtype) for name, column in written.items()
+        }
+        self._fitter = TransitionFitter(self._fit, columns, spec.num_envs, tuple(observations))
 
     def clear(self) -> None:
         """Forget all rows."""
         self.count = 0
         self._may_be_seam = False
-        self._unwritten_next = None
+        self._unwritten_next = []
         self._finals.clear()
 
     def insert(self, transition: Transition) -> None:
-        """Write one more row; there must be room for it."""
-        row = self.count
-        for name, value in _named(transition.observation).items():
-            self._write(name, row, value)
-        self._write("action", row, transition.action)
-        self._write("reward", row, transition.reward)
-        self._write("terminated", row, transition.terminated)
-        self._write("truncated", row, transition.truncated)
-        self._write("valid", row, transition.valid)
-        self._write("episode_start", row, transition.episode_start)
-        for name in self.spec.state_sizes:
-            self._write(f"state/{name}", row, transition.state[name])
-        for name in self.spec.extras:
-            self._write(f"extras/{name}", row, transition.extras[name])
+        """Write one more row; there must be room for it.
+
+        Raises:
+            DataError: when a column is missing or has another shape or dtype; nothing is written.
+        """
+        row, fit = self.count, self._fitter
+        values = fit.observation("observation", transition.observation)
+        values += fit.values(transition)
+        values += [(name, self._fit(name, getattr(transition, name))) for name in _FLAGS]
+        following = fit.observation("next_observation", transition.next_observation)
+        last = transition.final_observation
+        final = None if last is None else fit.observation("final_observation", last)
+        if self._arrays:
+            for name, value in values:
+                self._arrays[name][row] = value
+        else:
+            for name, value in values:
+                self.columns[name][row].copy_(torch.as_tensor(value))
         if self._may_be_seam:
             self._cut_seam(row)
-        if transition.final_observation is not None:
-            self._keep_final(row, transition.final_observation, transition.truncated)
-        self._unwritten_next = transition.next_observation
+        if final is not None:
+            self._keep_final(row, final, transition.truncated)
+        self._unwritten_next = following
         self.count += 1
 
     def as_rollout(self) -> Rollout:
@@ -152,7 +160,7 @@ class RolloutRows:
         self._cut_seam(start)
         for name, last in self._next_observation.items():
             last.copy_(data[f"next/{name}"])
-        self._unwritten_next = None
+        self._unwritten_next = []
         device = self.spec.device
         index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
         self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
@@ -162,10 +170,9 @@ class RolloutRows:
 
     def _following(self) -> dict[str, Tensor]:
         """Return what follows the last row, by column; copied only when it is asked for."""
-        if self._unwritten_next is not None:
-            for name, value in _named(self._unwritten_next).items():
-                self._next_observation[name].copy_(torch.as_tensor(value))
-            self._unwritten_next = None
+        for name, value in self._unwritten_next:
+            self._next_observation[name].copy_(torch.as_tensor(value))
+        self._unwritten_next = []
         return self._next_observation
 
     def _cut_seam(self, row: int) -> None:
@@ -211,24 +218,16 @@ class RolloutRows:
             )
         return length
 
-    def _write(self, name: str, row: int, value: ArrayLike) -> None:
-        if self._arrays:
-            self._arrays[name][row] = value.cpu().numpy() if isinstance(value, Tensor) else value
-        else:
-            self.columns[name][row].copy_(torch.as_tensor(value))
+    def _fit(self, name: str, value: ArrayLike) -> ArrayLike:
+        shape, dtype = self._expected[name]
+        return fitted(name, value, shape, dtype)
 
-    def _keep_final(self, row: int, final: ArrayObservation, truncated: ArrayLike) -> None:
+    def _keep_final(self, row: int, final: Rows, truncated: ArrayLike) -> None:
         """Keep the final observations of rows that were cut; a terminated one is never needed."""
         cut = np.flatnonzero(np.asarray(torch.as_tensor(truncated).cpu()))
         if len(cut) == 0:
             return
         device = self.spec.device
         envs = torch.as_tensor(cut, device=device)
-        finals = {name: torch.as_tensor(v).to(device)[envs] for name, v in _named(final).items()}
+        finals = {name: torch.as_tensor(value).to(device)[envs] for name, value in final}
         self._finals.add(row, envs, finals)
-
-
-def _named(observation: ArrayObservation) -> dict[str, ArrayLike]:
-    if isinstance(observation, Mapping):
-        return {f"observation/{key}": value for key, value in observation.items()}
-    return {"observation": observation}

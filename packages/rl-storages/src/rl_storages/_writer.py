@@ -54,7 +54,9 @@ class RowWriter:
         if self.lost:
             self.kept[self.lost] = np.uint8(0xFF & ~(VALID | STEP | SEQUENCE))
         self._flags: Flags = columns.slots["flags"]
-        self._fitter = TransitionFitter(columns, heads.num_envs, observations.names)
+        self._fitter = TransitionFitter(
+            columns.fit, columns.specs, heads.num_envs, observations.names
+        )
 
     def insert(self, transition: Transition) -> None:
         """Take in one step of all environments.

@@ -98,6 +98,7 @@ class RolloutStorage(Storage[RolloutBatch]):
 
         Raises:
             ConfigError: when the rollout is full or nothing was allocated.
+            DataError: when a column is missing, or has another shape or dtype than was allocated.
         """
         rows = self._allocated()
         if rows.count == self.num_steps:
