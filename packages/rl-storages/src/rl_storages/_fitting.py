@@ -118,8 +118,10 @@ def fitted(
     """
     if type(dtype) is torch.dtype:
         value = torch.as_tensor(value, device=device)
+    elif isinstance(value, Tensor):
+        value = value.numpy(force=True)
     elif type(value) is not np.ndarray:
-        value = torch.as_tensor(value).numpy(force=True)
+        value = np.asarray(value)
     if value.shape == shape and value.dtype == dtype:
         return value
     raise DataError(

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Rollout, Transition
+from rl_core.episodes import to_flags
 from rl_core.errors import DataError
 from rl_core.storage import (
     DataSlice,
@@ -224,7 +225,7 @@ class RolloutRows:
 
     def _keep_final(self, row: int, final: Rows, truncated: ArrayLike) -> None:
         """Keep the final observations of rows that were cut; a terminated one is never needed."""
-        cut = np.flatnonzero(np.asarray(torch.as_tensor(truncated).cpu()))
+        cut = np.flatnonzero(to_flags(truncated))
         if len(cut) == 0:
             return
         device = self.spec.device
