@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch
-from rl_core.errors import ConfigError, DataError
+from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.schedules import Linear
 from rl_core.testing.replay import LIVES
 from rl_core.testing.stateful import check_same_state, copy_state
@@ -340,3 +341,39 @@ def _check_late(
         if tuple(key) in stored:
             errors[str(action)] = drawn[str(action)]
     storage.after_gradients(batch, {"td_error": torch.tensor(given)})
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "wrong"),
+    [
+        ("sampler", "priorities", float("nan")),
+        ("sampler", "priorities", -1.0),
+        ("sampler", "priorities", 0.0),
+        ("sampler", "errors", float("inf")),
+        ("sampler", "errors", -1.0),
+        ("sampler", "largest", float("inf")),
+        ("sampler", "largest", -1.0),
+        ("ring/columns", "flags", 255),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(part: str, name: str, wrong: float) -> None:
+    life = LIVES["same_step_seams"]
+
+    def filled() -> ReplayBuffer:
+        storage = ReplayBuffer(60, prioritized=PrioritizedConfig())
+        storage.allocate(life.spec(), seeded())
+        for transition in life.transitions(20):
+            storage.insert_transition(transition)
+        return storage
+
+    state: Any = copy_state(filled().state_dict())
+    filled().load_state_dict(state)
+    holder = state
+    for key in part.split("/"):
+        holder = holder[key]
+    if name == "largest":
+        holder[name] = wrong
+    else:
+        holder[name].fill_(wrong)
+    with pytest.raises(CheckpointError, match=rf"storage/{part}: '{name}'"):
+        filled().load_state_dict(state)

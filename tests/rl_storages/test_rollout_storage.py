@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, RolloutBatch, Transition
-from rl_core.errors import ConfigError, DataError
+from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.testing.replay._faults import misfits
 from rl_core.testing.rollout_storages import RolloutStorageSuite
-from rl_core.testing.stateful import check_same_state
+from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.storages import SCRIPTS, seeded, stored
 from rl_core.testing.transitions import TransitionScript
 from rl_storages import RolloutStorage
@@ -375,3 +377,23 @@ def test_nothing_is_broadcast_or_cast(name: str, wrong: object) -> None:
     )
     with pytest.raises(DataError, match=rf"transition\.{name}: got .*; expected .* of shape \(4"):
         storage.insert_transition(replace(fits, **{name: wrong}))  # type: ignore[arg-type]  # wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("valid", lambda c: c.view(torch.uint8).fill_(255).view(torch.bool), "neither true nor"),
+        ("final_index", lambda c: c.fill_(10**9), r"beyond the 8 rows of 2 environments"),
+        ("final_index", lambda c: c - 1, r"beyond the 8 rows"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(
+    name: str, spoil: Callable[[Tensor], Tensor], message: str
+) -> None:
+    state: Any = copy_state(_filled(SAME_STEP, 8).state_dict())
+    data = {**state["data"], name: spoil(state["data"][name].clone())}
+    assert len(state["data"]["final_index"])
+    with pytest.raises(CheckpointError, match=f"{name}.*{message}"):
+        _filled(SAME_STEP, 8).load_state_dict({**state, "data": data})
+    with pytest.raises(CheckpointError, match="has 8 rows; expected 7"):
+        _filled(SAME_STEP, 8).load_state_dict({**state, "step": 7})

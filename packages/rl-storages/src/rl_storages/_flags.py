@@ -14,6 +14,7 @@ SEQUENCE = 32
 """The row is a transition with which a sequence begins that may be drawn."""
 
 ENDED = TERMINATED | TRUNCATED
+KNOWN = ENDED | VALID | EPISODE_START | STEP | SEQUENCE
 
 Flags = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]

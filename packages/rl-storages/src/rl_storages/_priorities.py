@@ -203,6 +203,9 @@ class PrioritizedSampler(IndexSampler):
         like = torch.zeros(used)
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
         largest = saved.number("largest")
+        for name, values in (("errors", errors), ("priorities", priorities)):
+            _check_sizes(name, values.numpy(force=True))
+        _check_sizes("largest", np.asarray(largest, dtype=np.float32))
         self.reset()
         self._order.load_state_dict(state)
         if self._windows is not None:
@@ -211,7 +214,10 @@ class PrioritizedSampler(IndexSampler):
         self._largest = largest
         self._errors[:used] = errors.numpy(force=True)
         slots = self._order.stored()
-        self._tree.set(self._order.places(slots), priorities.numpy(force=True)[slots])
+        of_slots = priorities.numpy(force=True)[slots]
+        if not of_slots.all():
+            raise CheckpointError("storage/sampler: 'priorities' are 0 where a transition is")
+        self._tree.set(self._order.places(slots), of_slots)
 
     def _checked_errors(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> Priorities:
         given = info.get("td_error")
@@ -271,3 +277,13 @@ class PrioritizedSampler(IndexSampler):
             error = self._default_error()
             self._errors[new] = error
             self._tree.set(self._order.places(new), self._priorities(error))
+
+
+def _check_sizes(name: str, values: Priorities) -> None:
+    """Refuse what is no size.
+
+    Raises:
+        CheckpointError: unless all are finite and none is negative.
+    """
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise CheckpointError(f"storage/sampler: '{name}' should be finite and not negative")

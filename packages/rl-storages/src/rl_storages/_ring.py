@@ -12,7 +12,7 @@ from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 from rl_storages._columns import DEPTH, Columns
-from rl_storages._flags import SEQUENCE, STEP, VALID, Flags
+from rl_storages._flags import KNOWN, SEQUENCE, STEP, VALID, Flags
 from rl_storages._frames import FrameStacks
 from rl_storages._heads import Heads, Positions
 from rl_storages._observations import ObservationReader
@@ -219,6 +219,9 @@ class ReplayRing:
             name: inner.tensor(name, like=column[:rows])
             for name, column in self.columns.by_row.items()
         }
+        flags = parts["flags"].numpy(force=True)
+        if (flags & ~np.uint8(KNOWN)).any():
+            raise CheckpointError("storage/ring/columns: 'flags' holds bits that mean nothing")
         self.reset()
         for name, part in parts.items():
             self.columns.by_row[name][:rows].copy_(part)

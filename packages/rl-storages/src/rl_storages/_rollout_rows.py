@@ -200,7 +200,11 @@ class RolloutRows:
         self._finals.add(last, envs, {name: rows[envs] for name, rows in following.items()})
 
     def _checked_length(self, data: DataSlice) -> int:
-        """Return how many rows a slice has, after comparing all of it with the allocation."""
+        """Return how many rows a slice has, after comparing all of it with the allocation.
+
+        Raises:
+            DataError: when it does not fit, or holds what no rollout can.
+        """
         length, count = (
             len(data[name]) if name in data else 0 for name in ("reward", "final_index")
         )
@@ -213,6 +217,15 @@ class RolloutRows:
             expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
             expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
         check_slice(data, expected)
+        for name, (_, dtype) in expected.items():
+            if dtype is torch.bool and (data[name].view(torch.uint8) > 1).any():
+                raise DataError(f"data slice column '{name}': neither true nor false")
+        index, end = data["final_index"].cpu(), torch.tensor([length, self.spec.num_envs])
+        if ((index < 0) | (index >= end)).any():
+            raise DataError(
+                f"data slice column 'final_index': beyond the {length} rows of "
+                f"{self.spec.num_envs} environments"
+            )
         if self.count + length > self._num_steps:
             raise DataError(
                 f"data slice of {length} rows does not fit: {self.count} of {self._num_steps} used"

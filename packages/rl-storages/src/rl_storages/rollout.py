@@ -238,12 +238,15 @@ class RolloutStorage(Storage[RolloutBatch]):
         """
         self._allocated()
         saved = StateReader(state, "storage")
+        step = saved.count("step")
         self.reset()
-        if saved.integer("step"):
+        if step:
             try:
                 self.insert_data_slice(saved.tensors("data"))
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
+        if len(self) != step:
+            raise CheckpointError(f"the saved rollout has {len(self)} rows; expected {step}")
         set_generator_state(self._generator, saved.tensor("generator"))
 
     def _count_batches(
