@@ -82,6 +82,13 @@ def test_another_size_takes_it_over_as_trajectories(tmp_path: Path) -> None:
     assert large.num_transitions == buffer.num_transitions
 
 
+@pytest.mark.parametrize(("size", "num_envs"), [(60, 2), (40, 3)])
+def test_another_size_is_refused_with_what_to_do(tmp_path: Path, size: int, num_envs: int) -> None:
+    _buffer(steps=55).save(tmp_path / "demos")
+    with pytest.raises(CheckpointError, match=r"give (the|its) directory as trainer\.demonstr"):
+        _buffer(size, num_envs).load(tmp_path / "demos")
+
+
 def test_no_save_overwrites_and_no_damage_is_loaded(tmp_path: Path) -> None:
     buffer = _buffer(steps=9)
     path = buffer.save(tmp_path / "demos")

@@ -224,10 +224,13 @@ class Storage(ABC, Generic[BatchT]):
     def load(self, directory: str | Path) -> None:
         """Take over what `save` wrote, bit for bit; the storage must be allocated.
 
-        A storage of another size or number of environments takes the data as demonstrations.
+        What a storage of another size or number of environments saved is refused; give its
+        directory as ``trainer.demonstrations`` instead, or its `trajectories` to
+        `rl_core.demonstrations.insert_trajectories`.
 
         Raises:
-            CheckpointError: when the files are damaged, or of another kind of storage.
+            ConfigError: when nothing was allocated.
+            CheckpointError: when the files are damaged, or of a storage of another kind or size.
         """
         from rl_core.storage_files import load_storage
 

@@ -119,8 +119,8 @@ def check_spec(storage: AnyStorage, saved: StateReader) -> None:
         if kept != expected:
             raise CheckpointError(
                 f"the saved storage has {name} {kept}, but this one {expected}; load it into one "
-                "like it, or take it as demonstrations where only the number of environments "
-                "differs"
+                "like it, or give its directory as trainer.demonstrations where only the number "
+                "of environments differs"
             )
 
 

@@ -203,7 +203,8 @@ class ReplayRing:
         if saved.count("num_rows") != self.num_rows:
             raise CheckpointError(
                 f"the saved replay buffer has {saved.count('num_rows')} rows per environment, "
-                f"this one {self.num_rows}; resume with the same size and number of environments"
+                f"this one {self.num_rows}; resume with the same size and number of environments, "
+                "or give the directory as trainer.demonstrations to take over its transitions"
             )
         origin = saved.count("origin")
         like = torch.zeros(self.num_envs, dtype=torch.int64)
