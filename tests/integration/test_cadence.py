@@ -14,7 +14,11 @@ from rl_algos_offpolicy import (
     SACConfig,
 )
 from rl_core import Callback, Trainer, TrainerConfig, make_gym_vec
+from rl_core.env import EnvStep
 from rl_core.schedules import Linear
+from rl_core.testing.scripted import WalkVecEnv
+from rl_core.testing.stateful import check_same_state
+from rl_core.types import ArrayLike
 from rl_storages import ReplayBuffer
 
 
@@ -103,3 +107,46 @@ def test_schedules_move_before_there_is_an_update() -> None:
     envs.close()
     # Each step is taken at the progress before it.
     assert epsilons.seen == pytest.approx([0.76, 0.51, 0.26, 0.01])
+
+
+def test_a_run_that_is_stopped_between_updates_goes_on_to_the_next_one() -> None:
+    class Stopping(WalkVecEnv):
+        trainer: Trainer | None = None
+        steps_left = 7
+
+        def step(self, action: ArrayLike) -> EnvStep:
+            self.steps_left -= 1
+            if self.trainer is not None and self.steps_left == 0:
+                self.trainer.stop()
+            return super().step(action)
+
+    def new() -> tuple[Trainer, Diary]:
+        torch.manual_seed(0)
+        envs, diary = Stopping(2), Diary()
+        spaces = envs.single_observation_space, envs.single_action_space
+        actor = OffPolicyActor(*spaces, OffPolicyActorConfig(hidden_sizes=(4,), policy="greedy"))
+        config = DQNConfig(
+            start_steps=4,
+            update_after=4,
+            update_every=10,
+            epsilon=Linear(1.0, 0.0),
+        )
+        trainer_config = TrainerConfig(compile="off")
+        return Trainer(
+            envs,
+            DQN(actor, config),
+            ReplayBuffer(100),
+            config=trainer_config,
+            seed=0,
+            callbacks=[diary],
+        ), diary
+
+    (whole, expected), (stopped, first), (resumed, second) = new(), new(), new()
+    whole.train(60)
+    assert isinstance(stopped.envs, Stopping)
+    stopped.envs.trainer = stopped
+    assert stopped.train(60).total_steps == 14
+    resumed.load_state_dict(stopped.state_dict())
+    resumed.train(60)
+    assert first.entries + second.entries == expected.entries
+    check_same_state(resumed.state_dict(), whole.state_dict())

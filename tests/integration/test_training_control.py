@@ -17,6 +17,7 @@ from rl_core.errors import ConfigError
 from rl_core.evaluation import EvaluationResult, summarize
 from rl_core.logger import Logger
 from rl_core.stateful import StateReader
+from rl_core.trainer import tester
 from rl_storages import RolloutStorage
 
 
@@ -162,7 +163,7 @@ def test_the_weights_of_the_best_evaluation_are_kept(
             weights.append(trainer.algorithm.actor.state_dict()["value_head.out.bias"].clone())
 
     trainer = _trainer(Keeping(), run_dir=tmp_path / "run", test_every=1)
-    monkeypatch.setattr(trainer, "evaluate", lambda: summarize([next(scores)], [1], []))
+    monkeypatch.setattr(tester.Tester, "evaluate", lambda *_: summarize([next(scores)], [1], []))
     trainer.train(32)
     kept = latest_checkpoint(tmp_path / "run" / "best")
     assert kept is not None

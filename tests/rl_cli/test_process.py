@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 
 from rl_core.checkpoint import list_checkpoints
+from rl_core.logger import read_metrics
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 RL = [sys.executable, "-m", "rl_cli"]
@@ -131,6 +135,7 @@ def test_an_interrupted_run_can_be_resumed(
             process.kill()
     assert process.returncode == 128 + number
     assert out == ""
+    assert "rl: stopping and saving a checkpoint" in err
     (checkpoint,) = list_checkpoints(tmp_path / "run" / "checkpoints")
     step = int(checkpoint.name.removeprefix("step-"))
     assert f"stopped at step {step}" in err
@@ -146,3 +151,49 @@ def test_an_interrupted_run_can_be_resumed(
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["total_steps"] >= step + 100
+
+
+@pytest.mark.parametrize("at_step", [50, 84])
+def test_a_signal_ends_a_rollout_and_an_evaluation_at_once(
+    rl: Callable[..., tuple[int, str, str]],
+    tiny: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_step: int,
+) -> None:
+    taken = 0
+
+    class Terminated(gymnasium.Env):
+        """Is sent SIGTERM in one of the steps that all of its kind take."""
+
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, object] | None = None
+        ) -> tuple[object, dict[str, object]]:
+            self.age = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: object) -> tuple[object, float, bool, bool, dict[str, object]]:
+            nonlocal taken
+            taken += 1
+            self.age += 1
+            if taken == at_step:
+                signal.raise_signal(signal.SIGTERM)
+            return np.zeros(1, np.float32), 1.0, False, self.age == 20, {}
+
+    spec = gymnasium.envs.registration.EnvSpec("Terminated-v0", lambda **_: Terminated())
+    monkeypatch.setitem(gymnasium.registry, "Terminated-v0", spec)
+    # A rollout takes 64 steps of both; an evaluation follows each.
+    status, out, err = rl(
+        *("train", "ppo", "Terminated-v0", *tiny, "--env.vectorization=sync"),
+        *("--total-steps=300", "--run-dir=run", "--algorithm.test-every=1"),
+    )
+    assert (status, out) == (128 + signal.SIGTERM, ""), err
+    assert taken == at_step + at_step % 2
+    assert f"stopped at step {min(64, taken)}; saved" in err
+    status, _, err = rl("resume", "run")
+    assert status == 0, err
+    steps = [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert steps[:2] == ([64, 128] if at_step == 84 else [114, 178])

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from rl_core.algorithm import UpdateSchedule
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import list_checkpoints, load_checkpoint
-from rl_core.env import VecEnv, make_gym_vec
+from rl_core.env import EnvStep, VecEnv, make_gym_vec
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.logger import JsonlLogger, Logger, read_metrics
@@ -25,6 +25,7 @@ from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
 from rl_core.trainer import Trainer, TrainerConfig
 from rl_core.trainer.parts import worthwhile_compile_mode
+from rl_core.types import ArrayLike, Observation
 
 NUM_STEPS, NUM_ENVS = 4, 2
 ROWS = NUM_STEPS * NUM_ENVS
@@ -725,6 +726,155 @@ def test_environments_that_can_be_saved_make_a_resume_exact(
     resumed.load_state_dict(state)
     for trainer in (whole, resumed):
         trainer.train(total_updates=42)
+    check_same_state(resumed.state_dict(), whole.state_dict())
+
+
+# Runs that are stopped
+
+
+class Stopping(WalkVecEnv):
+    """Asks the run to stop in the middle of one of its steps."""
+
+    def __init__(self, at_step: int) -> None:
+        super().__init__(NUM_ENVS)
+        self.steps_left = at_step
+        self.trainer: Trainer | None = None
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        self.steps_left -= 1
+        if self.steps_left == 0:
+            assert self.trainer is not None
+            self.trainer.stop()
+        return super().step(action)
+
+
+def _stopping_trainer(
+    run_dir: Path | None,
+    at_step: int,
+    *,
+    at_test_step: int = 0,
+    loggers: tuple[Logger, ...] = (),
+    remembers: bool = False,
+) -> Trainer:
+    envs, test_envs = Stopping(at_step), Stopping(at_test_step)
+    trainer = _trainer(
+        run_dir,
+        envs=envs,
+        algorithm=ToyConfig(learning_rate=Linear(0.05, 0.0), test_every=2, num_test_episodes=2),
+        config=TrainerConfig(scale_rewards=True, log_every=20),
+        test_envs=test_envs,
+        loggers=loggers,
+        remembers=remembers,
+    )
+    envs.trainer = test_envs.trainer = trainer
+    return trainer
+
+
+def _steps(recorder: Recorder) -> list[int]:
+    return [step for step, _ in recorder.lines]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("at_step", [1, 2, 4, 6, 8, 11, 20])
+def test_a_run_that_is_stopped_in_a_rollout_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, at_step: int, remembers: bool
+) -> None:
+    untouched = Recorder()
+    whole = _stopping_trainer(None, 0, loggers=(untouched,), remembers=remembers)
+    whole.train(total_steps=5 * ROWS - 3)  # reached in the middle of the last rollout
+    first, second = Recorder(), Recorder()
+    stopped = _stopping_trainer(tmp_path, at_step, loggers=(first,), remembers=remembers)
+    result = stopped.train(total_steps=5 * ROWS - 3)
+    # A rollout that has become whole is learned from.
+    assert result.total_steps == at_step * NUM_ENVS
+    assert result.total_updates == at_step // NUM_STEPS
+    assert result.evaluation is None
+    resumed = _stopping_trainer(tmp_path, 0, loggers=(second,), remembers=remembers)
+    resumed.resume()
+    if at_step < 5 * NUM_STEPS:
+        resumed.train(total_steps=5 * ROWS - 3)
+    check_same_state(resumed.state_dict(), whole.state_dict())
+    assert _steps(first) + _steps(second) == _steps(untouched)
+
+
+def test_an_evaluation_that_is_broken_off_comes_after_the_resume(tmp_path: Path) -> None:
+    untouched, first, second = Recorder(), Recorder(), Recorder()
+    whole = _stopping_trainer(None, 0, loggers=(untouched,))
+    whole.train(total_updates=4)
+    stopped = _stopping_trainer(tmp_path, 0, at_test_step=1, loggers=(first,))
+    assert stopped.train(total_updates=4).total_updates == 2
+    resumed = _stopping_trainer(tmp_path, 0, loggers=(second,))
+    resumed.resume()
+    resumed.train(total_updates=4)
+    check_same_state(resumed.state_dict(), whole.state_dict())
+    assert _steps(first) + _steps(second) == _steps(untouched)
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [16, 24, 32]
+
+
+def test_a_stopped_session_goes_on_without_a_checkpoint_too() -> None:
+    whole, stopped = _stopping_trainer(None, 0), _stopping_trainer(None, 6)
+    whole.train(total_updates=4)
+    assert stopped.train(total_updates=4).total_steps == 6 * NUM_ENVS
+    stopped.train(total_updates=4)
+    check_same_state(stopped.state_dict(), whole.state_dict())
+
+
+def test_a_rollout_whose_episodes_are_lost_is_begun_anew() -> None:
+    class Impatient(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            trainer.stop()
+
+    trainer = _trainer(callbacks=(Impatient(),))
+    trainer.train(total_updates=3)
+    trainer.collector.collect(3 * NUM_ENVS, trainer.storage)
+    trainer.turn.begin(trainer)
+    resumed = _trainer()
+    state = copy_state(trainer.state_dict())
+    assert isinstance(state, Mapping)
+    resumed.load_state_dict(state)
+    assert not resumed.turn.is_open
+    assert resumed.train(total_updates=2).total_steps == 2 * ROWS + 3 * NUM_ENVS
+
+
+def test_a_warm_up_that_is_broken_off_goes_on_where_it_ended(tmp_path: Path) -> None:
+    class RandomActor(ToyActor):
+        def random_actions(
+            self,
+            num_envs: int,
+            generator: torch.Generator,
+            observation: Observation | None = None,
+        ) -> torch.Tensor:
+            return torch.randint(0, 2, (num_envs,), generator=generator)
+
+    class Looking(ToyActorCritic):
+        seen: tuple[float, ...] = ()
+
+        @property
+        def warm_up_steps(self) -> int:
+            return 5 * NUM_ENVS
+
+        def observe(self, observation: Observation) -> None:
+            assert isinstance(observation, torch.Tensor)
+            self.seen += tuple(observation.flatten().tolist())
+
+    def new(at_step: int, run_dir: Path | None = None) -> tuple[Trainer, Looking]:
+        envs = Stopping(at_step)
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            actor = RandomActor(envs.single_observation_space, envs.single_action_space)
+        algorithm = Looking(actor)
+        storage = ReferenceRolloutStorage(NUM_STEPS)
+        envs.trainer = Trainer(envs, algorithm, storage, seed=1, run_dir=run_dir)
+        return envs.trainer, algorithm
+
+    (whole, all_at_once), (stopped, first) = new(0), new(2, tmp_path)
+    whole.train(total_updates=2)
+    assert stopped.train(total_updates=2).total_steps == 0
+    resumed, second = new(0, tmp_path)
+    resumed.resume()
+    resumed.train(total_updates=2)
+    assert len(first.seen) == 2 * NUM_ENVS * 2
+    assert first.seen + second.seen == all_at_once.seen
     check_same_state(resumed.state_dict(), whole.state_dict())
 
 

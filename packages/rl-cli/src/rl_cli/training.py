@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rl_cli.errors import UsageError, held_warnings
-from rl_cli.interruption import Interrupted, Interruption
+from rl_cli.interruption import Interruption
 from rl_cli.options import command_options
 from rl_cli.parser import Command, parse
 from rl_cli.progress import ProgressBar
@@ -126,7 +126,7 @@ def _intended_goal(run: Run) -> Goal:
 
 def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:
     tell_of_skipped(trainer.resume())
-    reached = goal.reached(trainer)
+    reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(
             f"the run has finished: it has {reached} of {goal.target} {goal.unit}; to go on: "
@@ -136,16 +136,14 @@ def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:
 
 def _run(trainer: Trainer, goal: Goal, run_dir: Path, interruption: Interruption) -> int:
     assert trainer.recipe is not None
-    try:
-        with interruption:
-            result = trainer.train(**goal.arguments)
-    except Interrupted as interrupted:
-        checkpoint = trainer.save_checkpoint()
+    with interruption:
+        result = trainer.train(**goal.arguments)
+    if interruption.number is not None:
         print(
-            f"rl: stopped at step {trainer.total_steps}; saved {checkpoint}; to go on: "
-            f"rl resume {run_dir}",
+            f"rl: stopped at step {trainer.total_steps}; saved {trainer.save_checkpoint()}; "
+            f"to go on: rl resume {run_dir}",
             file=sys.stderr,
         )
-        return 128 + interrupted.number
+        return 128 + interruption.number
     print_training(sys.stdout, trainer.recipe, run_dir, result, goal)
     return 0

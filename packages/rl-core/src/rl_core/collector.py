@@ -1,6 +1,6 @@
 """The collector: acts in environments and hands what happened to a storage."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +33,16 @@ class Collection:
     Attributes:
         steps: environment transitions, over all environments.
         episodes: those that ended.
+        rows: that were stored, those included in which an environment only reset.
     """
 
     steps: int
     episodes: list[Episode]
+    rows: int
+
+
+def _never() -> bool:
+    return False
 
 
 class Collector:
@@ -69,6 +75,7 @@ class Collector:
         self.seed = seed
         self.total_steps = 0
         self.total_episodes = 0
+        self.warm_up_rows = 0
         self._device = algorithm.device
         self._set_noise(torch.zeros(0), 0)
         self._observation: ArrayObservation | None = None
@@ -96,13 +103,16 @@ class Collector:
         )
 
     @torch.no_grad()
-    def collect(self, n: int, into: AnyStorage) -> Collection:
+    def collect(
+        self, n: int, into: AnyStorage, is_stopping: Callable[[], bool] = _never
+    ) -> Collection:
         """Collect and store at least ``n`` rows, in whole steps of all environments.
 
         Args:
             n: rows wanted over all environments; rounded up to a multiple of their number. Rows
                 in which an environment only reset are stored as invalid and not counted.
             into: an allocated storage.
+            is_stopping: asked before each step; True leaves out the rest.
         """
         envs, algorithm = self.envs, self.algorithm
         if self._observation is None:
@@ -110,8 +120,8 @@ class Collector:
         start_steps = algorithm.schedule.start_steps
         needs_start = algorithm.needs_episode_start
         episodes: list[Episode] = []
-        steps = 0
-        for _ in range(-(-n // envs.num_envs)):
+        steps = rows = 0
+        while rows < n and not is_stopping():
             observation, state, start = self._observation, self._state, self._tracker.episode_start
             assert observation is not None
             inputs = to_tensors(observation, self._device), state, self._next_noise()
@@ -144,22 +154,29 @@ class Collector:
             self._state = output.state
             valid = int(np.count_nonzero(to_flags(outcome.valid)))
             steps += valid
+            rows += envs.num_envs
             self.total_steps += valid
-        return Collection(steps, episodes)
+        return Collection(steps, episodes, rows)
 
     @torch.no_grad()
-    def warm_up(self, n: int) -> None:
+    def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:
         """Act at random, let the algorithm look at what comes, and start new episodes.
 
-        Nothing is stored or counted.
+        Nothing is stored, and no transition counted. It is done once: another call does what an
+        earlier one left out.
 
         Args:
-            n: environment transitions; rounded up to whole steps of all environments.
+            n: rows over all environments; rounded up to a multiple of their number.
+            is_stopping: asked before each step; True leaves out the rest for the next call.
         """
+        if self.warm_up_rows >= n:
+            return
         envs, actor = self.envs, self.algorithm.actor
         if self._observation is None:
             self.reset()
-        for _ in range(-(-n // envs.num_envs)):
+        while self.warm_up_rows < n:
+            if is_stopping():
+                return
             assert self._observation is not None
             observation = to_tensors(self._observation, self._device)
             action = actor.random_actions(envs.num_envs, self.generator, observation)
@@ -167,6 +184,7 @@ class Collector:
             self._check_masks.look_at(outcome)
             self._observation = outcome.observation
             self.algorithm.observe(to_tensors(outcome.observation, self._device))
+            self.warm_up_rows += envs.num_envs
         self.reset()
 
     def skip(self, n: int) -> Collection:
@@ -176,7 +194,7 @@ class Collector:
             n: how many.
         """
         self.total_steps += n
-        return Collection(n, [])
+        return Collection(n, [], n)
 
     def reset(self) -> None:
         """Start new episodes in all environments; only the first reset seeds them."""
@@ -200,6 +218,7 @@ class Collector:
         return {
             "total_steps": self.total_steps,
             "total_episodes": self.total_episodes,
+            "warm_up_rows": self.warm_up_rows,
             "generator": generator_state(self.generator),
             "noise": self._noise,
             "noise_cursor": self._noise_cursor,
@@ -219,6 +238,7 @@ class Collector:
         saved = StateReader(state, "collector")
         self.total_steps = saved.count("total_steps")
         self.total_episodes = saved.count("total_episodes")
+        self.warm_up_rows = saved.count("warm_up_rows")
         set_generator_state(self.generator, saved.tensor("generator"))
         self._set_noise(*self._saved_noise(saved))
         if self.reward_scaler is not None:

@@ -1,6 +1,6 @@
 """Evaluation of a policy over a fixed number of episodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +27,10 @@ class HasActor(Protocol):
     def actor(self) -> Actor:
         """What acts."""
         ...
+
+
+class EvaluationStoppedError(Exception):
+    """An evaluation was broken off because whoever wanted it asked to; it changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ def evaluate_policy(
     num_envs: int = 8,
     seed: int = 0,
     max_episode_steps: int = 100_000,
+    is_stopping: Callable[[], bool] | None = None,
 ) -> EvaluationResult:
     """Run a policy for a fixed quota of episodes in each environment.
 
@@ -104,8 +109,10 @@ def evaluate_policy(
         num_envs: how many to step together when ``env`` is an id.
         seed: of the environments and of the sampling.
         max_episode_steps: an episode longer than this counts as endless.
+        is_stopping: asked before each step; True breaks the evaluation off.
 
     Raises:
+        EvaluationStoppedError: when it was broken off.
         ConfigError: when there is no actor, or ``num_episodes`` is no whole number of at least 1.
         SpaceError: when the actor was built for other spaces than the environments have.
         EnvironmentFaultError: when an episode does not end.
@@ -120,12 +127,11 @@ def evaluate_policy(
     if not isinstance(actor, Actor):
         raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")
     with evaluation_mode(actor):
+        options = num_episodes, deterministic, seed, max_episode_steps, is_stopping
         if not isinstance(env, str):
-            return _run(
-                actor, as_vec_env(env), num_episodes, deterministic, seed, max_episode_steps
-            )
+            return _run(actor, as_vec_env(env), *options)
         with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
-            return _run(actor, envs, num_episodes, deterministic, seed, max_episode_steps)
+            return _run(actor, envs, *options)
 
 
 @contextmanager
@@ -147,6 +153,7 @@ def _run(
     deterministic: bool,
     seed: int,
     max_episode_steps: int,
+    is_stopping: Callable[[], bool] | None,
 ) -> EvaluationResult:
     for name, expected, actual in (
         ("observation", actor.observation_space, envs.single_observation_space),
@@ -166,6 +173,8 @@ def _run(
     lengths: list[int] = []
     successes: list[bool] = []
     while quota.any():
+        if is_stopping is not None and is_stopping():
+            raise EvaluationStoppedError
         start = torch.from_numpy(tracker.episode_start).to(device)
         noise = None if deterministic else actor.draw_noise((envs.num_envs,), generator)
         output = actor.get_action(

@@ -56,6 +56,14 @@ class Goal:
             return trainer.total_steps
         return trainer.collector.total_episodes if self.unit == "episodes" else trainer.updates
 
+    def reached_before(self, trainer: "Trainer") -> int:
+        """Return how many a run had before the turn that is going on; between turns, has so far.
+
+        What a turn does, and whether another one begins, depends on this alone, so that a turn
+        which was broken off and resumed is like any other.
+        """
+        return trainer.turn.start.get(self.unit, self.reached(trainer))
+
     def default_log_every(self, update_every: int) -> int:
         """Aim at 200 lines in a run, but at most one per update.
 

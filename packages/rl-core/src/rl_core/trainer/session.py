@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
-from rl_core.collector import Collection
 from rl_core.errors import CheckpointError, NonFiniteError
-from rl_core.evaluation import evaluation_metrics
+from rl_core.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_core.logger import Logger
+from rl_core.seeding import spawn_seed
 from rl_core.trainer.every import Every
 from rl_core.trainer.goal import Goal
 from rl_core.trainer.listening import overriders, watch_of
@@ -58,7 +58,7 @@ class Session:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """End after the update that is going on."""
+        """End as soon as the run can go on from there."""
         self._is_stopping = True
 
     def run(self) -> TrainingResult:
@@ -87,7 +87,7 @@ class Session:
         """Let the algorithm see random steps before the first one of a run."""
         steps = self._trainer.algorithm.warm_up_steps
         if steps and self._trainer.total_steps == 0:
-            self._trainer.collector.warm_up(steps)
+            self._trainer.collector.warm_up(steps, self._stops)
 
     def _go_on(self) -> None:
         try:
@@ -101,6 +101,7 @@ class Session:
         if self._directory is None:
             return "with a run_dir, the batch would have been saved"
         trainer.storage.after_update()  # whoever resumes begins with a fresh rollout
+        trainer.turn.end()
         faulty = trainer.algorithm.gradients.guard.faulty
         try:
             kept = f"the state before it is in {trainer.save_checkpoint()}"
@@ -114,46 +115,63 @@ class Session:
         return kept
 
     def _loop(self) -> None:
-        trainer, goal = self._trainer, self._goal
+        trainer, goal, turn = self._trainer, self._goal, self._trainer.turn
         update_every = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
         log_every = trainer.config.log_every or goal.default_log_every(update_every)
-        log = Every(log_every, trainer.total_steps)
-        checkpoint = Every(trainer.config.checkpoint_every, trainer.total_steps)
-        schedule = trainer.algorithm.schedule
+        steps_before = turn.start.get("steps", trainer.total_steps)
+        log = Every(log_every, steps_before)
+        checkpoint = Every(trainer.config.checkpoint_every, steps_before)
         stop = False
-        while not stop and goal.reached(trainer) < goal.target:
-            progress = goal.reached(trainer) / goal.target  # before, so that no last step gets none
-            trainer.algorithm.set_progress(progress)
-            trainer.storage.set_progress(progress)
-            collection = self._collect(update_every)
+        while not (stop or self._is_stopping) and goal.reached_before(trainer) < goal.target:
+            turn.begin(trainer)
+            if not turn.has_learned:
+                if not self._collect(update_every):
+                    return
+                stop = self._learn()
             tested: Mapping[str, float] = {}
-            may_learn = trainer.total_steps >= schedule.update_after
-            if may_learn and collection.steps:  # a row that only reset brings nothing to learn
-                stop = self._update()
-                if schedule.test_every and trainer.updates % schedule.test_every == 0:
-                    tested, is_enough = self._test()
-                    stop = stop or is_enough
-            stop = stop or self._is_stopping
+            if self._is_test_due():
+                result = self._evaluate()
+                if result is None:
+                    return
+                stop = self._use(result) or stop
+                tested = evaluation_metrics(result)
             is_over = stop or goal.reached(trainer) >= goal.target
             if tested or is_over or log.is_due(trainer.total_steps):
                 self._log({**self._training_metrics(), **tested})
                 log.done(trainer.total_steps)
+            turn.end()
             if checkpoint.is_due(trainer.total_steps):
                 if self._directory is not None:
                     trainer.save_checkpoint()
                 checkpoint.done(trainer.total_steps)
 
-    def _collect(self, rows: int) -> Collection:
-        trainer = self._trainer
-        if trainer.storage.rollout_steps is not None:  # an interrupted rollout is finished
-            rows -= len(trainer.storage) * trainer.envs.num_envs
+    def _stops(self) -> bool:
+        return self._is_stopping
+
+    def _collect(self, update_every: int) -> bool:
+        """Collect what the turn still lacks, and say whether that is complete."""
+        trainer, turn = self._trainer, self._trainer.turn
+        progress = self._goal.reached_before(trainer) / self._goal.target  # no last step gets none
+        trainer.algorithm.set_progress(progress)
+        trainer.storage.set_progress(progress)
+        is_rollout = trainer.storage.rollout_steps is not None
+        have = len(trainer.storage) * trainer.envs.num_envs if is_rollout else turn.rows
+        rows = update_every - have
         if trainer.algorithm.collects:
-            collection = trainer.collector.collect(rows, into=trainer.storage)
+            collection = trainer.collector.collect(rows, trainer.storage, self._stops)
         else:
             collection = trainer.collector.skip(rows)
+        turn.rows += collection.rows
         self._recent.extend(collection.episodes)
         trainer.storage.note_returns([e.episode_return for e in collection.episodes])
-        return collection
+        return collection.rows >= rows
+
+    def _learn(self) -> bool:
+        """Update if there is anything to learn from, and say whether a callback asks to stop."""
+        trainer = self._trainer
+        may_learn = trainer.total_steps >= trainer.algorithm.schedule.update_after
+        brought = trainer.total_steps - trainer.turn.start["steps"]
+        return may_learn and brought > 0 and self._update()  # a row that only reset brings nothing
 
     def _update(self) -> bool:
         """Learn, unless a callback leaves this update out, and say whether one asks to stop."""
@@ -164,20 +182,37 @@ class Session:
         else:
             self._prepared = trainer.algorithm.update(trainer.storage)
             trainer.updates += 1
+        trainer.turn.has_learned = True
         ends = [callback.on_update_end(trainer) for callback in trainer.callbacks]
         return any(ends)
 
-    def _test(self) -> tuple[Mapping[str, float], bool]:
-        """Evaluate, and answer metrics and whether a callback asks to stop."""
+    def _is_test_due(self) -> bool:
         trainer = self._trainer
-        result = trainer.evaluate()
+        every = trainer.algorithm.schedule.test_every
+        return trainer.turn.has_learned and every is not None and trainer.updates % every == 0
+
+    def _evaluate(self) -> EvaluationResult | None:
+        """Evaluate on the test environments; None when that was broken off."""
+        trainer = self._trainer
+        if self._is_stopping:
+            return None
+        episodes = trainer.algorithm.schedule.num_test_episodes
+        seed = spawn_seed(trainer.seed, "test")
+        try:
+            return self._tester.evaluate(trainer.algorithm, episodes, seed, self._stops)
+        except EvaluationStoppedError:
+            return None
+
+    def _use(self, result: EvaluationResult) -> bool:
+        """Keep the best weights, and say whether a callback asks to stop."""
+        trainer = self._trainer
         if self._directory is not None and trainer.config.keep_best:
             state: StateDict = {"algorithm": trainer.algorithm.state_dict()}
             self._directory.save_best(
                 trainer.total_steps, state, result.mean, recipe=trainer.recipe
             )
         ends = [callback.on_evaluation(trainer, result) for callback in trainer.callbacks]
-        return evaluation_metrics(result), any(ends)
+        return any(ends)
 
     def _training_metrics(self) -> dict[str, float]:
         trainer = self._trainer
@@ -204,7 +239,7 @@ class Session:
 
     def _result(self, seconds: float) -> TrainingResult:
         trainer = self._trainer
-        evaluation = trainer.evaluate() if self._tester.has_envs else None
+        evaluation = self._evaluate() if self._tester.has_envs else None
         steps = trainer.total_steps - self._started_steps
         return TrainingResult(
             trainer.total_steps, trainer.updates, seconds, steps / max(seconds, 1e-9), evaluation

@@ -24,10 +24,17 @@ class Tester:
         """Whether there is anything to evaluate in."""
         return self._test_envs is not None
 
-    def evaluate(self, algorithm: AnyAlgorithm, num_episodes: int, seed: int) -> EvaluationResult:
-        """Evaluate the current policy deterministically.
+    def evaluate(
+        self,
+        algorithm: AnyAlgorithm,
+        num_episodes: int,
+        seed: int,
+        is_stopping: Callable[[], bool] | None = None,
+    ) -> EvaluationResult:
+        """Evaluate the current policy deterministically; see `evaluate_policy`.
 
         Raises:
+            EvaluationStoppedError: when ``is_stopping`` broke it off.
             ConfigError: when there are no test environments.
         """
         given = self._test_envs
@@ -35,7 +42,9 @@ class Tester:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if self._open is None:
             self._open = as_vec_env(given() if callable(given) else given)
-        return evaluate_policy(algorithm, self._open, num_episodes, seed=seed)
+        return evaluate_policy(
+            algorithm, self._open, num_episodes, seed=seed, is_stopping=is_stopping
+        )
 
     def close(self) -> None:
         """Close environments that were made here; given ones belong to the giver."""

@@ -30,6 +30,7 @@ from rl_core.trainer.run_directory import RunDirectory
 from rl_core.trainer.session import Session
 from rl_core.trainer.settling import settle
 from rl_core.trainer.tester import Tester
+from rl_core.trainer.turn import Turn
 from rl_core.trainer_config import TrainerConfig
 from rl_core.types import StateDict
 
@@ -56,6 +57,7 @@ class Trainer:
 
     Attributes:
         num_demonstrations: transitions that the storage was filled with; 0 before `train`.
+        turn: how far the loop is in the turn that is going on.
 
     Raises:
         ConfigError: when parts or options contradict each other.
@@ -88,6 +90,7 @@ class Trainer:
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
         self.callbacks = tuple(callbacks)
         self.updates = 0
+        self.turn = Turn()
         self.num_demonstrations = 0
         self._tester = Tester(test_envs)
         self._session: Session | None = None
@@ -147,7 +150,7 @@ class Trainer:
                 saved, and so is its batch.
         """
         goal = Goal.choose(total_steps, total_episodes, total_updates)
-        if goal.target <= goal.reached(self):
+        if goal.target <= goal.reached_before(self):
             raise ConfigError(
                 f"total_{goal.unit} is {goal.target}, but the run already has "
                 f"{goal.reached(self)} {goal.unit}; ask for more"
@@ -178,16 +181,20 @@ class Trainer:
         """Open the run directory and the sinks in it."""
         if self._directory is None:
             return []
-        loggers: list[Logger] = [self._directory.open(self.recipe, self.total_steps)]
+        logged = self.total_steps - self.turn.has_learned  # its line is still to come
+        loggers: list[Logger] = [self._directory.open(self.recipe, logged)]
         if self.config.tensorboard:
-            folder, purge = self._directory.path / "tensorboard", self.total_steps + 1
+            folder, purge = self._directory.path / "tensorboard", logged + 1
             loggers.append(TensorBoardLogger(folder, purge_step=purge))
         return loggers
 
     def stop(self) -> None:
-        """End the run after the update that is going on, with its checkpoint and summary.
+        """End the session as soon as it can go on from there, with a checkpoint and a summary.
 
-        It may be called by callbacks, signal handlers and other threads.
+        Collecting, the warm-up and evaluations are broken off, an update is finished. Nothing is
+        evaluated or logged only because the session ends: what was due comes after a `resume`,
+        and where environments can be saved exactly, a resumed run is as if it had not been
+        stopped. It may be called by callbacks, signal handlers and other threads.
         """
         if self._session is not None:
             self._session.stop()
@@ -243,6 +250,7 @@ class Trainer:
         return {
             "seed": self.seed,
             "updates": self.updates,
+            "turn": self.turn.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             **state_of(self.storage),
@@ -259,8 +267,11 @@ class Trainer:
         check_spec(self.storage, saved)
         self.storage.load_state_dict(saved.tree("storage"))
         self.num_demonstrations = saved.count("demonstrations")
+        self.turn.load_state_dict(saved.tree("turn"))
         if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
             self.storage.reset()  # its running episodes are lost; a rollout must not span the seam
+            if not self.turn.has_learned:
+                self.turn.end()
         self._recent.load_state_dict(saved)
 
     def _demonstrate(self) -> None:
