@@ -430,6 +430,42 @@ def test_metrics_are_means_since_the_last_reading() -> None:
     assert step.read_metrics()["seen"] == 5.0
 
 
+@pytest.mark.parametrize("compile_mode", ["off", "on"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_metrics_that_were_not_read_are_saved(compile_mode: CompileMode) -> None:
+    if compile_mode == "on" and not has_cpp_compiler():
+        pytest.skip("no C++ compiler")
+    (saved, _), (restored, _) = _stopping(), _stopping()
+    for step in (saved, restored):
+        step.guard.mode = "skip"
+    for batch in (1.0, math.nan, 4.0):
+        saved.step(torch.tensor(batch), {})
+    restored.load_state_dict(copy_state(saved.state_dict()))  # type: ignore[arg-type]  # a mapping
+    restored.compile(compile_mode, torch.tensor(1.0), {})
+    check_same_state(restored.state_dict(), saved.state_dict())
+    for step in (saved, restored):
+        step.step(torch.tensor(7.0), {})
+        metrics = step.read_metrics()
+        assert metrics == {"seen": 4.0, "gradients/a_norm": 4.0, "gradients/skipped_steps": 1.0}
+        assert step.read_metrics() == {}
+    saved.step(torch.tensor(2.0), {})
+    restored.load_state_dict(saved.state_dict())
+    assert restored.read_metrics()["seen"] == 2.0
+
+
+def test_saved_metrics_of_a_loss_that_was_changed_are_forgotten() -> None:
+    saved, _ = _stopping()
+    saved.step(torch.tensor(2.0), {})
+    a = Numbers(0.0)
+    changed = _step({"a": a}, _linear(a), [_group("a")])
+    changed.load_state_dict(saved.state_dict())
+    changed.step(torch.tensor(3.0), {})
+    assert changed.read_metrics()["gradients/a_norm"] == 3.0
+    damaged = {**saved.state_dict(), "metrics": [{"groups": "a", "targets": "", "names": "seen"}]}
+    with pytest.raises(CheckpointError, match="metrics/0: the saved state has no 'totals'"):
+        changed.load_state_dict(damaged)
+
+
 def test_samples_are_handed_out_without_a_graph() -> None:
     a = Numbers(1.0, 2.0)
     step = _step(

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rl_core.algorithm import UpdateSchedule
+from rl_core.batch import RolloutBatch
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import list_checkpoints, load_checkpoint
 from rl_core.env import EnvStep, VecEnv, make_gym_vec
@@ -18,7 +19,7 @@ from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.logger import JsonlLogger, Logger, read_metrics
 from rl_core.schedules import Linear
 from rl_core.seeding import spawn_seed
-from rl_core.storage import AnyStorage
+from rl_core.storage import AnyStorage, Storage
 from rl_core.testing.reference import ReferenceRolloutStorage
 from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
 from rl_core.testing.stateful import check_same_state, copy_state
@@ -729,6 +730,59 @@ def test_environments_that_can_be_saved_make_a_resume_exact(
     check_same_state(resumed.state_dict(), whole.state_dict())
 
 
+def test_a_killed_run_logs_after_its_resume_what_it_would_have_logged(tmp_path: Path) -> None:
+    """Metrics are means over all updates since the last line, those before the kill included."""
+
+    class Killed(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            if trainer.updates == 5:
+                raise KeyboardInterrupt
+
+    def new(recorder: Recorder, *callbacks: Callback) -> Trainer:
+        run_dir = None if recorder is untouched else tmp_path
+        config = TrainerConfig(log_every=3 * ROWS, checkpoint_every=2 * ROWS)
+        return _trainer(
+            run_dir,
+            envs=WalkVecEnv(NUM_ENVS),
+            config=config,
+            loggers=(recorder,),
+            callbacks=callbacks,
+        )
+
+    untouched, first, second = Recorder(), Recorder(), Recorder()
+    new(untouched).train(total_updates=9)
+    with pytest.raises(KeyboardInterrupt):
+        new(first, Killed()).train(total_updates=9)
+    resumed = new(second)
+    assert resumed.resume().step == 4 * ROWS
+    resumed.train(total_updates=9)
+    assert [step for step, _ in second.lines] == [6 * ROWS, 9 * ROWS]
+    assert _lines(first, second) == _lines(untouched)
+
+
+def test_what_updates_answer_is_averaged_between_lines() -> None:
+    seen: list[float] = []
+
+    class Answering(ToyActorCritic):
+        def update(self, storage: Storage[RolloutBatch]) -> dict[str, float]:
+            seen.append(super().update(storage)["value/advantage"])
+            return {"value/advantage": seen[-1]}
+
+    envs, recorder = _identity_envs(), Recorder()
+    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+    trainer = Trainer(
+        envs,
+        Answering(actor),
+        ReferenceRolloutStorage(NUM_STEPS),
+        config=TrainerConfig(log_every=3 * ROWS),
+        seed=1,
+        loggers=(recorder,),
+    )
+    trainer.train(total_updates=6)
+    logged = [line["value/advantage"] for _, line in recorder.lines]
+    assert logged == pytest.approx([sum(seen[:3]) / 3, sum(seen[3:]) / 3])
+
+
 # Runs that are stopped
 
 
@@ -770,8 +824,15 @@ def _stopping_trainer(
     return trainer
 
 
-def _steps(recorder: Recorder) -> list[int]:
-    return [step for step, _ in recorder.lines]
+def _lines(*recorders: Recorder) -> str:
+    """Write out what was logged, to the last bit, but for the speed."""
+    return repr(
+        [
+            (step, {name: value for name, value in line.items() if name != "steps_per_second"})
+            for recorder in recorders
+            for step, line in recorder.lines
+        ]
+    )
 
 
 @pytest.mark.parametrize("remembers", [False, True])
@@ -794,7 +855,7 @@ def test_a_run_that_is_stopped_in_a_rollout_goes_on_as_if_it_had_not_been(
     if at_step < 5 * NUM_STEPS:
         resumed.train(total_steps=5 * ROWS - 3)
     check_same_state(resumed.state_dict(), whole.state_dict())
-    assert _steps(first) + _steps(second) == _steps(untouched)
+    assert _lines(first, second) == _lines(untouched)
 
 
 def test_an_evaluation_that_is_broken_off_comes_after_the_resume(tmp_path: Path) -> None:
@@ -807,7 +868,7 @@ def test_an_evaluation_that_is_broken_off_comes_after_the_resume(tmp_path: Path)
     resumed.resume()
     resumed.train(total_updates=4)
     check_same_state(resumed.state_dict(), whole.state_dict())
-    assert _steps(first) + _steps(second) == _steps(untouched)
+    assert _lines(first, second) == _lines(untouched)
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [16, 24, 32]
 
 

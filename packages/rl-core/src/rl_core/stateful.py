@@ -131,6 +131,20 @@ class StateReader:
         """Return a reader of a state within this one."""
         return StateReader(self.tree(key), f"{self._where}/{key}")
 
+    def readers(self, key: str) -> "list[StateReader]":
+        """Return readers of the states in a list within this one."""
+        values = self._get(key)
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise self._misfit(key, "a list of mappings", values)
+        for value in values:
+            if not isinstance(value, Mapping):
+                raise self._misfit(key, "a list of mappings", values)
+        return [
+            StateReader(value, f"{self._where}/{key}/{index}")
+            for index, value in enumerate(values)
+            if isinstance(value, Mapping)
+        ]
+
     def _of_type(self, key: str, kind: type[ValueT], expected: str) -> ValueT:
         value = self._get(key)
         if not isinstance(value, kind):

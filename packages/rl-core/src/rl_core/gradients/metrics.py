@@ -5,6 +5,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from rl_core.gradients.groups import Due
+from rl_core.stateful import StateReader
+from rl_core.types import StateDict
+
+_BETWEEN = "\n"
+"""Stands between the names of a saved list, which hold no line breaks."""
+
 
 class MetricSums:
     """Sums named numbers on the device, so that no step waits for one to be read.
@@ -34,6 +41,78 @@ class MetricSums:
         self.totals.zero_()
 
 
+class StepMetrics:
+    """The metrics of gradient steps since the last reading, apart by what the steps moved.
+
+    Args:
+        device: where the numbers are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._sums: dict[Due, MetricSums] = {}
+        self._unseen: set[Due] = set()
+
+    def prepare(self, due: Due, metrics: Mapping[str, Tensor]) -> None:
+        """Make room for the metrics of a step, outside of its graph.
+
+        What was loaded under other names, because the loss was changed meanwhile, is forgotten.
+
+        Args:
+            due: what the step moves.
+            metrics: of its loss.
+        """
+        if due in self._sums and due not in self._unseen:
+            return
+        names = (*metrics, *(f"gradients/{name}_norm" for name in due.groups))
+        loaded = self._sums.get(due)
+        if loaded is None or loaded.names != names:
+            self._sums[due] = MetricSums(names, self._device)
+        self._unseen.discard(due)
+
+    def of(self, due: Due) -> MetricSums:
+        """Return the sums of steps that move these parts."""
+        return self._sums[due]
+
+    def means(self) -> dict[str, float]:
+        """Average each name over the steps that answered it; empty without any step."""
+        return mean_metrics(list(self._sums.values()))
+
+    def clear(self) -> None:
+        """Forget everything but the names."""
+        for sums in self._sums.values():
+            sums.clear()
+
+    def state_dict(self) -> list[StateDict]:
+        """Return the sums with their names."""
+        return [
+            {
+                "groups": _BETWEEN.join(due.groups),
+                "targets": _BETWEEN.join(due.targets),
+                "names": _BETWEEN.join(sums.names),
+                "totals": sums.totals,
+            }
+            for due, sums in self._sums.items()
+        ]
+
+    def load(self, saved: Sequence[StateReader]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: when an entry is damaged.
+        """
+        self.clear()
+        for entry in saved:
+            due = Due(_names(entry, "groups"), _names(entry, "targets"))
+            names = _names(entry, "names")
+            totals = entry.tensor("totals", like=torch.zeros(len(names) + 1))
+            if due not in self._sums:
+                self._sums[due] = MetricSums(names, self._device)
+                self._unseen.add(due)
+            if self._sums[due].names == names:
+                self._sums[due].totals.copy_(totals)
+
+
 def mean_metrics(sums: Sequence[MetricSums]) -> dict[str, float]:
     """Average each name over the steps that answered it; empty without any step."""
     totals: dict[str, float] = {}
@@ -46,3 +125,8 @@ def mean_metrics(sums: Sequence[MetricSums]) -> dict[str, float]:
             totals[name] = totals.get(name, 0.0) + value
             counts[name] = counts.get(name, 0.0) + count
     return {name: total / counts[name] for name, total in totals.items() if counts[name]}
+
+
+def _names(saved: StateReader, key: str) -> tuple[str, ...]:
+    text = saved.text(key)
+    return tuple(text.split(_BETWEEN)) if text else ()

@@ -97,7 +97,7 @@ class NonFiniteGuard(Generic[BatchT]):
         if len(self._kept) < self._room:
             self._kept.append(None if batch is None else FaultyStep(number, batch, noise))
         if len(self._kept) == self._room and not self.is_faulty:
-            self._forget_kept()
+            self.forget_kept()
 
     @property
     def is_faulty(self) -> bool:
@@ -113,7 +113,7 @@ class NonFiniteGuard(Generic[BatchT]):
         if self._mode == "skip":
             return
         if not self.is_faulty:
-            self._forget_kept()
+            self.forget_kept()
             return
         index = int(self._steps_before)
         faulty = self._kept[index] if index < len(self._kept) else None
@@ -147,14 +147,25 @@ class NonFiniteGuard(Generic[BatchT]):
         self.clear()
         return count
 
+    @property
+    def num_skipped(self) -> float:
+        """How many steps were skipped since the last reading."""
+        return float(self._count) if self._mode == "skip" else 0.0
+
+    def restore(self, num_skipped: float) -> None:
+        """Go on counting skipped steps, if steps are skipped, from an earlier `num_skipped`."""
+        if self._mode == "skip":
+            self._count.fill_(num_skipped)
+
+    def forget_kept(self) -> None:
+        """Forget what was kept of steps that are known to be finite."""
+        self._steps_before.zero_()
+        self._kept.clear()
+
     def clear(self) -> None:
         """Forget all steps."""
         self._count.zero_()
-        self._forget_kept()
-
-    def _forget_kept(self) -> None:
-        self._steps_before.zero_()
-        self._kept.clear()
+        self.forget_kept()
 
     def _refuse(self, faulty: FaultyStep[BatchT] | None, message: str) -> None:
         self.faulty = faulty

@@ -19,7 +19,7 @@ from rl_core.errors import ConfigError
 from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
-from rl_core.gradients.metrics import MetricSums, mean_metrics
+from rl_core.gradients.metrics import StepMetrics
 from rl_core.gradients.movement import Movement, OptimizerStates
 from rl_core.gradients.nonfinite import NonFiniteGuard
 from rl_core.graphs import compilation_error, compile_graph
@@ -75,7 +75,7 @@ class GradientStep(Generic[BatchT]):
         self.count = 0
         self._stopped = torch.zeros((), dtype=torch.bool, device=self._device)
         self.guard: NonFiniteGuard[BatchT] = NonFiniteGuard(self._device)
-        self._metrics: dict[Due, MetricSums] = {}
+        self._metrics = StepMetrics(self._device)
         self._computed: Gradients | None = None
         self._is_compiled = False
         self._graphs: dict[tuple[object, ...], CompiledStep] = {}
@@ -118,7 +118,7 @@ class GradientStep(Generic[BatchT]):
             return False
         finally:
             self.begin_phase()
-            self._forget_metrics()
+            self.guard.forget_kept()  # the trial counted as no step, but as one before a fault
         self._is_compiled = True
         return True
 
@@ -208,22 +208,26 @@ class GradientStep(Generic[BatchT]):
             vector.check_tied()
         try:
             self.guard.check()
-            means = mean_metrics(list(self._metrics.values()))
+            means = self._metrics.means()
             skipped = self.guard.read_count()
         finally:
-            self._forget_metrics()
+            self.guard.clear()
+            self._metrics.clear()
         if self.guard.mode == "skip" and (means or skipped):
             means["gradients/skipped_steps"] = skipped
         return means
 
-    def _forget_metrics(self) -> None:
-        self.guard.clear()
-        for sums in self._metrics.values():
-            sums.clear()
-
     def state_dict(self) -> StateDict:
-        """Return optimiser states and the counter; parameters belong to the modules."""
-        return {"count": self.count, "optimizers": self.optimizer_states}
+        """Return optimiser states, the counter, and the metrics that were not read yet.
+
+        Parameters belong to the modules.
+        """
+        return {
+            "count": self.count,
+            "optimizers": self.optimizer_states,
+            "metrics": self._metrics.state_dict(),
+            "skipped": self.guard.num_skipped,
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
@@ -234,6 +238,8 @@ class GradientStep(Generic[BatchT]):
         saved = StateReader(state, "gradients")
         self.count = saved.count("count")
         self._movement.load(saved.reader("optimizers"))
+        self._metrics.load(saved.readers("metrics"))
+        self.guard.restore(saved.number("skipped"))
 
     def _graph(self, due: Due, batch: BatchT, noise: Noise) -> CompiledStep:
         """Return the graph for these parts and shapes, compiling it the first time."""
@@ -242,7 +248,7 @@ class GradientStep(Generic[BatchT]):
         if graph is None:
             with self._loss.moving(due.groups):
                 with torch.no_grad():
-                    self._sums(due, self._loss(batch, noise).metrics)
+                    self._metrics.prepare(due, self._loss(batch, noise).metrics)
                 graph = compile_graph(
                     partial(self._functional_step, due),
                     (self._values, self.optimizer_states),
@@ -290,6 +296,7 @@ class GradientStep(Generic[BatchT]):
     ) -> None:
         gradients = {name: self.vectors[name].gradient for name in due.groups}
         values, states = self._values, self.optimizer_states
+        self._metrics.prepare(due, metrics)
         self._finish(due, values, states, gradients, finite, stop, metrics)
 
     @torch.no_grad()
@@ -314,19 +321,11 @@ class GradientStep(Generic[BatchT]):
         self._movement.move(due, values, states, gradients, norms, apply)
         self.guard.note(~finite & before)
         named = {**metrics, **{f"gradients/{name}_norm": norm for name, norm in norms.items()}}
-        self._sums(due, metrics).add(named, finite & before)
+        self._metrics.of(due).add(named, finite & before)
 
     def _end_step(self) -> None:
         self.count += 1
         self._movement.move_rare_targets(self.count, self._values)
-
-    def _sums(self, due: Due, metrics: Mapping[str, Tensor]) -> MetricSums:
-        """Return where the metrics of steps that move these parts are summed."""
-        sums = self._metrics.get(due)
-        if sums is None:
-            norms = [f"gradients/{name}_norm" for name in due.groups]
-            sums = self._metrics[due] = MetricSums([*metrics, *norms], self._device)
-        return sums
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from rl_core.seeding import spawn_seed
 from rl_core.trainer.every import Every
 from rl_core.trainer.goal import Goal
 from rl_core.trainer.listening import overriders, watch_of
+from rl_core.trainer.means import UpdateMeans
 from rl_core.trainer.parts import rows_per_update
 from rl_core.trainer.recent import RecentEpisodes
 from rl_core.trainer.result import TrainingResult
@@ -31,6 +32,7 @@ class Session:
         goal: when it is over.
         loggers: sinks for metrics; closed when the session ends.
         recent: the run's newest episodes.
+        means: what updates answered since the run's last line of the log.
         tester: closed when the session ends.
         directory: where checkpoints go; None writes none.
     """
@@ -42,6 +44,7 @@ class Session:
         *,
         loggers: Sequence[Logger],
         recent: RecentEpisodes,
+        means: UpdateMeans,
         tester: Tester,
         directory: RunDirectory | None,
     ) -> None:
@@ -49,10 +52,10 @@ class Session:
         self._goal = goal
         self._loggers = loggers
         self._recent = recent
+        self._means = means
         self._tester = tester
         self._directory = directory
         self._update_starts = overriders(trainer.callbacks, "on_update_start")
-        self._prepared: dict[str, float] = {}
         self._started_steps = trainer.total_steps
         self._started_at = time.perf_counter()
         self._is_stopping = False
@@ -180,7 +183,7 @@ class Session:
         if any(starts):
             trainer.storage.after_update()  # a rollout that is not learned from makes room
         else:
-            self._prepared = trainer.algorithm.update(trainer.storage)
+            self._means.add(trainer.algorithm.update(trainer.storage))
             trainer.updates += 1
         trainer.turn.has_learned = True
         ends = [callback.on_update_end(trainer) for callback in trainer.callbacks]
@@ -223,7 +226,7 @@ class Session:
             "train/episodes": float(trainer.collector.total_episodes),
             "train/updates": float(trainer.updates),
             **{f"storage/{name}": value for name, value in trainer.storage.metrics().items()},
-            **self._prepared,
+            **self._means.read(),
             **trainer.algorithm.read_metrics(),
         }
 

@@ -23,6 +23,7 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.storage_files import check_spec, state_of
 from rl_core.threads import thread_count
 from rl_core.trainer.goal import Goal
+from rl_core.trainer.means import UpdateMeans
 from rl_core.trainer.parts import check_parts
 from rl_core.trainer.recent import RecentEpisodes
 from rl_core.trainer.result import TrainingResult
@@ -119,6 +120,7 @@ class Trainer:
         )
         self._loggers = tuple(loggers)
         self._recent = RecentEpisodes()
+        self._means = UpdateMeans()
 
     @property
     def run_dir(self) -> Path | None:
@@ -165,6 +167,7 @@ class Trainer:
                     goal,
                     loggers=loggers,
                     recent=self._recent,
+                    means=self._means,
                     tester=self._tester,
                     directory=self._directory,
                 )
@@ -256,6 +259,7 @@ class Trainer:
             **state_of(self.storage),
             "demonstrations": self.num_demonstrations,
             **self._recent.state_dict(),
+            "update_means": self._means.state_dict(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -273,6 +277,7 @@ class Trainer:
             if not self.turn.has_learned:
                 self.turn.end()
         self._recent.load_state_dict(saved)
+        self._means.load_state_dict(saved.tree("update_means"))
 
     def _demonstrate(self) -> None:
         """Fill the storage once in the life of a run, before its first step."""
