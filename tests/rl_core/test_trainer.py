@@ -1,6 +1,6 @@
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from rl_core.testing.reference import ReferenceRolloutStorage
 from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
-from rl_core.trainer import Trainer, TrainerConfig
+from rl_core.trainer import Goal, Trainer, TrainerConfig, checkpoint_times
 from rl_core.trainer.parts import worthwhile_compile_mode
 from rl_core.types import ArrayLike, Observation
 
@@ -198,6 +198,8 @@ def test_options_out_of_range_are_refused(name: str) -> None:
         TrainerConfig(**{name: 0})  # type: ignore[arg-type]  # one of the counts
     with pytest.raises(ConfigError, match=r"trainer\.compile"):
         TrainerConfig(compile="sometimes")  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(ConfigError, match=r"trainer\.checkpoint_every: unknown name 'ned'.*'end'"):
+        TrainerConfig(checkpoint_every="ned")  # type: ignore[arg-type]  # what is tested
 
 
 # Callbacks
@@ -432,6 +434,74 @@ def test_checkpoints_are_kept_and_pruned(tmp_path: Path) -> None:
     # Due at 10, 20, 30 and 40 steps, taken after the rollouts that reach them, and at the end.
     assert _plain_names(tmp_path / "checkpoints") == ["step-40", "step-48"]
     assert load_checkpoint(tmp_path / "checkpoints" / "step-40").resume_grade == "episode"
+
+
+class Saves(Callback):
+    """Notes at how many steps each checkpoint had been written when the next update ended."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_update_end(self, trainer: Trainer) -> None:
+        assert trainer.run_dir is not None
+        for path in list_checkpoints(trainer.run_dir / "checkpoints"):
+            step = int(path.name.removeprefix("step-"))
+            self.steps += [] if step in self.steps else [step]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"total_steps": 100 * ROWS}, range(40, 800, 40)),
+        ({"total_updates": 100}, range(40, 800, 40)),
+        ({"total_updates": 30}, range(16, 240, 16)),
+        ({"total_steps": 10 * ROWS}, range(8, 80, 8)),  # one per update at most
+    ],
+)
+def test_checkpoints_are_spread_over_a_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    counts: dict[str, int],
+    expected: Sequence[int],
+) -> None:
+    monkeypatch.setattr(checkpoint_times, "_APART", 1)
+    saves = Saves()
+    _trainer(tmp_path, callbacks=(saves,)).train(**counts)
+    assert saves.steps == list(expected)
+    assert len(_plain_names(tmp_path / "checkpoints")) == 3
+
+
+def test_checkpoints_keep_their_distance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_times, "_APART", 3 * ROWS)
+    first, second = Saves(), Saves()
+    _trainer(tmp_path / "a", callbacks=(first,)).train(total_updates=20)
+    assert first.steps == [24, 48, 72, 96, 120, 144]
+    config = TrainerConfig(checkpoint_every="end")
+    _trainer(tmp_path / "b", config=config, callbacks=(second,)).train(total_updates=20)
+    assert second.steps == []
+    assert _plain_names(tmp_path / "b" / "checkpoints") == ["step-160"]
+
+
+def test_checkpoints_that_hold_a_buffer_are_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_times, "_APART", 1)
+    trainer = _trainer(tmp_path)
+    goal = Goal("updates", 100)
+
+    def count() -> int:
+        trainer.updates = trainer.collector.total_steps = 0
+        times = checkpoint_times.CheckpointTimes(trainer, goal)
+        due = 0
+        for _ in range(100):
+            trainer.updates += 1
+            trainer.collector.total_steps += 1
+            due += times.is_due(trainer)
+        return due
+
+    assert count() == 20
+    monkeypatch.setattr(type(trainer.storage), "rollout_steps", None)
+    assert count() == 10
 
 
 def test_a_step_is_saved_once(tmp_path: Path) -> None:

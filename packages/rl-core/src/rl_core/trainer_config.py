@@ -1,7 +1,7 @@
 """What a trainer is told."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from rl_core.errors import ConfigError
 from rl_core.gradients import CompileMode, OnNonFinite
@@ -15,7 +15,10 @@ class TrainerConfig:
     Attributes:
         scale_rewards: learn from rewards divided by the running spread of their discounted sum.
         log_every: environment transitions between log lines; None makes about 200 in a run.
-        checkpoint_every: environment transitions between checkpoints; None keeps only the last.
+        checkpoint_every: environment transitions between checkpoints, where there is a run
+            directory; at most one is written per update. ``"auto"`` spreads about 20 evenly over a
+            run, or about 10 where they hold a replay buffer, at least 5,000 transitions apart;
+            ``"end"`` writes only the last. A run that is killed loses what came after the newest.
         keep_checkpoints: how many checkpoints stay on disk, at least 1.
         compile: compile the gradient step; ``"auto"`` does where the run is long enough.
         on_nonfinite: what becomes of a gradient step whose loss or gradient is not finite; it
@@ -36,7 +39,7 @@ class TrainerConfig:
 
     scale_rewards: bool = False
     log_every: int | None = None
-    checkpoint_every: int | None = None
+    checkpoint_every: int | Literal["auto", "end"] = "auto"
     keep_checkpoints: int = 3
     compile: CompileMode = "auto"
     on_nonfinite: OnNonFinite = "stop"
@@ -47,8 +50,12 @@ class TrainerConfig:
     log_histograms: bool = False
 
     def __post_init__(self) -> None:
-        counts = ("log_every", "checkpoint_every", "keep_checkpoints", "num_threads")
+        counts: tuple[str, ...] = ("log_every", "keep_checkpoints", "num_threads")
         try:
+            if isinstance(self.checkpoint_every, str):
+                check_choice(self, "checkpoint_every", ("auto", "end"))
+            else:
+                counts = ("checkpoint_every", *counts)
             check_ranges(self, counts=counts)
             check_choice(self, "compile", get_args(CompileMode))
             check_choice(self, "on_nonfinite", get_args(OnNonFinite))

@@ -9,6 +9,7 @@ from rl_core.errors import CheckpointError, NonFiniteError
 from rl_core.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
+from rl_core.trainer.checkpoint_times import CheckpointTimes
 from rl_core.trainer.every import Every
 from rl_core.trainer.goal import Goal
 from rl_core.trainer.listening import overriders, watch_of
@@ -121,9 +122,8 @@ class Session:
         trainer, goal, turn = self._trainer, self._goal, self._trainer.turn
         update_every = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
         log_every = trainer.config.log_every or goal.default_log_every(update_every)
-        steps_before = turn.start.get("steps", trainer.total_steps)
-        log = Every(log_every, steps_before)
-        checkpoint = Every(trainer.config.checkpoint_every, steps_before)
+        log = Every(log_every, turn.start.get("steps", trainer.total_steps))
+        checkpoints = CheckpointTimes(trainer, goal)
         stop = False
         while not (stop or self._is_stopping) and goal.reached_before(trainer) < goal.target:
             turn.begin(trainer)
@@ -143,10 +143,8 @@ class Session:
                 self._log({**self._training_metrics(), **tested})
                 log.done(trainer.total_steps)
             turn.end()
-            if checkpoint.is_due(trainer.total_steps):
-                if self._directory is not None:
-                    trainer.save_checkpoint()
-                checkpoint.done(trainer.total_steps)
+            if checkpoints.is_due(trainer) and self._directory is not None:
+                trainer.save_checkpoint()
 
     def _stops(self) -> bool:
         return self._is_stopping
