@@ -14,11 +14,13 @@ from rl_core.batch import RolloutBatch
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import list_checkpoints, load_checkpoint
 from rl_core.env import EnvStep, VecEnv, make_gym_vec
+from rl_core.episodes import Episode
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.logger import JsonlLogger, Logger, read_metrics
 from rl_core.schedules import Linear
 from rl_core.seeding import spawn_seed
+from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
 from rl_core.testing.reference import ReferenceRolloutStorage
 from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
@@ -26,6 +28,7 @@ from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
 from rl_core.trainer import Goal, Trainer, TrainerConfig, checkpoint_times
 from rl_core.trainer.parts import worthwhile_compile_mode
+from rl_core.trainer.recent import RecentEpisodes
 from rl_core.types import ArrayLike, Observation
 
 NUM_STEPS, NUM_ENVS = 4, 2
@@ -292,6 +295,11 @@ def test_a_line_of_metrics_tells_what_happened() -> None:
     # Two episodes of the first row, 1 + 2 and 101 + 102, and one of the second, 1 + 2 + 3 + 4.
     assert metrics["train/episode_return"] == pytest.approx((3 + 203 + 10) / 3)
     assert metrics["train/episode_length"] == pytest.approx(8 / 3)
+    spread = [(episode - 72.0) ** 2 for episode in (3, 203, 10)]
+    assert metrics["train/episode_return_std"] == pytest.approx((sum(spread) / 3) ** 0.5)
+    assert metrics["train/episode_return_min"] == 3.0
+    assert metrics["train/episode_return_max"] == 203.0
+    assert "train/success_rate" not in metrics
     assert metrics["train/episodes"] == 3.0
     assert metrics["train/updates"] == 1.0
     assert metrics["steps_per_second"] > 0.0
@@ -326,6 +334,17 @@ def test_the_mean_return_is_of_the_last_hundred_episodes() -> None:
     )
     # Each row's episode e returns 100 e + 1; the last hundred are its 30th to 79th.
     assert recorder.lines[-1][1]["train/episode_return"] == pytest.approx(54.5 * 100 + 1)
+
+
+def test_the_rate_of_success_is_of_the_newest_episodes_that_report_it() -> None:
+    recent, restored = RecentEpisodes(), RecentEpisodes()
+    assert all(math.isnan(value) for value in recent.metrics().values())
+    recent.extend([Episode(1.0, 1, 0, success) for success in (False, None, True, True)])
+    assert recent.metrics()["train/success_rate"] == pytest.approx(2 / 3)
+    restored.load_state_dict(StateReader(recent.state_dict(), "trainer"))
+    for episodes in (recent, restored):
+        episodes.extend([Episode(1.0, 1, 0, success=True)] * 99)
+        assert episodes.metrics()["train/success_rate"] == 1.0
 
 
 # The run directory
