@@ -31,7 +31,7 @@ def test_the_commands_are_shown(rl: Run) -> None:
         ("train --help", ["[ALGO]", "[ENV]", "--total-steps INT", "(default: 100000)"]),
         ("train ppo --help", ["--config FILE"]),
         ("resume --help", ["RUN_DIR", "--total-steps INT"]),
-        ("eval -h", ["RUN_DIR", "--episodes INT", "(default: 100)", "--json"]),
+        ("eval -h", ["RUN_DIR", "--episodes INT", "(default: 100)", "--stochastic", "--json"]),
         ("list --help", ["algorithms|storages", "--json"]),
     ],
 )

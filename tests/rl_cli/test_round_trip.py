@@ -84,6 +84,17 @@ def test_evaluation_reads_well(rl: Run, trained_run: Path) -> None:
     assert "3 deterministic episodes" in out
 
 
+def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
+    words = ("eval", trained_run, "--episodes=6", "--seed=1")
+    certain, drawn, again = (
+        json.loads(rl(*words, "--json", *more)[1])
+        for more in ((), ("--stochastic",), ("--stochastic",))
+    )
+    assert (certain["stochastic"], drawn["stochastic"]) == (False, True)
+    assert certain["returns"] != drawn["returns"] == again["returns"]
+    assert "6 stochastic episodes" in rl(*words, "--stochastic")[1]
+
+
 def test_what_an_environment_prints_stays_out_of_the_json(
     rl: Run, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,7 +194,8 @@ def test_a_rollout_has_its_own_rhythm(schedule: UpdateSchedule, message: str) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["log_every", "checkpoint_every", "keep_checkpoints", "num_threads"]
+    "name",
+    ["log_every", "checkpoint_every", "keep_checkpoints", "num_threads", "final_test_episodes"],
 )
 def test_options_out_of_range_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"trainer\.{name} must be at least 1, got 0"):
@@ -277,6 +278,19 @@ def test_a_failed_run_says_goodbye_too() -> None:
         trainer.train(total_updates=5)
     assert diary.turns[-1] == "end"
     assert recorder.closed == 1
+
+
+def test_the_last_evaluation_may_have_more_episodes() -> None:
+    diary = Diary()
+    result = _trainer(
+        algorithm=ToyConfig(test_every=1, num_test_episodes=3),
+        config=TrainerConfig(final_test_episodes=7),
+        test_envs=_identity_envs,
+        callbacks=(diary,),
+    ).train(total_updates=2)
+    assert result.evaluation is not None
+    assert result.evaluation.num_episodes == 7
+    assert [turn for turn in diary.turns if turn.startswith("eval")] == ["evaluation 3"] * 2
 
 
 # Metrics

@@ -31,6 +31,7 @@ class EvalArguments:
         run_dir: directory of the run.
         episodes: how many, divided evenly among the environments.
         seed: of the environments.
+        stochastic: draw actions as while training, in place of the most likely ones.
         json: print one JSON object and nothing else.
         best: take the weights of the best evaluation while training instead of the newest.
         device: another one than the run was started on.
@@ -39,13 +40,14 @@ class EvalArguments:
     run_dir: str
     episodes: int = 100
     seed: int = 0
+    stochastic: bool = False
     json: bool = False
     best: bool = False
     device: str | None = None
 
 
 def evaluate(words: Sequence[str]) -> int:
-    """Evaluate the policy of a run's newest checkpoint, deterministically.
+    """Evaluate the policy of a run's newest checkpoint, deterministically unless told otherwise.
 
     Args:
         words: as typed after ``rl eval``.
@@ -58,7 +60,7 @@ def evaluate(words: Sequence[str]) -> int:
         positional={"run_dir": "RUN_DIR"},
         placeholders={"device": "auto|cpu|cuda"},
     )
-    summary = "Evaluate the policy of a run's newest checkpoint, which acts deterministically."
+    summary = "Evaluate the policy of a run's newest checkpoint."
     command = Command("rl eval", summary, options, required=1)
     arguments = decode(EvalArguments, parse(command, words))
     if arguments.episodes < 1:
@@ -69,12 +71,17 @@ def evaluate(words: Sequence[str]) -> int:
         run = open_run(arguments.run_dir)
         checkpoint, result = _evaluate(run, arguments)
     if arguments.json:
-        facts = {"checkpoint": str(checkpoint.path), "step": checkpoint.step}
-        print(json.dumps({**facts, "seed": arguments.seed, **result.as_dict()}, allow_nan=False))
+        facts = {
+            "checkpoint": str(checkpoint.path),
+            "step": checkpoint.step,
+            "seed": arguments.seed,
+            "stochastic": arguments.stochastic,
+        }
+        print(json.dumps({**facts, **result.as_dict()}, allow_nan=False))
     else:
         print(
             f"{run.recipe.algorithm.name} on {run.recipe.env.name}, step {checkpoint.step:,}: "
-            f"{evaluation_line(result)}"
+            f"{evaluation_line(result, stochastic=arguments.stochastic)}"
         )
     return 0
 
@@ -91,7 +98,13 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
             algorithm = build_algorithm(run.recipe, envs, device)
             _load(algorithm, checkpoint)
         tell_of_skipped(checkpoint)
-        result = evaluate_policy(algorithm, envs, arguments.episodes, seed=arguments.seed)
+        result = evaluate_policy(
+            algorithm,
+            envs,
+            arguments.episodes,
+            deterministic=not arguments.stochastic,
+            seed=arguments.seed,
+        )
     finally:
         envs.close()
     return checkpoint, result

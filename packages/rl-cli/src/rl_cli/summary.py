@@ -42,12 +42,18 @@ def print_training(
     print("\n".join(lines), file=stream)
 
 
-def evaluation_line(result: EvaluationResult) -> str:
-    """Say in one line what an evaluation found."""
+def evaluation_line(result: EvaluationResult, *, stochastic: bool = False) -> str:
+    """Say in one line what an evaluation found.
+
+    Args:
+        result: of the evaluation.
+        stochastic: its actions were drawn, and not the most likely ones.
+    """
     low, high = result.ci95
+    kind = "stochastic" if stochastic else "deterministic"
     line = (
         f"mean {result.mean:.1f}, std {result.std:.1f}, IQM {result.iqm:.1f}"
-        f" (95% interval {low:.1f} to {high:.1f}), {result.num_episodes} deterministic episodes"
+        f" (95% interval {low:.1f} to {high:.1f}), {result.num_episodes} {kind} episodes"
     )
     return line if result.success_rate is None else f"{line}, success {result.success_rate:.0%}"
 

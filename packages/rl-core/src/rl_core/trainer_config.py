@@ -28,6 +28,8 @@ class TrainerConfig:
         num_threads: of PyTorch while training; None chooses by the size of the networks.
         demonstrations: what the replay storage is filled with before the first step: a run
             directory, what ``Storage.save`` wrote, or the id or directory of a Minari data set.
+        final_test_episodes: episodes of the evaluation at the end, divided among the test
+            environments; None takes the algorithm's ``num_test_episodes``.
         keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory,
             where ``test_every`` asks for evaluations.
         tensorboard: write event files into ``tensorboard`` of the run directory.
@@ -45,12 +47,18 @@ class TrainerConfig:
     on_nonfinite: OnNonFinite = "stop"
     num_threads: int | None = None
     demonstrations: str | None = None
+    final_test_episodes: int | None = None
     keep_best: bool = True
     tensorboard: bool = False
     log_histograms: bool = False
 
     def __post_init__(self) -> None:
-        counts: tuple[str, ...] = ("log_every", "keep_checkpoints", "num_threads")
+        counts: tuple[str, ...] = (
+            "log_every",
+            "keep_checkpoints",
+            "num_threads",
+            "final_test_episodes",
+        )
         try:
             if isinstance(self.checkpoint_every, str):
                 check_choice(self, "checkpoint_every", ("auto", "end"))

@@ -133,7 +133,7 @@ class Session:
                 stop = self._learn()
             tested: Mapping[str, float] = {}
             if self._is_test_due():
-                result = self._evaluate()
+                result = self._evaluate(trainer.algorithm.schedule.num_test_episodes)
                 if result is None:
                     return
                 stop = self._use(result) or stop
@@ -192,12 +192,11 @@ class Session:
         every = trainer.algorithm.schedule.test_every
         return trainer.turn.has_learned and every is not None and trainer.updates % every == 0
 
-    def _evaluate(self) -> EvaluationResult | None:
+    def _evaluate(self, episodes: int) -> EvaluationResult | None:
         """Evaluate on the test environments; None when that was broken off."""
         trainer = self._trainer
         if self._is_stopping:
             return None
-        episodes = trainer.algorithm.schedule.num_test_episodes
         seed = spawn_seed(trainer.seed, "test")
         try:
             return self._tester.evaluate(trainer.algorithm, episodes, seed, self._stops)
@@ -240,7 +239,9 @@ class Session:
 
     def _result(self, seconds: float) -> TrainingResult:
         trainer = self._trainer
-        evaluation = self._evaluate() if self._tester.has_envs else None
+        usual = trainer.algorithm.schedule.num_test_episodes
+        episodes = trainer.config.final_test_episodes or usual
+        evaluation = self._evaluate(episodes) if self._tester.has_envs else None
         steps = trainer.total_steps - self._started_steps
         return TrainingResult(
             trainer.total_steps, trainer.updates, seconds, steps / max(seconds, 1e-9), evaluation
