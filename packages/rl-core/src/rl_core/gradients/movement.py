@@ -107,6 +107,11 @@ class Movement:
                     self._follow(target, values, self._applied)
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What `move` changes of its own, beside parameters and the optimisers' states."""
+        return (self._applied,)
+
+    @property
     def learns(self) -> bool:
         """Whether any group has a learning rate above 0."""
         return any(float(self._hyper[group.learning_rate]) > 0.0 for group in self._groups.values())

@@ -69,6 +69,11 @@ class NonFiniteGuard(Generic[BatchT]):
         self._kept.clear()
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What `note` changes."""
+        return self._count, self._steps_before
+
+    @property
     def holds(self) -> Tensor:
         """Whether steps must not count, because one before was not finite; 0-dim bool."""
         return self._ends & (self._count > 0.0)

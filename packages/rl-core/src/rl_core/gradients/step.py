@@ -104,9 +104,6 @@ class GradientStep(Generic[BatchT]):
         self._graphs.clear()
         if mode == "off":
             return False
-        if self._device.type == "cuda":
-            for vector in self.vectors.values():
-                torch._dynamo.mark_static_address(vector.values)
         try:
             self._stopped.fill_(True)
             self._graph(self._due(), batch, noise)(batch, noise)
@@ -249,6 +246,9 @@ class GradientStep(Generic[BatchT]):
             with self._loss.moving(due.groups):
                 with torch.no_grad():
                     self._metrics.prepare(due, self._loss(batch, noise).metrics)
+                if self._device.type == "cuda":  # a captured graph changes no other tensors
+                    for tensor in self._changed(due):
+                        torch._dynamo.mark_static_address(tensor)
                 graph = compile_graph(
                     partial(self._functional_step, due),
                     (self._values, self.optimizer_states),
@@ -257,6 +257,15 @@ class GradientStep(Generic[BatchT]):
                 )
             self._graphs[key] = graph
         return graph
+
+    def _changed(self, due: Due) -> list[Tensor]:
+        """List what a step changes in place, all of which stays where it is in memory."""
+        own = (self._stopped, *self.guard.tensors, self._metrics.of(due).totals)
+        return [
+            *tensors_of((self._values, self.optimizer_states)),
+            *own,
+            *self._movement.tensors,
+        ]
 
     def _due(self) -> Due:
         return self._movement.due(self.count + 1)
