@@ -1,6 +1,7 @@
 """Behaviour cloning: its two losses, its experts, and what it refuses."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from rl_algos_offpolicy import BC, SAC, BCConfig, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_algos_offpolicy.bc import squared_distance
+from rl_algos_offpolicy.experts import ExpertPolicy
 from rl_core import Trainer
 from rl_core.collector import Collector
 from rl_core.env import SyncVecEnv
@@ -206,6 +208,53 @@ def test_experts_that_do_not_fit_are_refused() -> None:
     learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="no/such/run"))
     with pytest.raises(CheckpointError, match="no/such/run is no run"):
         _collected(learner, SQUARE)
+
+
+def test_an_expert_that_is_not_there_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
+    learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="no/such/run"))
+    envs = SyncVecEnv([IdentityEnv(SQUARE, 5)])
+    run_dir = tmp_path / "run"
+    with pytest.raises(CheckpointError, match="no/such/run is no run"):
+        Trainer(envs, learner, ReferenceReplayStorage(), run_dir=run_dir)
+    assert not run_dir.exists()
+
+
+class Elsewhere(Echo):
+    """Is on another device, and can only do what it sees there."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("meta")
+
+    def get_action(self, observation, state, noise, deterministic=False, episode_start=None):  # type: ignore[no-untyped-def]
+        assert {observation.device.type, noise.device.type, episode_start.device.type} == {"meta"}
+        starts = torch.zeros(2, dtype=torch.bool)
+        return super().get_action(torch.ones(2), state, None, deterministic, starts)  # type: ignore[no-untyped-call]  # as above
+
+
+def test_an_expert_on_another_device_is_brought_what_it_needs() -> None:
+    space = spaces.Discrete(4)
+    expert = ExpertPolicy(
+        Elsewhere(space, space, remembers=True), _actor(space, seen=space), is_deterministic=True
+    )
+    expert.state = {"sum": torch.zeros(2, 1)}
+    action = expert.act(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0), torch.zeros(2) > 0)
+    assert action.tolist() == [1, 1]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("is_deterministic", [True, False])
+def test_an_expert_on_the_cpu_teaches_a_learner_on_the_gpu(is_deterministic: bool) -> None:
+    expert, learner = _actor(SQUARE, seed=3, seen=SQUARE), _actor(SQUARE, seen=SQUARE).to("cuda")
+    policy = ExpertPolicy(expert, learner, is_deterministic=is_deterministic)
+    noise = policy.draw_noise((2,), torch.Generator("cuda"))
+    observation = torch.rand(2, *SQUARE.shape)
+    starts = torch.zeros(2, dtype=torch.bool, device="cuda")
+    action = policy.act(observation.to("cuda"), noise, starts)
+    mode = expert.get_action(observation, {}, None, True).env_action
+    assert noise.device == action.device == learner.device
+    assert torch.allclose(action.cpu(), mode) == is_deterministic
 
 
 def test_without_an_expert_nothing_is_collected_and_steps_are_gradient_steps() -> None:

@@ -215,7 +215,14 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         return super().update(storage)
 
     def check_storage(self, storage: Storage[ReplayBatch]) -> None:
-        """Refuse options that are about values, which it does not learn."""
+        """Refuse options that are about values, which it does not learn, and an expert not there.
+
+        Raises:
+            ConfigError: when the storage has such an option.
+            CheckpointError: when the expert's run is not there, or its actor does not fit.
+        """
+        if self._expert is not None:
+            self._expert.prepare()
         check_single_steps(
             storage.n_step,
             why="BC learns what the expert does in single steps",

@@ -13,7 +13,14 @@ from rl_core.evaluation import HasActor, evaluation_mode
 from rl_core.runs import load_actor
 from rl_core.spaces import check_same_space
 from rl_core.stateful import StateReader
-from rl_core.types import ArrayLike, ArrayObservation, Observation, State, StateDict
+from rl_core.types import (
+    ArrayLike,
+    ArrayObservation,
+    Observation,
+    State,
+    StateDict,
+    map_observation,
+)
 
 ExpertFunction: TypeAlias = Callable[[ArrayObservation], ArrayLike]
 """From observations `(B, ...)`, arrays or a dict of them, to environment actions `(B, ...)`."""
@@ -23,10 +30,10 @@ Expert: TypeAlias = Actor | HasActor | ExpertFunction
 
 
 class ExpertPolicy:
-    """Acts as an expert in the environments of a learner.
+    """Acts as an expert in the environments of a learner, on whichever device it is.
 
     Args:
-        expert: what acts, or the directory of a run, which is read when it acts first.
+        expert: what acts, or the directory of a run, which is read by `prepare`.
         learner: for whose spaces.
         is_deterministic: take the mode, instead of sampling.
 
@@ -66,12 +73,23 @@ class ExpertPolicy:
                 "function from observations to actions"
             )
 
+    def prepare(self) -> None:
+        """Read the run that was named, if it was not read yet.
+
+        Raises:
+            CheckpointError: when there is no such run, or its actor does not fit.
+        """
+        self._loaded()
+
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what sampling from the expert needs."""
         actor = self._loaded()
         if actor is None:
             return torch.zeros(*batch_shape, 0, device=self._learner.device)
-        return actor.draw_noise(batch_shape, generator)
+        if generator.device != actor.device:
+            seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+            generator = torch.Generator(actor.device).manual_seed(int(seed))
+        return actor.draw_noise(batch_shape, generator).to(self._learner.device)
 
     def act(self, observation: Observation, noise: Tensor, episode_start: Tensor | None) -> Tensor:
         """Return environment actions, shape `(B, ...)`.
@@ -87,18 +105,20 @@ class ExpertPolicy:
         actor = self._loaded()
         if actor is None:
             return self._ask(observation)
+        device = actor.device
         if set(self.state) != set(actor.state_sizes):
             self.state = actor.actor_initial_states(len(noise))
+        seen = map_observation(lambda part: part.to(device), observation)
+        starts = None if episode_start is None else episode_start.to(device)
         with torch.no_grad(), evaluation_mode(actor):
             output = actor.get_action(
-                observation, self.state, noise, self._is_deterministic, episode_start
+                seen, self.state, noise.to(device), self._is_deterministic, starts
             )
         self.state = output.state
-        return output.env_action
+        return output.env_action.to(self._learner.device)
 
     def load_state(self, state: StateDict) -> None:
         """Take over a saved memory."""
-        device = self._learner.device
         saved = StateReader(state, "algorithm/more").tensors("expert")
         actor = None if not saved else self._loaded()
         sizes = {} if actor is None else actor.state_sizes
@@ -107,7 +127,8 @@ class ExpertPolicy:
             raise CheckpointError(
                 f"algorithm/more: the saved expert has the states {got}; expected {dict(sizes)}"
             )
-        self.state = {name: tensor.to(device) for name, tensor in saved.items()}
+        device = self._learner.device if actor is None else actor.device
+        self.state = {name: tensor.to(device, copy=True) for name, tensor in saved.items()}
 
     def _loaded(self) -> Actor | None:
         if self._directory is not None and self._actor is None:
