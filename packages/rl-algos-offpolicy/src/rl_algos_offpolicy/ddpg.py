@@ -9,7 +9,8 @@ Source: Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971, Algorithm 1.
 
 (3) $L^\pi = -\mathbb{E}[Q_{\theta_1}(s, \pi_\phi(s))]$
 
-Deviations from the paper: any number of critics, one by default; actions are in [-1, 1], so that
+Deviations from the paper: the step of (3) is taken together with that of (2), from the same
+parameters, not after it; any number of critics, one by default; actions are in [-1, 1], so that
 noise is in units of half the range; y discounts several rewards when the storage gathers several
 steps.
 """

@@ -45,7 +45,8 @@ class DeterministicConfig(OffPolicyConfig):
         critic_learning_rate: of the critics.
         tau: how far the target networks move.
         exploration_noise: on actions in [-1, 1] while collecting.
-        exploration_std: its standard deviation.
+        exploration_std: σ, its standard deviation; of ``"ou"`` that of the process's increments per
+            square root of time, so that the noise spreads from 0 to σ / sqrt(2 ``ou_theta``).
         ou_theta: rate at which an Ornstein-Uhlenbeck process is pulled back; None takes 0.15.
         ou_dt: time between two of its steps; None takes 0.01.
         clip_return: bound of what the critics learn; None clips nothing.

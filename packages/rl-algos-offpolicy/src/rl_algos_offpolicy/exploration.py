@@ -37,7 +37,8 @@ class OrnsteinUhlenbeck:
     r"""A process that pulls back to zero, one for each environment and number.
 
     $x_{t+1} = x_t - \theta x_t \Delta t + \sqrt{\Delta t}\, \epsilon_t$, with unit increments;
-    the algorithm multiplies by its standard deviation σ. Episodes start at 0.
+    the algorithm multiplies by σ. Episodes start at 0, and the standard deviation of x grows to
+    $1 / \sqrt{2 \theta}$ where steps are short, 1.8 by default.
 
     Args:
         theta: rate of the pull, θ.

@@ -24,8 +24,10 @@ few of many critics, drawn anew for each step, and in (3), by which it steps onc
 mean of all. DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2) has two
 critics, which drop out and normalise their hidden layers in (1), (2) and (3).
 
-Deviations from the paper: (4) is the loss in log α that implementations use, whose gradient differs
-by the factor α; y discounts several rewards when the storage gathers several steps.
+Deviations from the paper: the steps of (2), (3) and (4) are taken together, from the same
+parameters, not one after the other; (4) is the loss in log α that implementations use, whose
+gradient differs by the factor α; y discounts several rewards when the storage gathers several
+steps.
 """
 
 import copy

@@ -11,7 +11,8 @@ Source: Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, Algorithm 1.
 (3) $L^\pi = -\mathbb{E}[Q_{\theta_1}(s, \pi_\phi(s))]$, every so many steps of (2), when the
     targets move too
 
-Deviations from the paper: actions are in [-1, 1], so that noise is in units of half the range; y
+Deviations from the paper: the step of (3) is taken together with that of (2), from the same
+parameters, not after it; actions are in [-1, 1], so that noise is in units of half the range; y
 discounts several rewards when the storage gathers several steps.
 """
 
