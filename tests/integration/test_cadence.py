@@ -1,6 +1,7 @@
 """When off-policy algorithms act at random, when they learn, and how often."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,12 +14,12 @@ from rl_algos_offpolicy import (
     OffPolicyActorConfig,
     SACConfig,
 )
-from rl_core import Callback, Trainer, TrainerConfig, make_gym_vec
+from rl_core import Callback, Trainer, TrainerConfig, make, make_gym_vec
 from rl_core.env import EnvStep
 from rl_core.schedules import Linear
 from rl_core.testing.scripted import WalkVecEnv
 from rl_core.testing.stateful import check_same_state
-from rl_core.types import ArrayLike
+from rl_core.types import ArrayLike, Json
 from rl_storages import ReplayBuffer
 
 
@@ -49,6 +50,12 @@ class Diary(Callback):
         (4, {"update_after": 8, "update_every": 4, "num_mini_batch": 4}, [(8, 4), (12, 8)]),
         # Three: six transitions are the fewest that are not less than four.
         (3, {"update_every": 4}, [(6, 1), (12, 2)]),
+        # As many gradient steps per transition as with one environment.
+        (4, {"update_after": 1, "keep_ratio": True}, [(4, 4), (8, 8), (12, 12)]),
+        (1, {"update_after": 11, "keep_ratio": True}, [(11, 1), (12, 2)]),
+        (6, {"update_every": 2, "num_mini_batch": 3, "keep_ratio": True}, [(6, 9), (12, 18)]),
+        # Six transitions at a time, of which four would be one step: two.
+        (3, {"update_every": 4, "keep_ratio": True}, [(6, 2), (12, 4)]),
     ],
 )
 def test_updates_come_when_they_are_due(
@@ -150,3 +157,21 @@ def test_a_run_that_is_stopped_between_updates_goes_on_to_the_next_one() -> None
     resumed.train(60)
     assert first.entries + second.entries == expected.entries
     check_same_state(resumed.state_dict(), whole.state_dict())
+
+
+@pytest.mark.parametrize("name", ["dqn", "ddpg", "td3", "sac"])
+def test_every_algorithm_keeps_its_ratio(name: str) -> None:
+    env = "CartPole-v1" if name == "dqn" else "Pendulum-v1"
+    cadence: dict[str, Json] = {"update_after": 1, "keep_ratio": True, "mini_batch_size": 4}
+    options: dict[str, dict[str, Json]] = {
+        "env": {"num_envs": 4},
+        "actor": {"hidden_sizes": [4]},
+        "algorithm": cadence,
+        "trainer": {"compile": "off", "num_threads": 1},
+    }
+    agent = make(name, env, seed=0, options=options)
+    diary = Diary()
+    agent.train(40, callbacks=[diary])
+    agent.close()
+    steps = [count - before for (_, before), (_, count) in pairwise(diary.entries)]
+    assert set(steps) == {4}

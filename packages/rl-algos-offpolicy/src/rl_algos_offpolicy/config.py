@@ -22,6 +22,9 @@ class OffPolicyConfig:
         update_every: environment transitions between updates, rounded up to whole steps of all
             environments.
         num_mini_batch: gradient steps per update.
+        keep_ratio: take ``num_mini_batch`` gradient steps for every ``update_every`` transitions
+            also where several environments bring more of them at a time, rounded up; otherwise
+            an update takes no more steps for them.
         mini_batch_size: samples per gradient step.
         test_every: updates between evaluations; None evaluates only at the end.
         num_test_episodes: episodes per evaluation.
@@ -38,6 +41,7 @@ class OffPolicyConfig:
     update_after: int = 1000
     update_every: int = 1
     num_mini_batch: int = 1
+    keep_ratio: bool = False
     mini_batch_size: int = 256
     test_every: int | None = None
     num_test_episodes: int = 5
@@ -63,3 +67,15 @@ class OffPolicyConfig:
     def schedule(self) -> UpdateSchedule:
         """Some gradient steps after every few environment transitions."""
         return UpdateSchedule.of(self)
+
+    def schedule_with(self, num_envs: int) -> UpdateSchedule:
+        """Return the schedule with so many environments, where ``keep_ratio`` makes it another.
+
+        Args:
+            num_envs: environments that step together.
+        """
+        if not self.keep_ratio:
+            return self.schedule
+        rows = -(-self.update_every // num_envs) * num_envs  # between two updates
+        steps = -(-self.num_mini_batch * rows // self.update_every)
+        return UpdateSchedule.of(self, num_mini_batch=steps)
