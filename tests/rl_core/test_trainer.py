@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.algorithm import UpdateSchedule
 from rl_core.batch import RolloutBatch
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import list_checkpoints, load_checkpoint
-from rl_core.env import EnvStep, VecEnv, make_gym_vec
+from rl_core.env import EnvStep, VecEnv, as_vec_env, make_gym_vec
 from rl_core.episodes import Episode
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
@@ -161,6 +163,33 @@ def test_evaluations_need_environments_of_their_own() -> None:
         _trainer(algorithm=ToyConfig(test_every=2))
     with pytest.raises(ConfigError, match="test_envs"):
         _trainer().evaluate()
+
+
+class Wrapped(WalkVecEnv):
+    """Holds other environments, as a wrapper does."""
+
+    def __init__(self, envs: VecEnv) -> None:
+        super().__init__(NUM_ENVS)
+        self.envs = envs
+
+
+@pytest.mark.parametrize("kind", ["same", "wrapped", "adapted", "one"])
+@pytest.mark.parametrize("is_made", [False, True])
+def test_evaluations_do_not_take_the_environments_that_are_learned_in(
+    kind: str, is_made: bool
+) -> None:
+    walk = WalkVecEnv(NUM_ENVS)
+    vector = SyncVectorEnv([lambda: CountingEnv([3])] * NUM_ENVS)
+    single = CountingEnv([3])
+    envs, others = {
+        "same": (walk, walk),
+        "wrapped": (walk, Wrapped(walk)),
+        "adapted": (as_vec_env(vector), RecordEpisodeStatistics(vector)),
+        "one": (make_gym_vec(lambda: single), TimeLimit(single, 2)),
+    }[kind]
+    with pytest.raises(ConfigError, match="test_envs are, or wrap, the environments"):
+        _trainer(envs=envs, test_envs=(lambda: others) if is_made else others).evaluate()  # type: ignore[arg-type, return-value]  # any environment
+    _trainer(envs=WalkVecEnv(NUM_ENVS), test_envs=WalkVecEnv(NUM_ENVS)).evaluate(1)
 
 
 def test_a_storage_of_other_batches_is_refused_before_anything_is_allocated() -> None:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import gymnasium
+from gymnasium.vector import VectorEnv
+
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import AnyEnv, VecEnv, as_vec_env
 from rl_core.errors import ConfigError
@@ -13,11 +16,18 @@ class Tester:
 
     Args:
         test_envs: the environments, or what makes them; None where there are none.
+        envs: those learned in, which an evaluation would reset in the middle of their episodes.
+
+    Raises:
+        ConfigError: when both are, or wrap, the same environment.
     """
 
-    def __init__(self, test_envs: AnyEnv | Callable[[], AnyEnv] | None) -> None:
+    def __init__(self, test_envs: AnyEnv | Callable[[], AnyEnv] | None, envs: VecEnv) -> None:
         self._test_envs = test_envs
+        self._envs = envs
         self._open: VecEnv | None = None
+        if test_envs is not None and not callable(test_envs):
+            self._check_apart(test_envs)
 
     @property
     def has_envs(self) -> bool:
@@ -35,13 +45,16 @@ class Tester:
 
         Raises:
             EvaluationStoppedError: when ``is_stopping`` broke it off.
-            ConfigError: when there are no test environments.
+            ConfigError: when there are no test environments, or those that were made are those
+                learned in.
         """
         given = self._test_envs
         if given is None:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if self._open is None:
-            self._open = as_vec_env(given() if callable(given) else given)
+            made = given() if callable(given) else given
+            self._check_apart(made)
+            self._open = as_vec_env(made)
         return evaluate_policy(
             algorithm, self._open, num_episodes, seed=seed, is_stopping=is_stopping
         )
@@ -51,3 +64,24 @@ class Tester:
         if self._open is not None and callable(self._test_envs):
             self._open.close()
         self._open = None
+
+    def _check_apart(self, test_envs: AnyEnv) -> None:
+        if _inside(test_envs).keys() & _inside(self._envs).keys():
+            raise ConfigError(
+                "test_envs are, or wrap, the environments that are learned in, whose episodes an "
+                "evaluation would break off; make others for it"
+            )
+
+
+def _inside(envs: AnyEnv) -> dict[int, AnyEnv]:
+    """Find environments, those that they hold, and so on, by what tells objects apart."""
+    found: dict[int, AnyEnv] = {}
+    waiting: list[object] = [envs]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list | tuple):
+            waiting += [entry for entry in item if isinstance(entry, gymnasium.Env)]
+        elif isinstance(item, VecEnv | VectorEnv | gymnasium.Env) and id(item) not in found:
+            found[id(item)] = item
+            waiting += getattr(item, "__dict__", {}).values()
+    return found

@@ -50,7 +50,7 @@ class Trainer:
         seed: of every random generator in the run; None draws one and keeps it, and leaves the
             environments to the seed they were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
-        test_envs: separate environments to evaluate in, or what makes them.
+        test_envs: other environments to evaluate in, or what makes them.
         loggers: further sinks for metrics; closed when `train` ends.
         callbacks: called at the turns of the loop.
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
@@ -93,7 +93,7 @@ class Trainer:
         self.updates = 0
         self.turn = Turn()
         self.num_demonstrations = 0
-        self._tester = Tester(test_envs)
+        self._tester = Tester(test_envs, envs)
         self._session: Session | None = None
         if algorithm.schedule.test_every is not None and test_envs is None:
             raise ConfigError("test_every needs test environments: give the Trainer test_envs")
