@@ -364,6 +364,23 @@ def test_returns_are_those_of_the_environment_when_rewards_are_scaled() -> None:
     assert recorder.lines[0][1]["train/episode_return"] == 10.0
 
 
+def test_the_scale_of_rewards_follows_the_discount() -> None:
+    class Discounts(Callback):
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def on_update_end(self, trainer: Trainer) -> None:
+            assert trainer.collector.reward_scaler is not None
+            self.seen.append(trainer.collector.reward_scaler.gamma)
+            if trainer.updates == 3:
+                trainer.algorithm.update_algorithm_parameter("gamma", 0.25)
+
+    discounts, config = Discounts(), TrainerConfig(scale_rewards=True)
+    algorithm = ToyConfig(gamma=Linear(0.5, 1.0))
+    _trainer(config=config, algorithm=algorithm, callbacks=(discounts,)).train(total_updates=4)
+    assert discounts.seen == [0.5, 0.625, 0.75, 0.25]
+
+
 def test_lines_are_spaced_by_environment_steps() -> None:
     recorder = Recorder()
     _trainer(config=TrainerConfig(log_every=20), loggers=(recorder,)).train(total_updates=7)

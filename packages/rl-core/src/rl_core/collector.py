@@ -187,6 +187,16 @@ class Collector:
             self.warm_up_rows += envs.num_envs
         self.reset()
 
+    def set_progress(self, progress: float) -> None:
+        """Let the discount of the reward scaler follow the algorithm's ``gamma``.
+
+        Args:
+            progress: fraction of the run that is over, in [0, 1].
+        """
+        schedules = self.algorithm.schedules
+        if self.reward_scaler is not None and "gamma" in schedules:
+            self.reward_scaler.gamma = schedules["gamma"].value(progress)
+
     def skip(self, n: int) -> Collection:
         """Let steps pass in which nobody acts, for algorithms that collect nothing.
 

@@ -13,7 +13,8 @@ class TrainerConfig:
     """Options of a `Trainer`.
 
     Attributes:
-        scale_rewards: learn from rewards divided by the running spread of their discounted sum.
+        scale_rewards: learn from rewards divided by the running spread of their sum, discounted by
+            the algorithm's ``gamma``, or 0.99 where it has none.
         log_every: environment transitions between log lines; None makes about 200 in a run.
         checkpoint_every: environment transitions between checkpoints, where there is a run
             directory; at most one is written per update. ``"auto"`` spreads about 20 evenly over a

@@ -155,6 +155,7 @@ class Session:
         progress = self._goal.reached_before(trainer) / self._goal.target  # no last step gets none
         trainer.algorithm.set_progress(progress)
         trainer.storage.set_progress(progress)
+        trainer.collector.set_progress(progress)
         is_rollout = trainer.storage.rollout_steps is not None
         have = len(trainer.storage) * trainer.envs.num_envs if is_rollout else turn.rows
         rows = update_every - have
