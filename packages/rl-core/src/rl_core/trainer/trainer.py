@@ -47,8 +47,10 @@ class Trainer:
         algorithm: what learns.
         storage: where transitions go; allocated here.
         config: options.
-        seed: of every random generator in the run; None draws one and keeps it, and leaves the
-            environments to the seed they were made with.
+        seed: of every random generator in the run, which the initial weights of parts that were
+            built before are not drawn from: call ``torch.manual_seed`` before building those, as
+            `rl_core.make` does by itself. None draws a seed and keeps it, and leaves the
+            environments to the one they were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
         test_envs: other environments to evaluate in, or what makes them.
         loggers: further sinks for metrics; closed when `train` ends.
