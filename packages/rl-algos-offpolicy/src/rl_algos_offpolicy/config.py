@@ -67,15 +67,3 @@ class OffPolicyConfig:
     def schedule(self) -> UpdateSchedule:
         """Some gradient steps after every few environment transitions."""
         return UpdateSchedule.of(self)
-
-    def schedule_with(self, num_envs: int) -> UpdateSchedule:
-        """Return the schedule with so many environments, where ``keep_ratio`` makes it another.
-
-        Args:
-            num_envs: environments that step together.
-        """
-        if not self.keep_ratio:
-            return self.schedule
-        rows = -(-self.update_every // num_envs) * num_envs  # between two updates
-        steps = -(-self.num_mini_batch * rows // self.update_every)
-        return UpdateSchedule.of(self, num_mini_batch=steps)

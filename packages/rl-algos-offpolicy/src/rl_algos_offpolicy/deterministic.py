@@ -27,7 +27,6 @@ from rl_core.nn.distributions import Distribution
 from rl_core.parameters import call_frozen
 from rl_core.ranges import check_choice, check_owners, check_ranges
 from rl_core.stateful import StateReader
-from rl_core.storage import Storage
 from rl_core.types import Observation, State, StateDict
 
 _OWNERS = {
@@ -122,13 +121,6 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
     def schedule(self) -> UpdateSchedule:
         """Take some gradient steps after every few environment transitions."""
         return self.config.schedule
-
-    def update(self, storage: Storage[ReplayBatch]) -> dict[str, float]:
-        """Learn from what the storage holds, in as many steps as its environments ask for."""
-        if self.config.keep_ratio:
-            assert storage.spec is not None
-            self.schedule = self.config.schedule_with(storage.spec.num_envs)
-        return super().update(storage)
 
     @property
     def policy_every(self) -> int:

@@ -43,7 +43,6 @@ from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.ranges import check_choice, check_ranges
 from rl_core.schedules import Constant, Piecewise
-from rl_core.storage import Storage
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]
@@ -125,13 +124,6 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     def schedule(self) -> UpdateSchedule:
         """Take some gradient steps after every few environment transitions."""
         return self.config.schedule
-
-    def update(self, storage: Storage[ReplayBatch]) -> dict[str, float]:
-        """Learn from what the storage holds, in as many steps as its environments ask for."""
-        if self.config.keep_ratio:
-            assert storage.spec is not None
-            self.schedule = self.config.schedule_with(storage.spec.num_envs)
-        return super().update(storage)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

@@ -104,13 +104,6 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         """Take some gradient steps after every few environment transitions."""
         return self.config.schedule
 
-    def update(self, storage: Storage[ReplayBatch]) -> dict[str, float]:
-        """Learn from what the storage holds, in as many steps as its environments ask for."""
-        if self.config.keep_ratio:
-            assert storage.spec is not None
-            self.schedule = self.config.schedule_with(storage.spec.num_envs)
-        return super().update(storage)
-
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
         """Learn from one environment, with a stochastic policy and two critics."""

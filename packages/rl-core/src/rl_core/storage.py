@@ -150,6 +150,11 @@ class Storage(ABC, Generic[BatchT]):
         """Whether `allocate` was called."""
         return self.spec is not None
 
+    @property
+    def num_envs(self) -> int:
+        """Environments that step together, as `allocate` was told; 0 before."""
+        return 0 if self.spec is None else self.spec.num_envs
+
     @classmethod
     def options_to_read(cls, options: Mapping[str, Json]) -> Mapping[str, Json]:
         """Return the options of a storage that only reads what one with others saved.

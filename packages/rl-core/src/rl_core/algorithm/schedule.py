@@ -17,6 +17,8 @@ class UpdateSchedule:
         num_epochs: passes over the data in an update.
         num_mini_batch: minibatches per epoch.
         mini_batch_size: samples per minibatch; on-policy, only one of the two is given.
+        keep_ratio: take more minibatches where environments that step together bring more than
+            ``update_every`` transitions at a time.
         min_samples: how many the smallest minibatch of a rollout must have, where one teaches
             nothing.
         test_every: updates between evaluations; None evaluates only at the end.
@@ -32,6 +34,7 @@ class UpdateSchedule:
     num_epochs: int = 1
     num_mini_batch: int | None = None
     mini_batch_size: int | None = None
+    keep_ratio: bool = False
     min_samples: int = 1
     test_every: int | None = None
     num_test_episodes: int = 5
@@ -70,3 +73,18 @@ class UpdateSchedule:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.keep_ratio and None in (self.update_every, self.num_mini_batch):
+            raise ConfigError("keep_ratio is one of num_mini_batch to update_every; give both")
+
+    def batches_per_epoch(self, num_envs: int) -> int | None:
+        """Return how many minibatches an epoch has; None where their size says so.
+
+        Args:
+            num_envs: environments that step together.
+        """
+        if not self.keep_ratio:
+            return self.num_mini_batch
+        assert self.update_every is not None
+        assert self.num_mini_batch is not None
+        rows = -(-self.update_every // num_envs) * num_envs  # between two updates
+        return -(-self.num_mini_batch * rows // self.update_every)

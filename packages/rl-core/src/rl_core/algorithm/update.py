@@ -36,6 +36,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
         NonFiniteError: when a step was not finite and such steps are not skipped.
     """
     schedule = algorithm.schedule
+    num_batches = schedule.batches_per_epoch(storage.num_envs)
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
     rollout = storage.rollout() if algorithm.batch_type is RolloutBatch else None
@@ -54,7 +55,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
             break
         if watch.epoch_start and ends(watch.epoch_start, epoch):
             break
-        batches = storage.generate_batches(schedule.num_mini_batch, schedule.mini_batch_size)
+        batches = storage.generate_batches(num_batches, schedule.mini_batch_size)
         for index, batch in enumerate(batches):
             if starts and ends(starts, index):
                 break

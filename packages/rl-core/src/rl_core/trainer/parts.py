@@ -100,7 +100,8 @@ def worthwhile_compile_mode(
         rows: of environments between two updates.
     """
     schedule = algorithm.schedule
-    batches = schedule.num_mini_batch or -(-rows // (schedule.mini_batch_size or rows))
+    num_batches = schedule.batches_per_epoch(storage.num_envs)
+    batches = num_batches or -(-rows // (schedule.mini_batch_size or rows))
     pays_after = _COMPILE_PAYS_AFTER.get(algorithm.device.type, _COMPILE_PAYS_AFTER["cpu"])
     pays_later = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
     planned = updates * schedule.num_epochs * batches

@@ -117,9 +117,8 @@ class Trainer:
         )
         storage.allocate(self.collector.storage_spec(), generators["storage"])
         schedule = algorithm.schedule
-        storage.check_batches(
-            schedule.num_mini_batch, schedule.mini_batch_size, schedule.min_samples
-        )
+        num_batches = schedule.batches_per_epoch(envs.num_envs)
+        storage.check_batches(num_batches, schedule.mini_batch_size, schedule.min_samples)
         self._loggers = tuple(loggers)
         self._recent = RecentEpisodes()
         self._means = UpdateMeans()

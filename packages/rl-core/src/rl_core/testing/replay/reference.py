@@ -58,11 +58,6 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         """What `allocate` was given last."""
         return self._spec
 
-    @property
-    def num_envs(self) -> int:
-        """How many environments step together."""
-        return self._allocated().num_envs
-
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Remember what will be inserted.
 
