@@ -137,6 +137,17 @@ def test_a_worker_killed_between_two_steps_is_named() -> None:
     envs.close()
 
 
+def test_workers_leave_an_interrupt_to_the_process_they_work_for() -> None:
+    envs = _in_workers([partial(CountingEnv, [3])] * 2)
+    envs.reset()
+    workers = cast("WorkerVectorEnv", cast("GymVecEnv", envs)._envs)
+    for process in workers.processes:
+        os.kill(process.pid or 0, signal.SIGINT)  # as a terminal does on Ctrl-C
+    for _ in range(3):
+        envs.step(np.zeros(2, np.int64))
+    envs.close()
+
+
 def test_closing_async_environments_leaves_no_process_behind() -> None:
     envs = _in_workers([partial(CountingEnv, [3])] * 2)
     workers = cast("WorkerVectorEnv", cast("GymVecEnv", envs)._envs)

@@ -3,6 +3,7 @@
 import math
 import queue
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from rl_core.errors import ConfigError, EnvironmentFaultError, in_brief
 
@@ -26,7 +27,8 @@ class WorkerVectorEnv(AsyncVectorEnv):
     A worker that raises, dies or does not answer in time becomes an `EnvironmentFaultError` that
     names it; the others are left as they are, and all that can be done then is `close`, which
     kills what does not end by itself. Observations come through shared memory and are handed out
-    without a copy, which the adapter makes.
+    without a copy, which the adapter makes. Workers leave Ctrl-C, which a terminal sends to every
+    process of a command, to the one that they work for.
 
     Args:
         env_functions: build the environments, each in its worker; the first is also called here,
@@ -52,7 +54,11 @@ class WorkerVectorEnv(AsyncVectorEnv):
         self.timeout_s = timeout_s
         self._pipes: list[_WatchedPipe] = []
         super().__init__(
-            env_functions, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+            env_functions,
+            shared_memory=True,
+            copy=False,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            worker=_work,
         )
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
@@ -92,6 +98,12 @@ class WorkerVectorEnv(AsyncVectorEnv):
         except Exception:
             self.close(terminate=True)
             raise
+
+
+def _work(*arguments: object) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork may have taken over a handler
+    _async_worker(*arguments)  # type: ignore[arg-type]  # Gymnasium's own, as it gives them
 
 
 class _WatchedPipe:
