@@ -909,6 +909,42 @@ def test_a_killed_run_logs_after_its_resume_what_it_would_have_logged(tmp_path: 
     assert _lines(first, second) == _lines(untouched)
 
 
+@pytest.mark.parametrize("turn", ["on_update_end", "on_evaluation", "on_log"])
+def test_a_checkpoint_that_a_callback_saves_goes_on_from_there(tmp_path: Path, turn: str) -> None:
+    def save_and_die(trainer: Trainer, *_: object) -> None:
+        if trainer.updates == 4:
+            trainer.save_checkpoint()
+            raise KeyboardInterrupt
+
+    killing = type("Killing", (Callback,), {turn: lambda self, *given: save_and_die(*given)})
+
+    def new(run_dir: Path | None, *callbacks: Callback) -> Trainer:
+        return _trainer(
+            run_dir,
+            envs=WalkVecEnv(NUM_ENVS),
+            algorithm=ToyConfig(test_every=2, num_test_episodes=2),
+            config=TrainerConfig(log_every=3 * ROWS),
+            test_envs=WalkVecEnv(NUM_ENVS),
+            callbacks=callbacks,
+        )
+
+    whole, killed, resumed = (
+        new(tmp_path / "a"),
+        new(tmp_path / "b", killing()),
+        new(tmp_path / "b"),
+    )
+    whole.train(total_updates=6)
+    with pytest.raises(KeyboardInterrupt):
+        killed.train(total_updates=6)
+    resumed.resume()
+    resumed.train(total_updates=6)
+    check_same_state(resumed.state_dict(), whole.state_dict())
+    lines = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("a", "b")]
+    clock = {"time": None, "steps_per_second": None}
+    assert [{**line, **clock} for line in lines[1]] == [{**line, **clock} for line in lines[0]]
+    assert [line["step"] for line in lines[0]] == [2 * ROWS, 3 * ROWS, 4 * ROWS, 6 * ROWS]
+
+
 def test_what_updates_answer_is_averaged_between_lines() -> None:
     seen: list[float] = []
 
@@ -985,7 +1021,7 @@ def _lines(*recorders: Recorder) -> str:
 
 
 @pytest.mark.parametrize("remembers", [False, True])
-@pytest.mark.parametrize("at_step", [1, 2, 4, 6, 8, 11, 20])
+@pytest.mark.parametrize("at_step", [1, 2, 4, 6, 8, 11, 19, 20])
 def test_a_run_that_is_stopped_in_a_rollout_goes_on_as_if_it_had_not_been(
     tmp_path: Path, at_step: int, remembers: bool
 ) -> None:

@@ -139,10 +139,12 @@ class Session:
                 stop = self._use(result) or stop
                 tested = evaluation_metrics(result)
             is_over = stop or goal.reached(trainer) >= goal.target
-            if tested or is_over or log.is_due(trainer.total_steps):
-                self._log({**self._training_metrics(), **tested})
+            is_log_due = tested or is_over or log.is_due(trainer.total_steps)
+            metrics = {**self._training_metrics(), **tested} if is_log_due else {}
+            turn.end()  # before callbacks, which may save what has no line to come
+            if metrics:
+                self._log(metrics)
                 log.done(trainer.total_steps)
-            turn.end()
             if checkpoints.is_due(trainer) and self._directory is not None:
                 trainer.save_checkpoint()
 
