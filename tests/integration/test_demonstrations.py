@@ -256,3 +256,4 @@ def test_the_command_line_clones_runs_and_data_sets(
         _run(f"train bc CartPole-v1 --run-dir {tmp_path}/c --algorithm.expert {tmp_path}/sac") == 2
     )
     assert "trained on Pendulum-v1" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
