@@ -443,4 +443,14 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_counts_of_a_schedule_are_checked(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=f"{name} must .*{value}"):
-        UpdateSchedule(**{name: value})
+        UpdateSchedule(**{name: value})  # type: ignore[arg-type]  # one is a flag
+
+
+def test_a_ratio_can_be_kept_for_several_environments() -> None:
+    kept = UpdateSchedule(update_every=4, num_mini_batch=3, keep_ratio=True)
+    # Four transitions at a time, then six of which four would be three minibatches: 4.5.
+    assert [kept.batches_per_epoch(num_envs) for num_envs in (1, 2, 3)] == [3, 3, 5]
+    assert UpdateSchedule(update_every=4, num_mini_batch=3).batches_per_epoch(3) == 3
+    assert UpdateSchedule(mini_batch_size=64).batches_per_epoch(3) is None
+    with pytest.raises(ConfigError, match="keep_ratio is one of num_mini_batch to update_every"):
+        UpdateSchedule(mini_batch_size=64, keep_ratio=True)
