@@ -104,14 +104,14 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         """Return environment, episode, and place there, of every transition that can be drawn."""
         return [
             (env, episode, start)
-            for env in range(self.num_envs)
+            for env in range(self._allocated().num_envs)
             for episode in self.episodes(env)
             for start in range(len(episode))
         ]
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield every environment's `episodes`."""
-        for env in range(self.num_envs):
+        for env in range(self._allocated().num_envs):
             for episode in self.episodes(env):
                 columns = stack([row.columns for row in episode], 0)
                 last = {name: part[None] for name, part in episode[-1].successor.items()}
