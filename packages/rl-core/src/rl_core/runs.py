@@ -27,7 +27,8 @@ def read_run(directory: str | Path) -> Checkpoint:
     """
     directory = Path(directory)
     if not is_run(directory):
-        raise CheckpointError(f"{directory} is no run: it has no directory 'checkpoints'")
+        lack = "it has no directory 'checkpoints'" if directory.is_dir() else "it is no directory"
+        raise CheckpointError(f"{directory} is no run: {lack}")
     checkpoint = latest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
