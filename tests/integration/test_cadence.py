@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from rl_algos_offpolicy import (
 )
 from rl_core import Callback, Trainer, TrainerConfig, make, make_gym_vec
 from rl_core.env import EnvStep
+from rl_core.errors import CheckpointError
 from rl_core.schedules import Linear
+from rl_core.storage_files import storage_of
 from rl_core.testing.scripted import WalkVecEnv
 from rl_core.testing.stateful import check_same_state
 from rl_core.types import ArrayLike, Json
@@ -114,6 +117,39 @@ def test_schedules_move_before_there_is_an_update() -> None:
     envs.close()
     # Each step is taken at the progress before it.
     assert epsilons.seen == pytest.approx([0.76, 0.51, 0.26, 0.01])
+
+
+def test_a_run_without_its_replay_buffer_fills_it_before_it_goes_on(tmp_path: Path) -> None:
+    def new() -> tuple[Trainer, Diary]:
+        torch.manual_seed(0)
+        envs, diary = make_gym_vec("CartPole-v1", 1, seed=0), Diary()
+        spaces = envs.single_observation_space, envs.single_action_space
+        actor = OffPolicyActor(*spaces, OffPolicyActorConfig(hidden_sizes=(4,), policy="greedy"))
+        trainer = Trainer(
+            envs,
+            DQN(actor, DQNConfig(start_steps=0, update_after=8, mini_batch_size=4)),
+            ReplayBuffer(100),
+            config=TrainerConfig(compile="off", checkpoint_replay=False),
+            seed=0,
+            run_dir=tmp_path / "run",
+            callbacks=[diary],
+        )
+        return trainer, diary
+
+    trainer, _ = new()
+    trainer.train(20)
+    resumed, diary = new()
+    checkpoint = resumed.resume()
+    assert checkpoint.resume_grade == "weights"
+    assert checkpoint.state["storage"] is None
+    weights = resumed.algorithm.get_weights().tensors
+    for name, tensor in trainer.algorithm.get_weights().tensors.items():
+        assert torch.equal(tensor, weights[name])
+    assert len(resumed.storage) == 0
+    resumed.train(40)
+    assert diary.entries[0] == (28, trainer.algorithm.gradients.count + 1)
+    with pytest.raises(CheckpointError, match="holds no transitions"):
+        storage_of(checkpoint)
 
 
 def test_a_run_that_is_stopped_between_updates_goes_on_to_the_next_one() -> None:

@@ -687,6 +687,11 @@ def _damaged(
                 yield what, {**state, key: inner}
 
 
+def test_rollouts_are_not_left_out_of_checkpoints() -> None:
+    with pytest.raises(ConfigError, match="checkpoint_replay=False has no effect on rollouts"):
+        _trainer(config=TrainerConfig(checkpoint_replay=False))
+
+
 def test_every_damage_to_a_saved_state_is_told() -> None:
     def new() -> Trainer:
         return _trainer(

@@ -69,6 +69,11 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
         CheckpointError: when it holds none.
         ConfigError: when the storage has no registered name.
     """
+    if checkpoint.state.get("storage") is None:
+        raise CheckpointError(
+            f"{checkpoint.path} holds no transitions; the run must save them "
+            "(trainer.checkpoint_replay=True)"
+        )
     saved = StateReader(checkpoint.state, str(checkpoint.path))
     component = _component(checkpoint)
     if component.is_custom:

@@ -21,6 +21,8 @@ class TrainerConfig:
             run, or about 10 where they hold a replay buffer, at least 5,000 transitions apart;
             ``"end"`` writes only the last. A run that is killed loses what came after the newest.
         keep_checkpoints: how many checkpoints stay on disk, at least 1.
+        checkpoint_replay: let checkpoints hold what is replayed. Without it they are small, and a
+            resumed run collects ``update_after`` transitions anew before it goes on learning.
         compile: compile the gradient step; ``"auto"`` does where the run is long enough.
         on_nonfinite: what becomes of a gradient step whose loss or gradient is not finite; it
             changes nothing in any case. ``"stop"`` ends the run with an error, after saving the
@@ -44,6 +46,7 @@ class TrainerConfig:
     log_every: int | None = None
     checkpoint_every: int | Literal["auto", "end"] = "auto"
     keep_checkpoints: int = 3
+    checkpoint_replay: bool = True
     compile: CompileMode = "auto"
     on_nonfinite: OnNonFinite = "stop"
     num_threads: int | None = None

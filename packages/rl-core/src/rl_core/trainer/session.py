@@ -173,7 +173,8 @@ class Session:
     def _learn(self) -> bool:
         """Update if there is anything to learn from, and say whether a callback asks to stop."""
         trainer = self._trainer
-        may_learn = trainer.total_steps >= trainer.algorithm.schedule.update_after
+        collected = trainer.total_steps - trainer.filled_since
+        may_learn = collected >= trainer.algorithm.schedule.update_after
         brought = trainer.total_steps - trainer.turn.start["steps"]
         return may_learn and brought > 0 and self._update()  # a row that only reset brings nothing
 

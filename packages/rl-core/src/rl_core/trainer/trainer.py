@@ -60,6 +60,8 @@ class Trainer:
 
     Attributes:
         num_demonstrations: transitions that the storage was filled with; 0 before `train`.
+        filled_since: environment transitions that came before those which the storage holds; 0
+            unless the run was resumed without what it replays.
         turn: how far the loop is in the turn that is going on.
 
     Raises:
@@ -88,6 +90,11 @@ class Trainer:
         self.storage: AnyStorage = storage
         self.envs = envs = as_vec_env(envs)
         check_parts(envs, algorithm, storage)
+        if storage.rollout_steps is not None and not self.config.checkpoint_replay:
+            raise ConfigError(
+                "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
+                "it out"
+            )
         self.seed = secrets.randbits(31) if seed is None else seed
         self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
@@ -95,6 +102,7 @@ class Trainer:
         self.updates = 0
         self.turn = Turn()
         self.num_demonstrations = 0
+        self.filled_since = 0
         self._tester = Tester(test_envs, envs)
         self._session: Session | None = None
         if algorithm.schedule.test_every is not None and test_envs is None:
@@ -226,7 +234,7 @@ class Trainer:
             self.total_steps,
             self.state_dict(),
             recipe=self.recipe,
-            resume_grade=self.envs.resume_grade,
+            resume_grade=self.envs.resume_grade if self.config.checkpoint_replay else "weights",
             keep=self.config.keep_checkpoints,
         )
 
@@ -257,7 +265,8 @@ class Trainer:
             "turn": self.turn.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
-            **state_of(self.storage),
+            **(state_of(self.storage) if self.config.checkpoint_replay else {"storage": None}),
+            "filled_since": self.filled_since,
             "demonstrations": self.num_demonstrations,
             **self._recent.state_dict(),
             "update_means": self._means.state_dict(),
@@ -269,9 +278,14 @@ class Trainer:
         self.seed, self.updates = saved.count("seed"), saved.count("updates")
         self.algorithm.load_state_dict(saved.tree("algorithm"))
         self.collector.load_state_dict(saved.tree("collector"))
-        check_spec(self.storage, saved)
-        self.storage.load_state_dict(saved.tree("storage"))
-        self.num_demonstrations = saved.count("demonstrations")
+        if "storage" in state and state["storage"] is None:
+            self.storage.reset()
+            self.filled_since, self.num_demonstrations = self.total_steps, 0
+        else:
+            check_spec(self.storage, saved)
+            self.storage.load_state_dict(saved.tree("storage"))
+            self.filled_since = saved.count("filled_since")
+            self.num_demonstrations = saved.count("demonstrations")
         self.turn.load_state_dict(saved.tree("turn"))
         if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
             self.storage.reset()  # its running episodes are lost; a rollout must not span the seam
