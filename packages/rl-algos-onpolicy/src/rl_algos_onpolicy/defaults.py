@@ -14,8 +14,8 @@ def on_policy_recipe(
     """Compose an `OnPolicyActor` with a `RolloutStorage`.
 
     Continuous control gets normalised observations, where they are vectors at least in part, and
-    scaled rewards; without them the sizes of
-    observations and rewards decide whether anything is learned.
+    scaled rewards; without them the sizes of observations and rewards decide whether anything is
+    learned.
 
     Args:
         env: the environment.

@@ -77,6 +77,7 @@ class Collector:
         self.total_episodes = 0
         self.warm_up_rows = 0
         self._device = algorithm.device
+        self.set_progress(0.0)
         self._set_noise(torch.zeros(0), 0)
         self._observation: ArrayObservation | None = None
         self._state: State = {}

@@ -111,11 +111,7 @@ class Trainer:
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
         algorithm.generator = on_device["algorithm"]
         algorithm.gradients.guard.mode = self.config.on_nonfinite
-        scaler = (
-            RewardScaler(envs.num_envs, gamma=_gamma(algorithm))
-            if self.config.scale_rewards
-            else None
-        )
+        scaler = RewardScaler(envs.num_envs) if self.config.scale_rewards else None
         self.collector = Collector(
             envs,
             algorithm,
@@ -299,7 +295,3 @@ class Trainer:
         source = self.config.demonstrations
         if source is not None and self.num_demonstrations == 0:
             self.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)
-
-
-def _gamma(algorithm: AnyAlgorithm) -> float:
-    return algorithm.schedules["gamma"].value(0.0) if "gamma" in algorithm.schedules else 0.99
