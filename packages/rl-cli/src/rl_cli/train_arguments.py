@@ -30,6 +30,8 @@ _RestartModel: TypeAlias = str | dict[str, str] | None
 
 _OPTION = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 _GIVEN_APART = (("env", "env"), ("env", "seed"))
+
+_NAME = "rl train"
 _SUMMARY = """\
 Train an agent, and keep all about the run in a directory.
 - rl train ALGO ENV --help shows the options that ALGO and ENV bring along
@@ -222,7 +224,7 @@ def _holds(tables: Tables, path: Sequence[str]) -> bool:
 
 def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Tables:
     """Read the options that are known so far; what else is typed may prove right later."""
-    command = Command("rl train", _SUMMARY, tuple(known))
+    command = Command(_NAME, _SUMMARY, tuple(known))
     return parse(command, words, may_be_more=True, is_positional=_is_algorithm)
 
 
@@ -238,8 +240,7 @@ def _full_command(recipe: Recipe, file: ConfigFile) -> Command:
         options += _choosable(component_options(section, component, defaults))
         options += [_add_ons_option(defaults)] if section == "algorithm" else []
         titles[section] = f"{spec.name}: {first_sentence(component)}"
-    name = f"rl train {recipe.algorithm.name} {recipe.env.name}"
-    return Command(name, _SUMMARY, tuple(options), titles)
+    return Command(_NAME, _SUMMARY, tuple(options), titles)
 
 
 def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
