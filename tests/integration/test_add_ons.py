@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import A2C, PPO, OnPolicyActor, OnPolicyActorConfig
 from rl_cli.main import main
-from rl_core.build import build, compose
+from rl_core.assembly import build, compose
 from rl_core.components import describe_component
 from rl_core.errors import ConfigError, PluginError
 from rl_core.loss_terms import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor

@@ -25,7 +25,7 @@ from rl_core import (
     Trainer,
     evaluate_policy,
 )
-from rl_core.build import build, compose, resolve_device
+from rl_core.assembly import build, compose, resolve_device
 from rl_core.checkpoint import load_checkpoint, save_checkpoint
 from rl_core.options import Sections
 from rl_core.testing.stateful import check_same_state, copy_state

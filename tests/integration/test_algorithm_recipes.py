@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rl_core import plugins
-from rl_core.build import build, build_trainer, compose
+from rl_core.assembly import build, build_trainer, compose
 from rl_core.components import describe_component
 from rl_core.errors import ConfigError
 from rl_core.recipe import Recipe

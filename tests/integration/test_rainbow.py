@@ -5,7 +5,7 @@ import pytest
 from rl_algos_offpolicy import DQN, DQNConfig, Rainbow
 from rl_cli.errors import UsageError
 from rl_cli.train_arguments import read_train_request
-from rl_core.build import build, build_trainer, compose
+from rl_core.assembly import build, build_trainer, compose
 from rl_core.recipe import Recipe
 from rl_core.types import Json
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rl_core import plugins
-from rl_core.build import compose
+from rl_core.assembly import compose
 from rl_core.options import Sections
 
 

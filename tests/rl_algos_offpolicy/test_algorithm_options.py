@@ -22,7 +22,7 @@ from rl_algos_offpolicy._refusals import LEARNERS
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
-from rl_core.build import load_algorithm
+from rl_core.assembly import load_algorithm
 from rl_core.errors import ConfigError
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_core.build import build_envs
+from rl_core.assembly import build_envs
 from rl_core.checkpoint import list_checkpoints, load_checkpoint, state_digest
 from rl_core.env import VecEnv
 from rl_core.recipe import ComponentSpec

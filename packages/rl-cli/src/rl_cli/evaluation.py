@@ -14,7 +14,7 @@ from rl_cli.parser import Command, parse
 from rl_cli.run_directory import Run, open_run, tell_of_skipped
 from rl_cli.summary import evaluation_line
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.build import build_algorithm, build_envs, resolve_device
+from rl_core.assembly import build_algorithm, build_envs, resolve_device
 from rl_core.checkpoint import Checkpoint, latest_checkpoint
 from rl_core.codec import decode
 from rl_core.evaluation import EvaluationResult, evaluate_policy

@@ -13,7 +13,7 @@ from rich.table import Table
 from rl_cli.options import command_options
 from rl_cli.parser import Command, parse
 from rl_core import plugins
-from rl_core.build import VECTORIZER
+from rl_core.assembly import VECTORIZER
 from rl_core.codec import decode
 from rl_core.plugins import PluginInfo
 

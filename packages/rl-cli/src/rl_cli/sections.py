@@ -41,7 +41,7 @@ class ConfigFile:
 
     @property
     def sections(self) -> dict[str, Tables]:
-        """Options by section, in the form that `rl_core.build.compose` takes."""
+        """Options by section, in the form that `rl_core.assembly.compose` takes."""
         sections = {section: dict(self._table(section)) for section in SECTIONS}
         for section in _NAME_GIVEN_APART:
             sections[section].pop("name", None)

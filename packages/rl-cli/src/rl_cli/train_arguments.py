@@ -14,7 +14,7 @@ from rl_cli.parser import Command, parse, print_help
 from rl_cli.sections import SECTIONS, ConfigFile, merged_sections
 from rl_cli.values import write_value
 from rl_core import plugins
-from rl_core.build import component_of, compose, resolve_device
+from rl_core.assembly import component_of, compose, resolve_device
 from rl_core.codec import decode
 from rl_core.components import ADD_ONS
 from rl_core.errors import ConfigError, DeviceError

@@ -22,7 +22,7 @@ from rl_cli.run_directory import (
 from rl_cli.sections import lengths_of
 from rl_cli.summary import print_training
 from rl_cli.train_arguments import checked_goal, filed_goal, read_train_request
-from rl_core.build import build, build_trainer
+from rl_core.assembly import build, build_trainer
 from rl_core.codec import decode
 from rl_core.recipe import LENGTHS, Recipe
 from rl_core.trainer import Goal, Trainer

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.build import (
+from rl_core.assembly import (
     Parts,
     build,
     build_test_envs,

@@ -76,7 +76,7 @@ class Recipe:
             PluginError: for an unknown algorithm.
             ConfigError: for an unknown environment.
         """
-        from rl_core.build import compose  # which knows all components, and so this class
+        from rl_core.assembly import compose  # which knows all components, and so this class
 
         return compose(algorithm, env)
 
