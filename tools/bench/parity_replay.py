@@ -1,0 +1,225 @@
+"""Single updates of replay algorithms beside Stable-Baselines3's.
+
+Its policies are stepped after their critics and by what these have just learned, ours together with
+them. So critics learn while the policy is held, and the other way round.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from bench.parity_data import (
+    EPSILON,
+    NUM_ACTIONS,
+    OPTIMIZER,
+    SIZE,
+    Found,
+    Noisy,
+    Weights,
+    apart_by_part,
+    library,
+    renamed,
+)
+from rl_algos_offpolicy import (
+    DDPG,
+    DQN,
+    SAC,
+    TD3,
+    DDPGConfig,
+    DQNConfig,
+    OffPolicyActor,
+    OffPolicyActorConfig,
+    SACConfig,
+    TD3Config,
+)
+from rl_algos_offpolicy.actor_config import PolicyKind
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.batch import ReplayBatch
+from rl_core.optimizers import OptimizerConfig
+
+_BATCH = 128
+_RATE = 1e-3
+_HIDDEN = (64, 64)
+
+_RATES: dict[str, dict[str, float]] = {
+    "critics": {"actor": 0.0, "critic": 1e-3},
+    "policy": {"actor": 1e-3, "critic": 0.0},
+}
+"""Learning rates by what learns, the other being held."""
+
+
+def compare_dqn() -> list[Found]:
+    env = Noisy(is_discrete=True)
+    actor = _actor(env, "greedy", num_critics=1)
+    config = DQNConfig(learning_rate=_RATE, double=False, max_grad_norm=10.0, optimizer=OPTIMIZER)
+    return [_replayed(_model("DQN", env), DQN(actor, config), {}, "values")]
+
+
+def compare_ddpg() -> list[Found]:
+    found = []
+    for learned, rates in _RATES.items():
+        env = Noisy(is_discrete=False)
+        config = DDPGConfig(tau=0.005, **_shared(rates, share=0.5))
+        algorithm = DDPG(_actor(env, "deterministic", num_critics=1), config)
+        found.append(_replayed(_model("DDPG", env), algorithm, rates, learned))
+    return found
+
+
+def compare_td3() -> list[Found]:
+    found = []
+    for learned, rates in _RATES.items():
+        env = Noisy(is_discrete=False)
+        algorithm = TD3(_actor(env, "deterministic"), TD3Config(**_shared(rates, share=0.5)))
+        found.append(_replayed(_model("TD3", env), algorithm, rates, learned))
+    return found
+
+
+def compare_sac() -> list[Found]:
+    found = []
+    for learned, rates in _RATES.items():
+        env = Noisy(is_discrete=False)
+        config = SACConfig(temperature_learning_rate=_RATE, **_shared(rates))
+        algorithm = SAC(_actor(env, "stochastic"), config)
+        found.append(_replayed(_model("SAC", env), algorithm, rates, learned))
+    return found
+
+
+def _shared(rates: Mapping[str, float], share: float = 1.0) -> dict[str, Any]:
+    """Return options of all but DQN.
+
+    Args:
+        rates: learning rates.
+        share: of their critics' loss that ours is.
+    """
+    epsilon = EPSILON * (share if rates["critic"] else 1.0)
+    return {
+        "policy_learning_rate": rates["actor"],
+        "critic_learning_rate": rates["critic"],
+        "optimizer": OptimizerConfig(eps=epsilon),
+    }
+
+
+def _model(name: str, env: Noisy) -> Any:
+    networks = {"net_arch": list(_HIDDEN), "optimizer_kwargs": {"eps": EPSILON}}
+    model = getattr(library("stable_baselines3"), name)
+    return model("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=networks)
+
+
+def _actor(env: Noisy, policy: PolicyKind, num_critics: int = 2) -> OffPolicyActor:
+    config = OffPolicyActorConfig(policy=policy, hidden_sizes=_HIDDEN, num_critics=num_critics)
+    return OffPolicyActor(env.observation_space, env.action_space, config)
+
+
+def _replayed(
+    model: Any,
+    algorithm: AnyAlgorithm,
+    rates: Mapping[str, float],
+    learned: str,
+    updates: int = 20,
+) -> Found:
+    model._setup_learn(1000)
+    model.policy.set_training_mode(True)
+    rate_of = {id(getattr(model, part).optimizer): rate for part, rate in rates.items()}
+
+    def set_rates(optimizers: Any) -> None:
+        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+            for group in optimizer.param_groups:
+                group["lr"] = rate_of.get(id(optimizer), _RATE)
+
+    model._update_learning_rate = set_rates
+    start = _replay_weights(model)
+    algorithm.actor.load_state_dict(start)
+    targets = {"target_critics": "critics", "target_policy": "policy"}
+    for target, source in targets.items():
+        if hasattr(algorithm, target):
+            state = getattr(algorithm.actor, source).state_dict()
+            getattr(algorithm, target).load_state_dict(state)
+    is_discrete = isinstance(algorithm.actor.action_space, gymnasium.spaces.Discrete)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(updates):
+        theirs, ours = _batches(generator, is_discrete=is_discrete)
+        drawn = algorithm.draw_update_noise(ours)
+        with (
+            mock.patch.object(model.replay_buffer, "sample", return_value=theirs),
+            _noise([drawn[key] for key in ("target", "now", "next") if key in drawn]),
+        ):
+            model.train(gradient_steps=1, batch_size=_BATCH)
+        algorithm.gradients.step(ours, drawn)
+    apart = apart_by_part(start, _replay_weights(model), algorithm.actor.state_dict())
+    part = "critics" if learned == "values" else learned
+    return Found(type(model).__name__, updates, {learned: apart[part]})
+
+
+def _batches(generator: torch.Generator, *, is_discrete: bool) -> tuple[Any, ReplayBatch]:
+    def draw(*size: int) -> Tensor:
+        return torch.randn(_BATCH, *size, generator=generator)
+
+    now, after, reward = draw(SIZE), draw(SIZE), draw(1)
+    ended = torch.rand(_BATCH, 1, generator=generator) < 0.1
+    action = draw(2).clamp(-1.0, 1.0)
+    if is_discrete:
+        action = torch.randint(NUM_ACTIONS, (_BATCH, 1), generator=generator)
+    samples = library("stable_baselines3.common.type_aliases").ReplayBufferSamples
+    ones = torch.ones(_BATCH)
+    ours = ReplayBatch(
+        observation=now,
+        action=action[:, 0] if is_discrete else action,
+        reward=reward,
+        num_steps=ones.long(),
+        terminated=ended[:, 0],
+        next_observation=after,
+        weight=ones,
+        mask=ones,
+        key=torch.zeros(_BATCH, 2, dtype=torch.int64),
+    )
+    return samples(now, action, after, ended.float(), reward), ours
+
+
+@contextmanager
+def _noise(drawn: list[Tensor]) -> Iterator[None]:
+    """Let the peer take its normal numbers, in the order in which it asks, from what was drawn.
+
+    Its DDPG asks for some that it multiplies by 0.
+    """
+    left = iter(drawn)
+
+    def in_place(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+        return tensor.copy_(mean + std * next(left, torch.zeros_like(tensor)))
+
+    with (
+        mock.patch.object(torch.Tensor, "normal_", in_place),
+        mock.patch("torch.distributions.normal._standard_normal", side_effect=left),
+    ):
+        yield
+
+
+def _replay_weights(model: Any) -> Weights:
+    source = model.policy.state_dict()
+    if not hasattr(model, "critic"):
+        return _critics(source, ["q_net.q_net"])
+    weights = _critics(source, [f"critic.qf{i}" for i in range(model.critic.n_critics)])
+    hidden = "actor.mu" if "actor.mu.0.weight" in source else "actor.latent_pi"
+    layers = {f"policy.trunk.layers.hidden.{i}": f"{hidden}.{2 * i}" for i in range(2)}
+    outputs = [f"{hidden}.4"] if hidden == "actor.mu" else ["actor.mu", "actor.log_std"]
+    for kind in ("weight", "bias"):
+        joint = torch.cat([source[f"{output}.{kind}"] for output in outputs])
+        weights[f"policy.head.linear.{kind}"] = joint
+    return weights | renamed(source, layers)
+
+
+def _critics(source: Mapping[str, Tensor], prefixes: Sequence[str]) -> Weights:
+    """Stack the layers of several critics, as our ensemble keeps them."""
+    weights: Weights = {}
+    for layer in range(3):
+        for kind in ("weight", "bias"):
+            stacked = torch.stack([source[f"{prefix}.{2 * layer}.{kind}"] for prefix in prefixes])
+            plural = "weights" if kind == "weight" else "biases"
+            weights[f"critics.values.{plural}.{layer}"] = (
+                stacked if kind == "weight" else stacked[:, None]
+            )
+    return weights
