@@ -281,8 +281,23 @@ def test_a_stop_ends_the_update_and_the_next_one_starts_afresh() -> None:
     assert algorithm.read_metrics()["loss/policy"] != 0.0
 
 
-def test_statistics_are_refreshed_after_the_update_with_valid_rows_only() -> None:
-    algorithm = _algorithm()
+def test_statistics_take_in_the_valid_rows_before_anything_is_learned_from_them() -> None:
+    class Observant(Reinforce):
+        """Notes how many observations the statistics are of."""
+
+        def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+            self.counts = [self._count()]
+            return super().prepare(rollout)
+
+        def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+            self.counts.append(self._count())
+            return super().loss(batch, noise)
+
+        def _count(self) -> float:
+            assert isinstance(self.actor, LinearActor)
+            return self.actor.norm.count.item()
+
+    algorithm = Observant(LinearActor())
     storage = _storage(algorithm)
     run_update(algorithm, storage)
     actor, rollout = algorithm.actor, storage._rollout
@@ -290,8 +305,9 @@ def test_statistics_are_refreshed_after_the_update_with_valid_rows_only() -> Non
     assert isinstance(rollout.observation, Tensor)
     seen = rollout.observation[rollout.valid]
     assert not rollout.valid.all()
-    assert actor.norm.count.item() == len(seen)
     torch.testing.assert_close(actor.norm.mean, seen.double().mean(0))
+    assert algorithm.counts == 3 * [len(seen)]
+    assert actor.norm.count.item() == len(seen)  # what was learned is what acts
 
 
 def test_an_update_at_rate_zero_reports_and_changes_nothing() -> None:

@@ -228,7 +228,7 @@ def test_a_targets_buffers_are_those_of_its_source_after_a_phase() -> None:
     a.get_buffer("mean").fill_(3.0)
     step.step(torch.ones(1), {})
     assert slow.get_buffer("mean").tolist() == [0.0, 0.0]
-    step.end_phase()
+    step.begin_phase()
     assert slow.get_buffer("mean").tolist() == [3.0, 3.0]
 
 

@@ -40,6 +40,14 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
     rollout = storage.rollout() if algorithm.batch_type is RolloutBatch else None
+    if algorithm.actor.normalizes_observations and step.learns:
+        algorithm.actor.update_normalization(
+            *(
+                storage.new_observations()
+                if rollout is None
+                else (rollout.observation, rollout.valid)
+            )
+        )
     if rollout is not None:
         added = algorithm.prepare_add_ons(rollout)
         columns, metrics = algorithm.prepare(added.rollout)
@@ -66,15 +74,6 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
             break
     step.guard.check()  # before anything else changes what is saved as the last good state
     after = algorithm.after_epochs(storage)
-    if algorithm.actor.normalizes_observations and step.learns:
-        algorithm.actor.update_normalization(
-            *(
-                storage.new_observations()
-                if rollout is None
-                else (rollout.observation, rollout.valid)
-            )
-        )
-    step.end_phase()
     storage.after_update()
     return {name: float(value) for name, value in {**prepared, **before, **after}.items()}
 

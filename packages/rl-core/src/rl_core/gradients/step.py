@@ -174,11 +174,12 @@ class GradientStep(Generic[BatchT]):
         self.guard.keep(self.count, None, {})
 
     def begin_phase(self) -> None:
-        """Let steps count again after a loss asked to stop."""
-        self._stopped.fill_(False)
+        """Begin an update.
 
-    def end_phase(self) -> None:
-        """Let targets have the buffers, such as running statistics, of what they follow."""
+        Steps count again after a loss asked to stop, and targets have the buffers, such as running
+        statistics, of what they follow.
+        """
+        self._stopped.fill_(False)
         self._layout.copy_buffers()
 
     @property
