@@ -27,7 +27,7 @@ _TOLERANCE = 1e-3
 _COMPARISONS: dict[str, Callable[[], list[Found]]] = {
     "ppo": lambda: compare_ppo(is_discrete=False) + compare_ppo(is_discrete=True),
     "a2c": compare_a2c,
-    "trpo": compare_trpo,
+    "trpo": lambda: compare_trpo(is_discrete=False) + compare_trpo(is_discrete=True),
     "dqn": compare_dqn,
     "ddpg": compare_ddpg,
     "td3": compare_td3,

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_core.optimizers import OptimizerConfig
 
 SIZE = 5
+ACTION_SIZE = 2
 NUM_ACTIONS = 3
 EPSILON = 1e-5
 OPTIMIZER = OptimizerConfig(eps=EPSILON)
@@ -49,7 +50,7 @@ class Noisy(gymnasium.Env[Any, Any]):
         self.action_space = (
             gymnasium.spaces.Discrete(NUM_ACTIONS)
             if is_discrete
-            else gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+            else gymnasium.spaces.Box(-1.0, 1.0, (ACTION_SIZE,), np.float32)
         )
         self._numbers = np.random.default_rng(0)
         self.rows: list[tuple[Any, float, bool, bool, Any]] = []

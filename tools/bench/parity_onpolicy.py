@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from bench.parity_data import (
+    ACTION_SIZE,
     EPSILON,
     OPTIMIZER,
     SIZE,
@@ -42,10 +43,9 @@ def compare_ppo(*, is_discrete: bool) -> list[Found]:
     config = PPOConfig(
         num_epochs=epochs, mini_batch_size=_NUM_STEPS, entropy_coef=0.01, value_loss_coef=1.0
     )
-    kind = "discrete" if is_discrete else "real"
     return [
         _on_policy(
-            f"PPO, {kind} actions",
+            f"PPO, {_kind(is_discrete)} actions",
             library("stable_baselines3").PPO,
             theirs,
             partial(PPO, config=config),
@@ -62,10 +62,13 @@ def compare_a2c() -> list[Found]:
     return [_on_policy("A2C with Adam", model, theirs, partial(A2C, config=config))]
 
 
-def compare_trpo() -> list[Found]:
+def compare_trpo(*, is_discrete: bool) -> list[Found]:
     theirs = {"batch_size": _NUM_STEPS, "n_critic_updates": 4, "gae_lambda": 0.95}
     theirs |= {"cg_max_steps": 10, "line_search_max_iter": 15}
+    dimensions = 1 if is_discrete else ACTION_SIZE  # over which its divergence is averaged
     config = TRPOConfig(
+        max_kl=0.01 * dimensions,
+        cg_damping=0.1 * dimensions,
         mini_batch_size=_NUM_STEPS,
         num_epochs=4,
         gae_lambda=0.95,
@@ -73,8 +76,12 @@ def compare_trpo() -> list[Found]:
     )
     model = library("sb3_contrib").TRPO
     make = partial(TRPO, config=config)
-    # With real actions its line search bounds the divergence in the other direction.
-    return [_on_policy("TRPO, discrete actions", model, theirs, make, is_discrete=True)]
+    name = f"TRPO, {_kind(is_discrete)} actions"
+    return [_on_policy(name, model, theirs, make, is_discrete=is_discrete)]
+
+
+def _kind(is_discrete: bool) -> str:
+    return "discrete" if is_discrete else "real"
 
 
 def _on_policy(
@@ -92,7 +99,9 @@ def _on_policy(
     actor = OnPolicyActor(env.observation_space, env.action_space)
     actor.load_state_dict(start := _on_policy_weights(model))
     algorithm, storage = make(actor), RolloutStorage(_NUM_STEPS)
-    action = TensorSpec((), torch.int64) if is_discrete else TensorSpec((2,), torch.float32)
+    action = (
+        TensorSpec((), torch.int64) if is_discrete else TensorSpec((ACTION_SIZE,), torch.float32)
+    )
     observation = TensorSpec((SIZE,), torch.float32)
     spec = StorageSpec(observation, action, 1, {}, {}, torch.device("cpu"))
     storage.allocate(spec, torch.Generator())

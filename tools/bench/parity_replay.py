@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.parity_data import (
+    ACTION_SIZE,
     EPSILON,
     NUM_ACTIONS,
     OPTIMIZER,
@@ -161,7 +162,7 @@ def _batches(generator: torch.Generator, *, is_discrete: bool) -> tuple[Any, Rep
 
     now, after, reward = draw(SIZE), draw(SIZE), draw(1)
     ended = torch.rand(_BATCH, 1, generator=generator) < 0.1
-    action = draw(2).clamp(-1.0, 1.0)
+    action = draw(ACTION_SIZE).clamp(-1.0, 1.0)
     if is_discrete:
         action = torch.randint(NUM_ACTIONS, (_BATCH, 1), generator=generator)
     samples = library("stable_baselines3.common.type_aliases").ReplayBufferSamples
