@@ -219,7 +219,7 @@ def test_a_target_leaves_alone_what_is_not_learned() -> None:
     assert [p.item() for p in slow.parameters()] == pytest.approx([5.0, 0.95])
 
 
-def test_a_targets_buffers_are_those_of_its_source_after_a_phase() -> None:
+def test_a_targets_buffers_are_those_of_its_source_once_a_phase_begins() -> None:
     a, slow = Numbers(1.0), Numbers(1.0)
     for module in (a, slow):
         module.register_buffer("mean", torch.zeros(2))

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from bench.parity import main
@@ -17,6 +19,12 @@ def test_the_distance_is_a_share_of_how_far_the_peer_moved() -> None:
     }
     ours = {**theirs, "action_head.b": torch.tensor([4.5])}
     assert apart_by_part(start, theirs, ours) == {"policy": pytest.approx(0.1), "value": 0.0}
+
+
+def test_a_part_that_was_held_is_left_out_unless_ours_moved() -> None:
+    held, moved = {"critics.a": torch.zeros(2)}, {"critics.a": torch.ones(2)}
+    assert apart_by_part(held, held, held) == {}
+    assert apart_by_part(held, held, moved) == {"critics": math.inf}
 
 
 @pytest.mark.parametrize("is_discrete", [False, True])

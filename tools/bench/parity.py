@@ -47,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: list[Found] = []
     for name in names:
         found += _COMPARISONS[name]()
-    print(_table(found))
+    content = _table(found)
+    print(content)
     if not options.only:
-        write_block(options.page, "parity", _table(found))
+        write_block(options.page, "parity", content)
         print(f"wrote the table into {options.page.name}")
     return int(any(value > _TOLERANCE for each in found for value in each.apart.values()))
 

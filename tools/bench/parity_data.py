@@ -1,6 +1,7 @@
 """What both kinds of comparisons of single updates share."""
 
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -67,15 +68,17 @@ class Noisy(gymnasium.Env[Any, Any]):
         before, after = self._observation, self._draw()
         reward = float(self._numbers.normal())
         terminated, truncated = (bool(self._numbers.random() < 0.05) for _ in range(2))
-        self.rows.append((before, reward, terminated, truncated and not terminated, after))
+        truncated = truncated and not terminated
+        self.rows.append((before, reward, terminated, truncated, after))
         self._observation = after
-        return after, reward, terminated, truncated and not terminated, {}
+        return after, reward, terminated, truncated, {}
 
     def _draw(self) -> Any:
         return self._numbers.normal(size=SIZE).astype(np.float32)
 
 
 def renamed(source: Mapping[str, Tensor], named: Mapping[str, str]) -> Weights:
+    """Return weights and biases of the peer's layers by our names."""
     return {
         f"{ours}.{kind}": source[f"{theirs}.{kind}"].clone()
         for ours, theirs in named.items()
@@ -84,7 +87,10 @@ def renamed(source: Mapping[str, Tensor], named: Mapping[str, str]) -> Weights:
 
 
 def apart_by_part(start: Weights, theirs: Weights, ours: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the distance of two systems over how far the peer moved, by part."""
+    """Return the distance of two systems over how far the peer moved, by part.
+
+    A part that neither moved is left out; one that only ours moved is infinitely far away.
+    """
     parts: dict[str, list[str]] = {}
     for name in start:
         part = name.partition(".")[0].partition("_")[0]
@@ -94,10 +100,12 @@ def apart_by_part(start: Weights, theirs: Weights, ours: Mapping[str, Tensor]) -
         squares = [(one[name] - other[name]).square().sum() for name in names]
         return float(torch.stack(squares).sum().sqrt())
 
-    return {
-        part: norm(ours, theirs, names) / max(norm(theirs, start, names), 1e-30)
-        for part, names in parts.items()
-    }
+    apart: dict[str, float] = {}
+    for part, names in parts.items():
+        distance, moved = norm(ours, theirs, names), norm(theirs, start, names)
+        if moved or distance:
+            apart[part] = distance / moved if moved else math.inf
+    return apart
 
 
 def library(name: str) -> Any:

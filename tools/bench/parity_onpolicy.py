@@ -55,8 +55,7 @@ def compare_ppo(*, is_discrete: bool) -> list[Found]:
 
 
 def compare_a2c() -> list[Found]:
-    theirs = {"use_rms_prop": False, "max_grad_norm": 1e9, "gae_lambda": 1.0, "ent_coef": 0.01}
-    theirs["vf_coef"] = 1.0
+    theirs = {"use_rms_prop": False, "max_grad_norm": 1e9, "ent_coef": 0.01, "vf_coef": 1.0}
     config = A2CConfig(max_grad_norm=None, optimizer=OPTIMIZER, entropy_coef=0.01)
     model = library("stable_baselines3").A2C
     return [_on_policy("A2C with Adam", model, theirs, partial(A2C, config=config))]
@@ -99,11 +98,8 @@ def _on_policy(
     actor = OnPolicyActor(env.observation_space, env.action_space)
     actor.load_state_dict(start := _on_policy_weights(model))
     algorithm, storage = make(actor), RolloutStorage(_NUM_STEPS)
-    action = (
-        TensorSpec((), torch.int64) if is_discrete else TensorSpec((ACTION_SIZE,), torch.float32)
-    )
     observation = TensorSpec((SIZE,), torch.float32)
-    spec = StorageSpec(observation, action, 1, {}, {}, torch.device("cpu"))
+    spec = StorageSpec(observation, actor.action_spec, 1, {}, {}, torch.device("cpu"))
     storage.allocate(spec, torch.Generator())
     is_start = True
     for _ in range(updates):
@@ -116,7 +112,7 @@ def _on_policy(
             storage.insert_transition(
                 Transition(
                     before[None],
-                    torch.as_tensor(taken).reshape(1, *action.shape).to(action.dtype),
+                    torch.as_tensor(taken).reshape(1, *spec.action.shape).to(spec.action.dtype),
                     np.array([reward], np.float32),
                     np.array([terminated]),
                     np.array([truncated]),

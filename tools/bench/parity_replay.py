@@ -4,8 +4,9 @@ Its policies are stepped after their critics and by what these have just learned
 them. So critics learn while the policy is held, and the other way round.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -47,62 +48,66 @@ _BATCH = 128
 _RATE = 1e-3
 _HIDDEN = (64, 64)
 
-_RATES: dict[str, dict[str, float]] = {
-    "critics": {"actor": 0.0, "critic": 1e-3},
-    "policy": {"actor": 1e-3, "critic": 0.0},
-}
-"""Learning rates by what learns, the other being held."""
+_HELD_IN_TURN = ({"actor": 0.0, "critic": _RATE}, {"actor": _RATE, "critic": 0.0})
+"""Learning rates by the peer's names of the networks."""
 
 
 def compare_dqn() -> list[Found]:
+    config = DQNConfig(learning_rate=_RATE, double=False, max_grad_norm=10.0, optimizer=OPTIMIZER)
     env = Noisy(is_discrete=True)
     actor = _actor(env, "greedy", num_critics=1)
-    config = DQNConfig(learning_rate=_RATE, double=False, max_grad_norm=10.0, optimizer=OPTIMIZER)
-    return [_replayed(_model("DQN", env), DQN(actor, config), {}, "values")]
+    return [_replayed(_model("DQN", env), actor, partial(DQN, config=config))]
 
 
 def compare_ddpg() -> list[Found]:
-    found = []
-    for learned, rates in _RATES.items():
-        env = Noisy(is_discrete=False)
-        config = DDPGConfig(tau=0.005, **_shared(rates, share=0.5))
-        algorithm = DDPG(_actor(env, "deterministic", num_critics=1), config)
-        found.append(_replayed(_model("DDPG", env), algorithm, rates, learned))
-    return found
+    def make(options: dict[str, Any], actor: OffPolicyActor) -> AnyAlgorithm:
+        return DDPG(actor, DDPGConfig(tau=0.005, **options))
+
+    return _held_in_turn("DDPG", "deterministic", make, num_critics=1, share=0.5)
 
 
 def compare_td3() -> list[Found]:
-    found = []
-    for learned, rates in _RATES.items():
-        env = Noisy(is_discrete=False)
-        algorithm = TD3(_actor(env, "deterministic"), TD3Config(**_shared(rates, share=0.5)))
-        found.append(_replayed(_model("TD3", env), algorithm, rates, learned))
-    return found
+    def make(options: dict[str, Any], actor: OffPolicyActor) -> AnyAlgorithm:
+        return TD3(actor, TD3Config(**options))
+
+    return _held_in_turn("TD3", "deterministic", make, share=0.5)
 
 
 def compare_sac() -> list[Found]:
-    found = []
-    for learned, rates in _RATES.items():
-        env = Noisy(is_discrete=False)
-        config = SACConfig(temperature_learning_rate=_RATE, **_shared(rates))
-        algorithm = SAC(_actor(env, "stochastic"), config)
-        found.append(_replayed(_model("SAC", env), algorithm, rates, learned))
-    return found
+    def make(options: dict[str, Any], actor: OffPolicyActor) -> AnyAlgorithm:
+        return SAC(actor, SACConfig(temperature_learning_rate=_RATE, **options))
+
+    return _held_in_turn("SAC", "stochastic", make)
 
 
-def _shared(rates: Mapping[str, float], share: float = 1.0) -> dict[str, Any]:
-    """Return options of all but DQN.
+def _held_in_turn(
+    name: str,
+    policy: PolicyKind,
+    make: Callable[[dict[str, Any], OffPolicyActor], AnyAlgorithm],
+    *,
+    num_critics: int = 2,
+    share: float = 1.0,
+) -> list[Found]:
+    """Let critics learn while the policy is held, and the policy while critics are.
 
     Args:
-        rates: learning rates.
-        share: of their critics' loss that ours is.
+        name: of the algorithm.
+        policy: of the actor.
+        make: builds it with the options that the three have in common.
+        num_critics: of the actor.
+        share: of the peer's loss of the critics that ours is.
     """
-    epsilon = EPSILON * (share if rates["critic"] else 1.0)
-    return {
-        "policy_learning_rate": rates["actor"],
-        "critic_learning_rate": rates["critic"],
-        "optimizer": OptimizerConfig(eps=epsilon),
-    }
+    found = []
+    for rates in _HELD_IN_TURN:
+        env = Noisy(is_discrete=False)
+        options = {
+            "policy_learning_rate": rates["actor"],
+            "critic_learning_rate": rates["critic"],
+            "optimizer": OptimizerConfig(eps=EPSILON * (share if rates["critic"] else 1.0)),
+        }
+        actor = _actor(env, policy, num_critics)
+        found.append(_replayed(_model(name, env), actor, partial(make, options), rates))
+    return found
 
 
 def _model(name: str, env: Noisy) -> Any:
@@ -118,14 +123,14 @@ def _actor(env: Noisy, policy: PolicyKind, num_critics: int = 2) -> OffPolicyAct
 
 def _replayed(
     model: Any,
-    algorithm: AnyAlgorithm,
-    rates: Mapping[str, float],
-    learned: str,
+    actor: OffPolicyActor,
+    make: Callable[[OffPolicyActor], AnyAlgorithm],
+    rates: Mapping[str, float] | None = None,
     updates: int = 20,
 ) -> Found:
     model._setup_learn(1000)
     model.policy.set_training_mode(True)
-    rate_of = {id(getattr(model, part).optimizer): rate for part, rate in rates.items()}
+    rate_of = {id(getattr(model, part).optimizer): rate for part, rate in (rates or {}).items()}
 
     def set_rates(optimizers: Any) -> None:
         for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
@@ -133,14 +138,9 @@ def _replayed(
                 group["lr"] = rate_of.get(id(optimizer), _RATE)
 
     model._update_learning_rate = set_rates
-    start = _replay_weights(model)
-    algorithm.actor.load_state_dict(start)
-    targets = {"target_critics": "critics", "target_policy": "policy"}
-    for target, source in targets.items():
-        if hasattr(algorithm, target):
-            state = getattr(algorithm.actor, source).state_dict()
-            getattr(algorithm, target).load_state_dict(state)
-    is_discrete = isinstance(algorithm.actor.action_space, gymnasium.spaces.Discrete)
+    actor.load_state_dict(start := _replay_weights(model))
+    algorithm = make(actor)  # whose targets are copies
+    is_discrete = isinstance(actor.action_space, gymnasium.spaces.Discrete)
     generator = torch.Generator().manual_seed(1)
     for _ in range(updates):
         theirs, ours = _batches(generator, is_discrete=is_discrete)
@@ -151,9 +151,8 @@ def _replayed(
         ):
             model.train(gradient_steps=1, batch_size=_BATCH)
         algorithm.gradients.step(ours, drawn)
-    apart = apart_by_part(start, _replay_weights(model), algorithm.actor.state_dict())
-    part = "critics" if learned == "values" else learned
-    return Found(type(model).__name__, updates, {learned: apart[part]})
+    apart = apart_by_part(start, _replay_weights(model), actor.state_dict())
+    return Found(type(model).__name__, updates, apart)
 
 
 def _batches(generator: torch.Generator, *, is_discrete: bool) -> tuple[Any, ReplayBatch]:
