@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import cast
+from typing import TypeGuard, cast
 
 from rl_core import plugins
 from rl_core.algorithm import EnvSpec
@@ -28,7 +28,7 @@ def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
         ConfigError: for an unknown id or option, naming the nearest one.
     """
     maker = _maker(spec.name)
-    if isinstance(maker, type) and issubclass(maker, VecEnv):
+    if _is_vectorised(maker):
         return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
     vectorizer = cast("Callable[..., VecEnv]", _vectorizer())
     options = _vectorizer_options(spec.name, spec.kwargs)
@@ -52,14 +52,13 @@ def inspect_env(spec: ComponentSpec) -> EnvSpec:
 def env_component(name: str) -> Callable[..., object]:
     """Return what makes the environments of a registered name or Gymnasium id."""
     maker = _maker(name)
-    is_vector = isinstance(maker, type) and issubclass(maker, VecEnv)
-    return maker if maker is not None and is_vector else _vectorizer()
+    return maker if _is_vectorised(maker) else _vectorizer()
 
 
 def filled_env(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
     """Check an environment's options and add the defaults of whatever makes it."""
     maker = _maker(name)
-    if isinstance(maker, type) and issubclass(maker, VecEnv):
+    if _is_vectorised(maker):
         return as_table(decode(options_of(maker), kwargs, "env"))
     return as_table(_vectorizer_options(name, kwargs))
 
@@ -70,6 +69,10 @@ def _maker(name: str) -> Callable[..., object] | None:
     if name == VECTORIZER or name not in registered:
         return None
     return plugins.load("env", name)
+
+
+def _is_vectorised(maker: Callable[..., object] | None) -> TypeGuard[type[VecEnv]]:
+    return isinstance(maker, type) and issubclass(maker, VecEnv)
 
 
 def _vectorizer() -> Callable[..., object]:
