@@ -281,7 +281,7 @@ def test_a_stop_ends_the_update_and_the_next_one_starts_afresh() -> None:
     assert algorithm.read_metrics()["loss/policy"] != 0.0
 
 
-def test_statistics_take_in_the_valid_rows_before_anything_is_learned_from_them() -> None:
+def test_statistics_take_in_the_valid_rows_after_the_update_but_before_the_first_one() -> None:
     class Observant(Reinforce):
         """Notes how many observations the statistics are of."""
 
@@ -307,7 +307,10 @@ def test_statistics_take_in_the_valid_rows_before_anything_is_learned_from_them(
     assert not rollout.valid.all()
     torch.testing.assert_close(actor.norm.mean, seen.double().mean(0))
     assert algorithm.counts == 3 * [len(seen)]
-    assert actor.norm.count.item() == len(seen)  # what was learned is what acts
+    assert actor.norm.count.item() == len(seen)
+    run_update(algorithm, storage)
+    assert algorithm.counts == 3 * [len(seen)]  # learned from as it was acted
+    assert actor.norm.count.item() == 2 * len(seen)
 
 
 def test_an_update_at_rate_zero_reports_and_changes_nothing() -> None:

@@ -55,7 +55,7 @@ class OffPolicyActorConfig(CriticConfig):
         critic_head: the critics'; None takes layers like the policy's.
         num_critics: how many action-value functions.
         dueling: value and advantages as streams of their own (Discrete).
-        normalize_observations: vectors by running statistics, refreshed when an update begins.
+        normalize_observations: vectors by running statistics, refreshed once per update.
         image_features: width of each image's features.
         recurrent_net: memory after the layers, in the policy and in each critic.
         recurrent_hidden_size: its size; None takes 64.

@@ -42,7 +42,7 @@ class OnPolicyActorConfig:
         recurrent_net: memory after the layers.
         recurrent_hidden_size: its size; None takes 64.
         recurrent_layers: how many of its layers are stacked; None takes 1.
-        normalize_observations: vectors by running statistics, refreshed when an update begins.
+        normalize_observations: vectors by running statistics, refreshed once per update.
         image_features: width of each image's features.
         squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
         state_dependent_std: the policy's spread is an output of the network, as that of a squashed

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import Tensor
 
 from rl_core.algorithm.watch import ends
-from rl_core.batch import RolloutBatch
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.errors import DataError
 from rl_core.storage import AnyStorage, Storage
 
@@ -40,14 +40,9 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
     rollout = storage.rollout() if algorithm.batch_type is RolloutBatch else None
-    if algorithm.actor.normalizes_observations and step.learns:
-        algorithm.actor.update_normalization(
-            *(
-                storage.new_observations()
-                if rollout is None
-                else (rollout.observation, rollout.valid)
-            )
-        )
+    is_first = step.count == 0
+    if is_first:  # nothing is learned from observations that were never normalised
+        _refresh_normalization(algorithm, storage, rollout)
     if rollout is not None:
         added = algorithm.prepare_add_ons(rollout)
         columns, metrics = algorithm.prepare(added.rollout)
@@ -74,8 +69,22 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
             break
     step.guard.check()  # before anything else changes what is saved as the last good state
     after = algorithm.after_epochs(storage)
+    if not is_first:
+        _refresh_normalization(algorithm, storage, rollout)
     storage.after_update()
     return {name: float(value) for name, value in {**prepared, **before, **after}.items()}
+
+
+def _refresh_normalization(
+    algorithm: "AnyAlgorithm", storage: AnyStorage, rollout: Rollout | None
+) -> None:
+    """Take what was collected into the actor's running statistics, where it learns and has any."""
+    if not (algorithm.actor.normalizes_observations and algorithm.gradients.learns):
+        return
+    observation, counts = (
+        storage.new_observations() if rollout is None else (rollout.observation, rollout.valid)
+    )
+    algorithm.actor.update_normalization(observation, counts)
 
 
 def _learn(algorithm: "AnyAlgorithm", storage: AnyStorage, batch: object) -> None:

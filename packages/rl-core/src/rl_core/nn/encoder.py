@@ -89,7 +89,7 @@ class NormalizingEncoder(Protocol):
     """
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
-        """Take observations into the running statistics; called once when an update begins.
+        """Take observations into the running statistics; called once per update.
 
         Args:
             observation: with any batch axes.

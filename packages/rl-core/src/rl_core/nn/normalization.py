@@ -10,7 +10,7 @@ class RunningNorm(nn.Module):
     """Normalise by the mean and standard deviation of everything seen so far.
 
     The statistics are buffers: they are saved and exported with the weights. `forward` never
-    changes them; `update` does, and is called once when an update begins.
+    changes them; `update` does, and is called once per update.
 
     Args:
         shape: shape of one sample.
