@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from rl_algos_onpolicy import (
@@ -27,6 +28,7 @@ from rl_algos_onpolicy import (
 )
 from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.env import VecEnv, as_vec_env
 from rl_core.errors import DataError, SpaceError
 from rl_core.evaluation import evaluate_policy
 from rl_core.testing.reference import ReferenceRolloutStorage
@@ -38,17 +40,20 @@ class Roulette(gymnasium.Env[Any, Any]):
     Args:
         sizes: of the choices, side by side.
         dead_end: the step whose mask forbids everything; None has none.
+        first_dead: the first episode in which it does.
     """
 
-    def __init__(self, sizes: tuple[int, ...], dead_end: int | None = None) -> None:
-        self.sizes, self.dead_end = sizes, dead_end
+    def __init__(
+        self, sizes: tuple[int, ...], dead_end: int | None = None, first_dead: int = 0
+    ) -> None:
+        self.sizes, self.dead_end, self.first_dead = sizes, dead_end, first_dead
         self.action_space = (
             spaces.Discrete(sizes[0]) if len(sizes) == 1 else spaces.MultiDiscrete(list(sizes))
         )
         mask = spaces.MultiBinary(sum(sizes))
         position = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = spaces.Dict({"action_mask": mask, "position": position})
-        self.step_number = 0
+        self.step_number, self.episode = 0, -1
 
     def _forbidden(self) -> list[int]:
         return [(self.step_number + index) % size for index, size in enumerate(self.sizes)]
@@ -58,12 +63,13 @@ class Roulette(gymnasium.Env[Any, Any]):
         for mask, action in zip(masks, self._forbidden(), strict=True):
             mask[action] = 0
         mask = np.concatenate(masks)
-        if self.step_number == self.dead_end:
+        if self.step_number == self.dead_end and self.episode >= self.first_dead:
             mask[:] = 0
         return {"action_mask": mask, "position": np.zeros(2, np.float32)}
 
     def reset(self, **_: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         self.step_number = 0
+        self.episode += 1
         return self._observe(), {}
 
     def step(
@@ -132,6 +138,25 @@ def test_a_mask_that_forbids_everything_ends_training_and_evaluation() -> None:
         envs = make_gym_vec(lambda dead_end=dead_end: Roulette((3,), dead_end), 2, seed=0)
         with pytest.raises(DataError, match="forbids every action"):
             evaluate_policy(algorithm, envs, 2)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_the_first_mask_of_a_later_episode_is_looked_at(mode: AutoresetMode) -> None:
+    def envs(dead_end: int) -> VecEnv:
+        makers = [lambda: Roulette((3,), dead_end, first_dead=1)] * 2
+        return as_vec_env(SyncVectorEnv(makers, autoreset_mode=mode))
+
+    config = TrainerConfig(compile="off", num_threads=1)
+    for work in (
+        lambda trainer: trainer.train(64),
+        lambda trainer: trainer.collector.warm_up(32),
+        lambda trainer: evaluate_policy(trainer.algorithm, envs(0), 4),
+    ):
+        algorithm = PPO(_actor((3,)), CUT, add_ons=RND(rnd=CURIOUS))
+        trainer = Trainer(envs(0), algorithm, ReferenceRolloutStorage(8), config=config, seed=0)
+        with pytest.raises(DataError, match=r"environment \[0, 1\] forbids every action"):
+            work(trainer)
+    assert evaluate_policy(algorithm, envs(7), 4).returns  # the last mask of an episode may
 
 
 def test_the_warm_up_looks_at_masks() -> None:

@@ -131,6 +131,12 @@ def test_rows_that_only_reset_are_not_counted() -> None:
     assert result.total_steps == 3 * ROWS // 2
 
 
+def test_a_rollout_of_rows_that_only_reset_makes_room_for_the_next_one() -> None:
+    envs = counting_envs([[1], [1]], [True, True], AutoresetMode.NEXT_STEP)
+    trainer = _trainer(envs=envs, storage=ReferenceRolloutStorage(1))
+    assert trainer.train(total_steps=6).total_updates == 3  # of two rows each, and as many resets
+
+
 @pytest.mark.parametrize(
     ("counts", "message"),
     [

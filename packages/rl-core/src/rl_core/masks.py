@@ -91,11 +91,18 @@ class ActionMaskCheck:
             )
 
     def look_at(self, outcome: EnvStep) -> None:
-        """Look at the masks after a step, of environments whose episodes go on.
+        """Look at the masks that are acted on after a step.
+
+        Those of environments whose episodes go on, and where episodes begin in the step in which
+        others ended, those of all.
 
         Raises:
             DataError: naming the environments.
         """
-        if self._starts is not None:
+        if self._starts is None:
+            return
+        if outcome.final_observation is None:  # an ended row shows its last observation, if any
             over = to_flags(outcome.terminated) | to_flags(outcome.truncated)
             self(outcome.observation, ~over)
+        else:
+            self(outcome.observation)

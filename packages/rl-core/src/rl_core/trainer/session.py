@@ -176,7 +176,11 @@ class Session:
         collected = trainer.total_steps - trainer.filled_since
         may_learn = collected >= trainer.algorithm.schedule.update_after
         brought = trainer.total_steps - trainer.turn.start["steps"]
-        return may_learn and brought > 0 and self._update()  # a row that only reset brings nothing
+        if may_learn and brought > 0:
+            return self._update()
+        if trainer.storage.rollout_steps is not None:  # its rows only reset, and have to make room
+            trainer.storage.after_update()
+        return False
 
     def _update(self) -> bool:
         """Learn, unless a callback leaves this update out, and say whether one asks to stop."""
