@@ -46,6 +46,11 @@ def small_agent(**algorithm_options: Json) -> Agent:
     return rl_core.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "algorithm": algorithm})
 
 
+def small_recurrent_agent() -> Agent:
+    actor = {**SMALL["actor"], "recurrent_net": "gru"}
+    return rl_core.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "actor": actor})
+
+
 def test_options_reach_every_part() -> None:
     agent = rl_core.make("ppo", "CartPole-v1", options=SMALL, learning_rate=0.5)
     assert agent.recipe.algorithm["learning_rate"] == 0.5
@@ -155,6 +160,42 @@ def test_predict_refuses_categories_that_do_not_exist() -> None:
         agent.predict(16)
     with pytest.raises(DataError, match="dtype float64; expected int64"):
         agent.predict(1.5)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"episode_start": np.array([0, 1])},
+            r"episode_start: got int64 of shape \(2,\); expected b",
+        ),
+        ({"episode_start": np.array([0.0, 1.0])}, "got float64"),
+        ({"episode_start": np.array([True])}, r"shape \(1,\); expected bool of shape \(2,\)"),
+        ({"state": {}}, r"state: got none; expected tensors \{'policy': \(2, 64\)"),
+        ({"state": {"policy": torch.zeros(1, 64), "value": torch.zeros(1, 64)}}, r"\(1, 64\)"),
+        ({"state": {"policy": 0.0}}, "float"),
+    ],
+)
+def test_predict_refuses_states_and_starts_of_another_kind(
+    more: dict[str, Any], message: str
+) -> None:
+    agent = small_recurrent_agent()
+    with pytest.raises(DataError, match=message):
+        agent.predict(np.zeros((2, 4)), **more)
+
+
+def test_predict_forgets_where_an_episode_starts() -> None:
+    agent = small_recurrent_agent()
+    rows = np.ones((2, 4), np.float32)
+    _, fresh = agent.predict(rows)
+    _, later = agent.predict(rows, fresh)
+    _, mixed = agent.predict(rows, fresh, episode_start=np.array([True, False]))
+    for name in fresh:
+        assert torch.equal(mixed[name][0], fresh[name][0])
+        assert torch.equal(mixed[name][1], later[name][1])
+        assert not torch.equal(later[name], fresh[name])
+    _, started = agent.predict(rows[0], fresh_of_one := agent.predict(rows[0])[1], True)
+    assert all(torch.equal(started[name], fresh_of_one[name]) for name in started)
 
 
 def test_predict_samples_when_asked() -> None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core._prediction import observation_batch, start_batch, state_batch
 from rl_core.actor import Actor
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.assembly import (
@@ -20,18 +21,16 @@ from rl_core.assembly import (
 )
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
-from rl_core.env import as_numpy, category_problem
-from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_mode
 from rl_core.logger import Logger
 from rl_core.masks import ActionMaskCheck
 from rl_core.options import Sections, checked_sections
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
-from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.stateful import StateReader
 from rl_core.trainer import Trainer, TrainingResult
-from rl_core.types import Array, ArrayObservation, Json, Observation, State
+from rl_core.types import Json, State
 
 
 class Agent:
@@ -102,7 +101,7 @@ class Agent:
         self,
         observation: object,
         state: State | None = None,
-        episode_start: npt.NDArray[np.bool_] | None = None,
+        episode_start: npt.NDArray[np.bool_] | bool | None = None,
         deterministic: bool = True,
     ) -> tuple[npt.NDArray[np.generic], State]:
         """Choose actions for observations.
@@ -110,7 +109,7 @@ class Agent:
         Args:
             observation: one, of the environment's shape, or a batch `(N, ...)` of them.
             state: what the last call returned; None starts episodes. Only recurrent actors use it.
-            episode_start: shape `(N,)`, which rows start an episode; None starts none.
+            episode_start: shape `(N,)`, bool, which rows start an episode; None starts none.
             deterministic: take the distribution's mode, or sample.
 
         Returns:
@@ -118,23 +117,20 @@ class Agent:
 
         Raises:
             DataError: when the observation has another shape than the environment's, or holds
-                something else than the numbers it may hold, or an action mask forbids every
-                action.
+                something else than the numbers it may hold, when an action mask forbids every
+                action, or when the state or the starts are not those of so many observations.
         """
-        space = self.actor.observation_space
-        arrays = flatten_observation(space, observation)
-        tensors, batched = self._as_batch(arrays)
-        ActionMaskCheck(space, self.actor.action_space, "observation")(tensors)
+        actor = self.actor
+        tensors, batched = observation_batch(observation, actor)
+        space = actor.observation_space
+        ActionMaskCheck(space, actor.action_space, "observation")(tensors)
         first = tensors if isinstance(tensors, Tensor) else next(iter(tensors.values()))
         count = len(first)
-        if state is None:
-            state = self.actor.actor_initial_states(count)
-        start = torch.zeros(count, dtype=torch.bool, device=first.device)
-        if episode_start is not None:
-            start = torch.as_tensor(episode_start, device=first.device)
-        noise = None if deterministic else self.actor.draw_noise((count,), self._generator)
-        with evaluation_mode(self.actor):
-            output = self.actor.get_action(tensors, state, noise, deterministic, start)
+        states = state_batch(state, actor, count)
+        starts = start_batch(episode_start, actor, count)
+        noise = None if deterministic else actor.draw_noise((count,), self._generator)
+        with evaluation_mode(actor):
+            output = actor.get_action(tensors, states, noise, deterministic, starts)
         action = output.env_action.cpu().numpy()
         return (action if batched else action[0]), output.state
 
@@ -196,25 +192,6 @@ class Agent:
         if self._checkpoint is not None:
             trainer.load_state_dict(self._checkpoint.state)
         return trainer
-
-    def _as_batch(self, observation: ArrayObservation) -> tuple[Observation, bool]:
-        """Bring observations to the declared dtypes and the device, with a batch axis."""
-        leaves = leaf_spaces(self.actor.observation_space)
-        device = self.actor.device
-        if not isinstance(leaves, Mapping):
-            array, is_batch = _checked("observation", observation, leaves)
-            tensor = torch.as_tensor(array, dtype=tensor_dtype(leaves), device=device)
-            return tensor if is_batch else tensor.unsqueeze(0), is_batch
-        assert isinstance(observation, Mapping)
-        tensors, batched = {}, []
-        for key, leaf in leaves.items():
-            array, is_batch = _checked(key, observation[key], leaf)
-            tensor = torch.as_tensor(array, dtype=tensor_dtype(leaf), device=device)
-            tensors[key] = tensor if is_batch else tensor.unsqueeze(0)
-            batched.append(is_batch)
-        if len(set(batched)) > 1:
-            raise DataError("some entries of the observation are batches and others are not")
-        return tensors, batched[0]
 
 
 def make(
@@ -289,25 +266,3 @@ def load(
     agent = Agent(build(recipe if device is None else recipe.replace(device=device), parts))
     agent.restore(checkpoint)
     return agent
-
-
-def _checked(name: str, value: object, space: Space) -> tuple[Array, bool]:
-    """Compare an observation with its space; say whether it has a batch axis."""
-    try:
-        array = as_numpy(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} is no array: {in_brief(error)}") from error
-    shape = event_shape(space)
-    if shape not in (array.shape, array.shape[1:]):
-        raise DataError(
-            f"{name}: expected shape {shape}, or {('N', *shape)} for a batch, got {array.shape}"
-        )
-    kinds = "biuf" if tensor_dtype(space).is_floating_point else "biu"
-    if array.dtype.kind not in kinds:
-        raise DataError(f"{name} has dtype {array.dtype}; expected {space.dtype}")
-    if not np.isfinite(array).all():
-        raise DataError(f"{name} holds NaN or infinity; expected finite numbers")
-    problem = category_problem(name, space, array)
-    if problem is not None:
-        raise DataError(problem)
-    return array, array.shape != shape
