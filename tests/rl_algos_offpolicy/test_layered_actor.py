@@ -110,6 +110,8 @@ def test_critics_may_have_other_layers_than_the_policy() -> None:
     assert apart.policy is not None
     encoders = apart.policy.trunk.encoder, apart.critics.get_submodule("encoder")
     assert [feature_size(encoder) for encoder in encoders] == [6, 9]
+    bare = _actor(OffPolicyActorConfig(body=BODY, critic_body=()))
+    assert feature_size(bare.critics.get_submodule("encoder")) == 4
     plain = _actor(OffPolicyActorConfig(head=HEAD, critic_hidden_sizes=(7,)))
     assert plain.policy is not None
     assert plain.policy.trunk.out_features == 5

@@ -74,6 +74,10 @@ def test_contradictions_are_refused(name: str) -> None:
             {"entropy_method": "no_entropy", "use_softplus_entropy": True},
             "use_softplus_entropy has no effect with entropy_method='no_entropy'",
         ),
+        (
+            {"entropy_method": "no_entropy", "stop_entropy_gradient": True},
+            "stop_entropy_gradient has no effect with entropy_method='no_entropy'",
+        ),
         ({"entropy_method": "maximum"}, "entropy_method: unknown name 'maximum'; did you mean"),
     ):
         with pytest.raises(ConfigError, match=message):

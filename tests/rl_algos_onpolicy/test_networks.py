@@ -54,6 +54,24 @@ def test_policy_and_value_function_share_what_they_are_told_to() -> None:
     assert _actor(OnPolicyActorConfig(head=(GRU,))).state_sizes == {"policy": 3, "value": 3}
 
 
+def test_a_value_function_without_layers_is_linear() -> None:
+    actor = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, value_head=()))
+    assert actor.value_trunk is not None
+    assert not list(actor.value_trunk.layers.parameters())
+    bare = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, value_body=(), value_head=()))
+    assert bare.value_trunk is not None
+    assert not list(bare.value_trunk.parameters())
+    assert bare.value_trunk.out_features == 4
+
+
+@pytest.mark.parametrize("option", ["body", "head", "value_body", "value_head"])
+def test_a_size_that_does_not_fit_is_reported_where_it_was_given(option: str) -> None:
+    wrong = (LayerConfig("Linear", {"in_features": 3, "out_features": 2}),)
+    config = OnPolicyActorConfig(**{option: wrong})  # type: ignore[arg-type]  # of several types
+    with pytest.raises(ConfigError, match=rf"^actor\.{option}\[0\]"):
+        _actor(config)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

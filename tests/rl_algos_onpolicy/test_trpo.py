@@ -201,7 +201,13 @@ def test_an_add_ons_term_joins_the_surrogate_and_its_own_parameters_are_learned(
 
 
 class Quiet(PolicyLossAddOn):
-    """Adds nothing, but logs."""
+    """Adds nothing, but logs; what it has of parameters does not learn."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
 
     def compute_loss_term(
         self,
@@ -209,10 +215,22 @@ class Quiet(PolicyLossAddOn):
         distribution: Distribution,
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        self.calls += 1
         return torch.zeros(()), {"loss/quiet": distribution.entropy().mean()}
 
 
-def test_an_add_on_without_parameters_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_learns_is_part_of_the_value_functions_loss() -> None:
+    torch.manual_seed(0)
+    actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
+    quiet = Quiet()
+    algorithm = TRPO(actor, add_ons=[quiet, Temperature()])
+    batch = make_batch(algorithm, _rollout(algorithm))
+    metrics = algorithm.compute_loss(batch).metrics
+    assert quiet.calls == 0
+    assert {"loss/value", "loss/temperature"} == set(metrics)
+
+
+def test_an_add_on_that_does_not_learn_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
     algorithm = TRPO(actor, add_ons=Quiet())

@@ -349,6 +349,19 @@ def test_a_config_must_be_a_dataclass() -> None:
         Reinforce(LinearActor(), {"learning_rate": 0.1})  # type: ignore[arg-type]  # the mistake
 
 
+def test_a_config_of_a_kind_with_more_options_is_refused() -> None:
+    class Wider(ReinforceConfig):
+        pass
+
+    with pytest.raises(ConfigError, match="config is a Wider, and Reinforce would leave what it"):
+        Reinforce(LinearActor(), Wider())
+
+    class Owner(Reinforce):
+        config_type = Wider
+
+    assert isinstance(Owner(LinearActor(), Wider()).config, Wider)
+
+
 def test_explicit_parameters_may_be_given_in_part() -> None:
     algorithm = _algorithm()
     batch = make_batch(algorithm, make_rollout(algorithm, seed=1))

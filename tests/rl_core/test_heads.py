@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -324,6 +324,27 @@ def test_the_spread_is_kept_in_range(build: Callable[..., ActionHead]) -> None:
 def test_the_range_must_increase(build: Callable[..., ActionHead]) -> None:
     with pytest.raises(ConfigError, match="low < high"):
         build(log_std_range=(1.0, 1.0))
+
+
+@pytest.mark.parametrize("options", [{"squash": True}, {"state_dependent_std": True}])
+@pytest.mark.parametrize("start", [-21.0, 3.0, math.nan])
+def test_a_spread_does_not_start_where_it_could_not_move(
+    options: dict[str, Any], start: float
+) -> None:
+    space = spaces.Box(-30.0, 30.0, (2,))
+    with pytest.raises(ConfigError, match=rf"initial_log_std is {start}; .* from -20.0 to 2.0"):
+        make_head(space, FEATURES, initial_log_std=start, **options)
+    make_head(space, FEATURES, initial_log_std=2.0, **options)
+
+
+def test_a_free_spread_starts_anywhere_but_at_no_number() -> None:
+    space = spaces.Box(-30.0, 30.0, (2,))
+    assert make_head(space, FEATURES, initial_log_std=3.0).get_parameter("log_std").tolist() == [
+        3,
+        3,
+    ]
+    with pytest.raises(ConfigError, match="initial_log_std is inf; expected a finite number"):
+        make_head(space, FEATURES, initial_log_std=math.inf)
 
 
 def test_make_head_passes_its_options_on() -> None:

@@ -104,7 +104,7 @@ class NetworkMaker:
         config, space = self._config, self._action_space
         memory = config.memory
         trunk = Trunk(
-            self._encoder(config.body),
+            self._encoder("body"),
             config.hidden_sizes,
             config.activation,
             memory=memory.kind,
@@ -134,7 +134,7 @@ class NetworkMaker:
         if config.is_recurrent or self._extractors or config.has_layered_critics:
             return self._composed_critics(action_size)
         return Critics(
-            self._encoder(config.critic_body or config.body),
+            self._encoder(self._critic_body),
             num_critics=config.num_critics,
             hidden_sizes=config.critic_widths,
             activation=config.activation,
@@ -153,7 +153,7 @@ class NetworkMaker:
         num_encoders = 1 if extractors.observation_extractor is None else num_critics
         make_action_encoder = extractors.action_extractor
         memory = config.memory
-        body = config.critic_body or config.body
+        body = self._critic_body
         return ComposedCritics(
             [self._encoder(body) for _ in range(num_encoders)],
             []
@@ -188,13 +188,18 @@ class NetworkMaker:
     ) -> Callable[[int], nn.Module] | None:
         return self._extractors.common_extractor or head_maker(head, path)
 
-    def _encoder(self, body: tuple[LayerConfig, ...] | None) -> nn.Module:
+    @property
+    def _critic_body(self) -> str:
+        return "body" if self._config.critic_body is None else "critic_body"
+
+    def _encoder(self, option: str) -> nn.Module:
+        body: tuple[LayerConfig, ...] | None = getattr(self._config, option)
         if self._extractors.observation_extractor is not None:
             return self._extractors.observation_extractor(self._observation_space)
         if body is not None:
             normalize = self._config.normalize_observations
             return LayeredEncoder(
-                self._observation_space, body, normalize=normalize, path="actor.body"
+                self._observation_space, body, normalize=normalize, path=f"actor.{option}"
             )
         return ObservationEncoder(
             self._observation_space,

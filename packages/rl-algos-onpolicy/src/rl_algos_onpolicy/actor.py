@@ -73,17 +73,18 @@ class OnPolicyActor(Actor):
             check_extractor(config)
         else:
             check_observation_options(config, observation_space)
-        encoder = feature_extractor or self._new_encoder()
-        self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes)
+        encoder = feature_extractor or self._new_encoder("body")
+        self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes, "head")
         self.value_trunk: Trunk | None = None
         if not config.shared_policy_value_network:
             learned = any(True for _ in encoder.parameters())
             own = learned and feature_extractor is None and not config.share_body
             sizes = config.value_hidden_sizes
+            body = "body" if config.value_body is None else "value_body"
             self.value_trunk = self._new_trunk(
-                self._new_encoder(config.value_body) if own or config.value_body else encoder,
+                self._new_encoder(body) if own or body == "value_body" else encoder,
                 config.hidden_sizes if sizes is None else sizes,
-                config.value_head,
+                "head" if config.value_head is None else "value_head",
             )
         self.action_head = make_head(
             action_space,
@@ -250,25 +251,20 @@ class OnPolicyActor(Actor):
         assert not isinstance(observation, Tensor)
         return observation[ACTION_MASK_KEY].bool()
 
-    def _new_encoder(self, body: tuple[LayerConfig, ...] | None = None) -> nn.Module:
-        body = body or self.config.body
+    def _new_encoder(self, option: str) -> nn.Module:
+        body: tuple[LayerConfig, ...] | None = getattr(self.config, option)
+        normalize = self.config.normalize_observations
         if body is not None:
-            normalize = self.config.normalize_observations
             return LayeredEncoder(
-                self.observation_space, body, normalize=normalize, path="actor.body"
+                self.observation_space, body, normalize=normalize, path=f"actor.{option}"
             )
         return ObservationEncoder(
             self.observation_space,
-            normalize=self.config.normalize_observations,
+            normalize=normalize,
             image_features=self.config.image_features,
         )
 
-    def _new_trunk(
-        self,
-        encoder: nn.Module,
-        hidden_sizes: tuple[int, ...],
-        head: tuple[LayerConfig, ...] | None = None,
-    ) -> Trunk:
+    def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Trunk:
         memory = self.config.memory
         return Trunk(
             encoder,
@@ -277,5 +273,5 @@ class OnPolicyActor(Actor):
             memory=memory.kind,
             memory_size=memory.size,
             memory_layers=memory.num_layers,
-            make_layers=head_maker(head or self.config.head, "actor.head"),
+            make_layers=head_maker(getattr(self.config, option), f"actor.{option}"),
         )

@@ -48,7 +48,8 @@ class OnPolicyActorConfig:
         state_dependent_std: the policy's spread is an output of the network, as that of a squashed
             Gaussian is in any case.
         intrinsic_value: a second value function for intrinsic rewards, on the same features.
-        initial_log_std: where the spread starts, its logarithm.
+        initial_log_std: where the spread starts, its logarithm; from -20 to 2 where the spread is
+            an output.
 
     Raises:
         ConfigError: when options contradict each other.

@@ -6,7 +6,8 @@ Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, Section 4.
 
 (2) $\beta\, KL + 50 \max(0, KL - 2 d)^2$ for a penalty $\beta$ and a target $d$
 
-(3) after each update $\beta \leftarrow \beta / 2$ if $KL < d / 1.5$, $2 \beta$ if $KL > 1.5 d$
+(3) after each update $\beta \leftarrow \beta / 2$ if $KL < d / 1.5$, $2 \beta$ if $KL > 1.5 d$,
+    kept in $[10^{-6}, 10^6]$
 
 The last term of (2) is that of the paper's first implementations.
 """

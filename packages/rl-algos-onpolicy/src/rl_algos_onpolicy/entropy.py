@@ -51,11 +51,12 @@ def check_entropy(options: EntropyOptions, *, normalizes: bool, off: object = Fa
     """
     check_choice(options, "entropy_method", get_args(EntropyMethod))
     method = options.entropy_method
-    if method == "no_entropy" and options.use_softplus_entropy:
-        raise ConfigError(
-            "use_softplus_entropy has no effect with entropy_method='no_entropy'; leave it out, or "
-            "use 'regularized' or 'max'"
-        )
+    for name in ("use_softplus_entropy", "stop_entropy_gradient"):
+        if method == "no_entropy" and getattr(options, name):
+            raise ConfigError(
+                f"{name} has no effect with entropy_method='no_entropy'; leave it out, or use "
+                "'regularized' or 'max'"
+            )
     if method == "max" and normalizes:
         raise ConfigError(
             "entropy_method='max' rewards entropy, which normalised advantages would take out "

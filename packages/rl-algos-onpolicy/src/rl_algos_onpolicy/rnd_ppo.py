@@ -50,7 +50,8 @@ class RNDPPOConfig(PPOConfig):
         extrinsic_coef: c of the extrinsic stream in Eq. (1).
         intrinsic_coef: c of the intrinsic stream in Eq. (1).
         standardize_streams: standardise the advantages of each stream over the rollout, first.
-        rnd: of the networks and intrinsic rewards.
+        rnd: of the networks and intrinsic rewards. Its running statistics follow what is seen even
+            where ``learning_rate`` is 0, because the rewards are made of them.
     """
 
     extrinsic_coef: Scheduled = 2.0

@@ -254,15 +254,10 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         value, _ = self.actor.value(batch.observation, batch.state, batch.episode_start)
         loss = value_loss(value, batch.value_target, batch.mask)
         metrics = {"loss/value": loss}
-        if self._add_ons_learn:
-            added, more = self.add_on_terms(batch, self._policy(batch), metrics)
-            return LossOutput(loss + added, {**metrics, **more})
-        return LossOutput(loss, metrics)
-
-    @property
-    def _add_ons_learn(self) -> bool:
-        """Whether add-ons have parameters, and so are part of the value function's loss."""
-        return any(True for _ in self.add_ons.parameters())
+        if not self.add_ons.learn:
+            return LossOutput(loss, metrics)
+        added, more = self.add_on_terms(batch, self._policy(batch), metrics, learned=True)
+        return LossOutput(loss + added, {**metrics, **more})
 
     @torch.no_grad()
     def _policy(self, batch: RolloutBatch) -> Distribution:
@@ -271,9 +266,9 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     @torch.no_grad()
     def _add_on_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return what add-ons log that are not part of the value function's loss."""
-        if not len(self.add_ons) or self._add_ons_learn:
+        if not len(self.add_ons):
             return {}
-        return self.add_on_terms(batch, self._policy(batch), {})[1]
+        return self.add_on_terms(batch, self._policy(batch), {}, learned=False)[1]
 
     def _surrogate(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (1), with the divergence of Eq. (2) among the metrics."""

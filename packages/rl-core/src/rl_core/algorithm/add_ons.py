@@ -33,6 +33,7 @@ class AddOns(nn.ModuleList):
         for add_on in listed:
             _check(add_on, batch_type)
         super().__init__(listed)
+        self._learn = [False for _ in listed]
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Get ready, once, before training.
@@ -48,6 +49,12 @@ class AddOns(nn.ModuleList):
                 )
             add_on.is_taken = True
             add_on.setup(actor, device)
+        self._learn = [any(p.requires_grad for p in a.parameters()) for a in self._listed()]
+
+    @property
+    def learn(self) -> bool:
+        """Whether any has parameters to learn."""
+        return any(self._learn)
 
     @property
     def uses_objects(self) -> bool:
@@ -92,11 +99,15 @@ class AddOns(nn.ModuleList):
         distribution: Distribution,
         info: Mapping[str, Tensor],
         device: torch.device,
+        *,
+        learned: bool | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum the terms of the policy loss, with their metrics."""
+        """Sum the terms of the policy loss, with their metrics; see `Algorithm.add_on_terms`."""
         total = torch.zeros((), device=device)
         metrics: dict[str, Tensor] = {}
-        for add_on in self._listed():
+        for add_on, learns in zip(self._listed(), self._learn, strict=True):
+            if learned not in (None, learns):
+                continue
             term, more = add_on.compute_loss_term(batch, distribution, info)
             total = total + term
             metrics.update(more)

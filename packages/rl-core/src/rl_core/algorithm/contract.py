@@ -85,6 +85,12 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         super().__init__(actor)
         self.config: ConfigT = self.config_type() if config is None else config
         _check_type("config", self.config, self.config_type)
+        if type(self.config) is not self.config_type:
+            raise ConfigError(
+                f"config is a {type(self.config).__name__}, and {type(self).__name__} would leave "
+                f"what it adds without effect; expected {self.config_type.__name__}, or an "
+                "algorithm whose config_type it is"
+            )
         self.device = actor.device
         self.add_ons = AddOns(add_ons, self.batch_type)
         self.add_ons.setup(actor, self.device)
@@ -203,9 +209,19 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         batch: RolloutBatch | ReplayBatch,
         distribution: Distribution,
         info: Mapping[str, Tensor],
+        *,
+        learned: bool | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum the add-ons' terms of the policy loss, with their metrics."""
-        return self.add_ons.terms(batch, distribution, info, self.device)
+        """Sum the add-ons' terms of the policy loss, with their metrics.
+
+        Args:
+            batch: the minibatch.
+            distribution: the policy's, at the batch's observations.
+            info: what the loss has computed so far, each 0-dim.
+            learned: only add-ons that have parameters to learn, or only those that have none; None
+                takes all.
+        """
+        return self.add_ons.terms(batch, distribution, info, self.device, learned=learned)
 
     def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
         """Let the add-ons look at a fresh rollout, each at what the one before it made of it."""

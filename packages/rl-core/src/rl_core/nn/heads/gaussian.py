@@ -1,5 +1,6 @@
 """Heads for real numbers, clipped to the bounds or squashed into them."""
 
+import math
 from typing import final
 
 import numpy as np
@@ -35,7 +36,7 @@ class GaussianHead(ActionHead):
 
     Raises:
         SpaceError: when the Box is empty or of integers.
-        ConfigError: when ``log_std_range`` is not increasing.
+        ConfigError: when ``log_std_range`` is not increasing, or the start lies outside.
     """
 
     low: Tensor
@@ -64,9 +65,11 @@ class GaussianHead(ActionHead):
         self.log_std: nn.Parameter | None = None
         if state_dependent_std:
             self._log_std_range = _checked_range(log_std_range)
-            self.linear = _mean_and_log_std_layer(in_features, size, initial_log_std, gain)
+            start = _checked_start(initial_log_std, self._log_std_range)
+            self.linear = _mean_and_log_std_layer(in_features, size, start, gain)
         else:
-            self.log_std = nn.Parameter(torch.full((size,), initial_log_std))
+            start = _checked_start(initial_log_std, (-math.inf, math.inf))
+            self.log_std = nn.Parameter(torch.full((size,), start))
             self.linear = orthogonal_(nn.Linear(in_features, size), gain)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> DiagonalGaussian:
@@ -106,7 +109,7 @@ class SquashedGaussianHead(ScaledHead):
 
     Raises:
         SpaceError: when the Box is empty, of integers, or has an infinite bound.
-        ConfigError: when ``log_std_range`` is not increasing.
+        ConfigError: when ``log_std_range`` is not increasing, or the start lies outside.
     """
 
     def __init__(
@@ -122,7 +125,8 @@ class SquashedGaussianHead(ScaledHead):
         (size,) = self.action_shape
         self.noise_kind, self.noise_shape = "normal", (size,)
         self._log_std_range = _checked_range(log_std_range)
-        self.linear = _mean_and_log_std_layer(in_features, size, initial_log_std, gain)
+        start = _checked_start(initial_log_std, self._log_std_range)
+        self.linear = _mean_and_log_std_layer(in_features, size, start, gain)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> SquashedGaussian:
         """Return the distribution; see `ActionHead.forward`."""
@@ -137,6 +141,17 @@ def _mean_and_log_std_layer(
     layer = orthogonal_(nn.Linear(in_features, 2 * size), gain)
     nn.init.constant_(layer.bias[size:], initial_log_std)
     return layer
+
+
+def _checked_start(initial_log_std: float, log_std_range: tuple[float, float]) -> float:
+    low, high = log_std_range
+    if not (math.isfinite(initial_log_std) and low <= initial_log_std <= high):
+        raise ConfigError(
+            f"initial_log_std is {initial_log_std}; expected a finite number from {low} to {high}, "
+            "where the logarithm of this spread is kept; bring the actions to a smaller range to "
+            "spread wider over them"
+        )
+    return initial_log_std
 
 
 def _checked_range(log_std_range: tuple[float, float]) -> tuple[float, float]:
