@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+import rl_core
 from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import A2C, PPO, OnPolicyActor, OnPolicyActorConfig
 from rl_cli.main import main
@@ -171,18 +172,29 @@ def test_a_run_with_add_ons_is_resumed_from_the_command_line(tmp_path: Path) -> 
     )
     run = [*start, "--config", str(config), "--run-dir", str(run_dir), "--total-steps", "16"]
     assert main(run) == 0
-    before = _learned(run_dir)
+    before, of_expert = _learned(run_dir), _learned(expert)
+    expert.rename(tmp_path / "elsewhere")  # the run has what it needs of it
     assert main(["resume", str(run_dir), "--total-steps", "32"]) == 0
+    assert main(["eval", str(run_dir), "--episodes", "1"]) == 0
+    rl_core.load(run_dir).close()
     after = _learned(run_dir)
     assert after["add_ons.0.error_threshold"] >= before["add_ons.0.error_threshold"] > 0.0
     weight = "add_ons.0.network.1.out.weight"
     assert not torch.equal(after[weight], before[weight])
     attracting = "add_ons.1.others.0."
     own = {name: tensor for name, tensor in after.items() if name.startswith(attracting)}
-    of_expert = _learned(expert)
     assert own
     for name, tensor in own.items():
         assert torch.equal(tensor, of_expert[f"actor.{name.removeprefix(attracting)}"])
+
+
+def test_a_new_run_needs_the_runs_whose_policies_it_looks_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[[algorithm.add_ons]]\nname = "attraction-kl"\npolicies = ["nowhere"]\n')
+    assert main(["train", "ppo", "CartPole-v1", "--config", str(config), "--total-steps", "9"]) == 2
+    assert "policies[0]: nowhere is no run: it is no directory" in capsys.readouterr().err
 
 
 def _learned(run_dir: Path) -> dict[str, Tensor]:

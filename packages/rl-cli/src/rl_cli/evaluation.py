@@ -95,7 +95,7 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
         )
     try:
         with held_warnings():
-            algorithm = build_algorithm(run.recipe, envs, device)
+            algorithm = build_algorithm(run.recipe, envs, device, is_saved=True)
             _load(algorithm, checkpoint)
         tell_of_skipped(checkpoint)
         result = evaluate_policy(

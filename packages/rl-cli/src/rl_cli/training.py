@@ -99,7 +99,7 @@ def resume(words: Sequence[str]) -> int:
         run = open_run(arguments.run_dir)
         goal = goal or _intended_goal(run)
         recipe = _continued(run.recipe, goal, arguments.device)
-        parts = build(recipe)
+        parts = build(recipe, is_saved=True)
         interruption = Interruption()
         callbacks = [ProgressBar(sys.stderr), interruption]
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)

@@ -91,6 +91,15 @@ class PolicyLossAddOn(nn.Module, ABC):
         """Whether it was given objects that no recipe can name."""
         return False
 
+    @property
+    def loaded_actors(self) -> Mapping[str, Actor]:
+        """Actors that it read from other runs, by directory; none by default.
+
+        The recipe records them, so that a run is loaded without those runs. The constructor of an
+        add-on that has some takes ``saved_actors`` for that: their `ComponentSpec`, by directory.
+        """
+        return {}
+
     def more_state(self) -> StateDict:
         """Return what it keeps beyond parameters and buffers; nothing by default."""
         return {}

@@ -263,6 +263,7 @@ def load(
     if checkpoint.recipe_text is None:
         raise CheckpointError(f"{checkpoint.path} holds no recipe to build an agent from")
     recipe = Recipe.from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
-    agent = Agent(build(recipe if device is None else recipe.replace(device=device), parts))
+    recipe = recipe if device is None else recipe.replace(device=device)
+    agent = Agent(build(recipe, parts, is_saved=True))
     agent.restore(checkpoint)
     return agent

@@ -14,6 +14,9 @@ from rl_core.types import Json
 ADD_ONS = "add_ons"
 """The option of algorithms that holds add-ons by name; no field of their configs."""
 
+SAVED_ACTORS = "saved_actors"
+"""What a program that reads a run tells its add-ons; see `PolicyLossAddOn.loaded_actors`."""
+
 
 def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
     """Build a part from its registered name and options.
@@ -34,7 +37,9 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
         if add_ons and ADD_ONS not in inspect.signature(cls).parameters:
             raise ConfigError(f"algorithm.{ADD_ONS}: {spec.name} takes none; leave it out")
         if add_ons:
-            context = {**context, ADD_ONS: [construct_component("add_on", a, {}) for a in add_ons]}
+            known = {name: context[name] for name in (SAVED_ACTORS,) if name in context}
+            built = [construct_component("add_on", add_on, known) for add_on in add_ons]
+            context = {**context, ADD_ONS: built}
     return construct(cls, context, decode(options_of(cls), kwargs, kind))
 
 
@@ -77,21 +82,42 @@ def split_add_ons(
         raise ConfigError(
             f"algorithm.{ADD_ONS}: got {tables!r}; expected a list of tables with names"
         )
-    add_ons = []
-    for index, table in enumerate(tables):
-        name = table.get("name") if isinstance(table, Mapping) else None
-        if not isinstance(table, Mapping) or not isinstance(name, str):
-            raise ConfigError(
-                f"algorithm.{ADD_ONS}[{index}]: got {table!r}; expected a table with a name"
-            )
-        options = {key: value for key, value in table.items() if key != "name"}
-        add_ons.append(ComponentSpec("add_on", name, options))
-    return rest, add_ons
+    return rest, [
+        _as_spec("add_on", table, f"algorithm.{ADD_ONS}[{index}]")
+        for index, table in enumerate(tables)
+    ]
+
+
+def record_actors(actors: Mapping[str, object]) -> Mapping[str, Json]:
+    """Describe actors by name for a recipe, without those of the user's own; see `read_actors`."""
+    specs = {name: describe_component("actor", actor) for name, actor in actors.items()}
+    return {name: as_tables([spec])[0] for name, spec in specs.items() if not spec.is_custom}
+
+
+def read_actors(record: Json) -> Mapping[str, ComponentSpec]:
+    """Return what `record_actors` wrote.
+
+    Raises:
+        ConfigError: when it is no table of tables with names.
+    """
+    if not isinstance(record, Mapping):
+        raise ConfigError(f"resolved.actors: got {record!r}; expected tables with names")
+    return {
+        key: _as_spec("actor", table, f"resolved.actors.{key}") for key, table in record.items()
+    }
 
 
 def as_tables(add_ons: Sequence[ComponentSpec]) -> list[Json]:
     """Return add-ons as `split_add_ons` reads them."""
     return [{"name": add_on.name, **add_on.kwargs} for add_on in add_ons]
+
+
+def _as_spec(kind: str, table: Json, path: str) -> ComponentSpec:
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping) or not isinstance(name, str):
+        raise ConfigError(f"{path}: got {table!r}; expected a table with a name")
+    options = {option: value for option, value in table.items() if option != "name"}
+    return ComponentSpec(kind, name, options)
 
 
 def _registered_name(kind: str, cls: type) -> str | None:

@@ -2,7 +2,7 @@
 
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.codec import encode
-from rl_core.components import describe_component
+from rl_core.components import describe_component, record_actors
 from rl_core.env import VecEnv
 from rl_core.recipe import CUSTOM, ComponentSpec, Recipe
 from rl_core.storage import AnyStorage
@@ -30,6 +30,7 @@ def describe(
     """
     trainer = encode(config)
     assert isinstance(trainer, dict)
+    actors = record_actors(algorithm.add_ons.loaded_actors)
     return Recipe(
         env=envs.component or ComponentSpec("env", CUSTOM, {}),
         actor=describe_component("actor", algorithm.actor),
@@ -38,4 +39,5 @@ def describe(
         trainer=trainer,
         seed=seed,
         device=str(algorithm.device),
+        resolved={"actors": dict(actors)} if actors else {},
     )

@@ -9,7 +9,7 @@ from rl_core.actor import Actor
 from rl_core.checkpoint import Checkpoint, latest_checkpoint
 from rl_core.components import construct_component
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.recipe import Recipe
+from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
 
@@ -47,15 +47,15 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
 
 
 def build_actor(
-    recipe: Recipe, observation_space: Space, action_space: Space, device: torch.device
+    spec: ComponentSpec, observation_space: Space, action_space: Space, device: torch.device
 ) -> Actor:
-    """Build a recipe's actor for given spaces, with weights that nothing has trained.
+    """Build a run's actor for given spaces, with weights that nothing has trained.
 
     Raises:
         ConfigError: when it was built from Python objects.
         SpaceError: when it cannot do the spaces.
     """
-    if recipe.actor.is_custom:
+    if spec.is_custom:
         raise ConfigError(
             "the run's actor was built from Python objects, which a recipe cannot name"
         )
@@ -65,7 +65,7 @@ def build_actor(
         "device": device,
     }
     with torch.random.fork_rng(devices=[]):
-        actor = cast("Actor", construct_component("actor", recipe.actor, context))
+        actor = cast("Actor", construct_component("actor", spec, context))
     return actor.to(device)
 
 
@@ -93,7 +93,7 @@ def load_actor(
     checkpoint = read_run(directory)
     recipe = recipe_of(checkpoint)
     try:
-        actor = build_actor(recipe, observation_space, action_space, torch.device(device))
+        actor = build_actor(recipe.actor, observation_space, action_space, torch.device(device))
     except ConfigError as error:
         raise ConfigError(f"{directory}: {error}") from error
     modules = StateReader(checkpoint.state, str(directory)).reader("algorithm").tensors("modules")

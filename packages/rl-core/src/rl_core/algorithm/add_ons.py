@@ -62,6 +62,11 @@ class AddOns(nn.ModuleList):
         return any(add_on.uses_objects for add_on in self._listed())
 
     @property
+    def loaded_actors(self) -> Mapping[str, Actor]:
+        """Actors that they read from other runs, by directory."""
+        return {k: v for add_on in self._listed() for k, v in add_on.loaded_actors.items()}
+
+    @property
     def warm_up_steps(self) -> int:
         """Environment transitions with random actions that one wants to see before training."""
         return max((add_on.warm_up_steps for add_on in self._listed()), default=0)

@@ -15,13 +15,19 @@ from rl_core.assembly.devices import resolve_device
 from rl_core.assembly.environments import build_envs, build_test_envs
 from rl_core.checkpoint import WeightSource, load_weights
 from rl_core.codec import decode
-from rl_core.components import construct_component
+from rl_core.components import (
+    SAVED_ACTORS,
+    construct_component,
+    read_actors,
+    record_actors,
+)
 from rl_core.env import VecEnv, as_vec_env
 from rl_core.errors import ConfigError, nearest
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.trainer import Trainer, TrainerConfig
+from rl_core.types import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ def build(
     given: Mapping[str, object] | None = None,
     *,
     restart_model: WeightSource | None = None,
+    is_saved: bool = False,
 ) -> Parts:
     """Build every part that a recipe names.
 
@@ -60,6 +67,8 @@ def build(
             what the recipe names; those that it calls ``custom`` must be here.
         restart_model: where the actor's first weights come from, see `load_weights`; None draws
             them. The recipe keeps a record of it, by which nothing is loaded again.
+        is_saved: a checkpoint follows, with all weights; other runs, whose policies the recipe's
+            add-ons look at, are not needed then.
 
     Raises:
         CheckpointError: when ``restart_model`` does not fit.
@@ -77,7 +86,7 @@ def build(
         else build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
     )
     try:
-        algorithm = build_algorithm(recipe, envs, device, given, restart_model)
+        algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         storage = cast(
             "AnyStorage",
             given["storage"]
@@ -88,7 +97,9 @@ def build(
     except BaseException:
         envs.close()
         raise
-    resolved = {**recipe.resolved, "device": str(device)}
+    resolved: dict[str, Json] = {**recipe.resolved, "device": str(device)}
+    if actors := record_actors(algorithm.add_ons.loaded_actors):
+        resolved["actors"] = dict(actors)
     if restart_model is not None:
         resolved["restart_model"] = (
             {part: str(directory) for part, directory in restart_model.items()}
@@ -104,6 +115,7 @@ def build_algorithm(
     device: torch.device,
     given: Mapping[str, object] | None = None,
     restart_model: WeightSource | None = None,
+    is_saved: bool = False,
 ) -> AnyAlgorithm:
     """Build a recipe's actor and algorithm for given environments; see `build`."""
     given = given or {}
@@ -128,9 +140,10 @@ def build_algorithm(
         cast("Actor", actor).to(device)
         if restart_model is not None:
             load_weights(cast("Actor", actor), restart_model)
-        return cast(
-            "AnyAlgorithm", construct_component("algorithm", recipe.algorithm, {"actor": actor})
-        )
+        context: dict[str, object] = {"actor": actor}
+        if is_saved:
+            context[SAVED_ACTORS] = read_actors(recipe.resolved.get("actors", {}))
+        return cast("AnyAlgorithm", construct_component("algorithm", recipe.algorithm, context))
 
 
 def build_trainer(parts: Parts, **options: object) -> Trainer:

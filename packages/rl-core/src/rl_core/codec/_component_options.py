@@ -28,6 +28,7 @@ CONTEXT_PARAMETERS = frozenset(
         "device",
         "generator",
         "env_spec",
+        "saved_actors",
     }
 )
 """Constructor parameters that the program supplies and a recipe never does."""

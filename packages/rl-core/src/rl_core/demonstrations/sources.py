@@ -67,7 +67,7 @@ def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[
         return _own(trajectories, actor, name)
     try:
         giver = build_actor(
-            recipe_of(checkpoint), actor.observation_space, actor.action_space, actor.device
+            recipe_of(checkpoint).actor, actor.observation_space, actor.action_space, actor.device
         )
     except (ConfigError, SpaceError) as error:
         raise ConfigError(f"{name} does not fit: {error}") from error

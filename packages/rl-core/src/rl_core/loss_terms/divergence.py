@@ -14,7 +14,7 @@ With other policies $b_1 \dots b_K$ and weights $w_i > 0$ that sum to 1:
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from rl_core.actor import Actor
 from rl_core.addon import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
-from rl_core.errors import ConfigError
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.ranges import check_number
-from rl_core.runs import load_actor
+from rl_core.recipe import ComponentSpec
+from rl_core.runs import build_actor, load_actor
 from rl_core.spaces import check_same_space, made_up_observation
 
 
@@ -55,6 +56,8 @@ class OtherPolicies(PolicyLossAddOn):
         weights: w, above 0, brought to a sum of 1; None weighs all alike.
         loss_weight: c, at least 0.
         action_std: σ, above 0, for deterministic policies.
+        saved_actors: what acted in the runs, by directory, where a checkpoint that holds the
+            weights of the policies is read: the runs themselves are not needed then.
 
     Raises:
         ConfigError: for values that are out of range or do not fit each other.
@@ -66,9 +69,11 @@ class OtherPolicies(PolicyLossAddOn):
         weights: Sequence[float] | None,
         loss_weight: float,
         action_std: float,
+        saved_actors: Mapping[str, ComponentSpec] | None,
     ) -> None:
         super().__init__()
         self.policies, self.weights = _checked(policies, weights)
+        self._saved_actors = {} if saved_actors is None else saved_actors
         self.loss_weight = check_number("loss_weight", loss_weight)
         self.action_std = check_number("action_std", action_std, "above 0")
 
@@ -81,7 +86,9 @@ class OtherPolicies(PolicyLossAddOn):
                 formula.
             SpaceError: when an actor is for other spaces.
         """
-        self.others = _frozen(self.policies, actor, device)
+        self.others = nn.ModuleList(
+            self._frozen(index, actor, device) for index in range(len(self.policies))
+        )
         learned = _family(actor, device)
         for index, other in enumerate(self.others):
             assert isinstance(other, Actor)
@@ -108,6 +115,34 @@ class OtherPolicies(PolicyLossAddOn):
         """Whether a policy was given as an object."""
         return any(isinstance(policy, Actor) for policy in self.policies)
 
+    @property
+    def loaded_actors(self) -> Mapping[str, Actor]:
+        """The policies that were given as directories of runs."""
+        pairs = zip(self.policies, self.others, strict=True)
+        return {k: cast("Actor", other) for k, other in pairs if isinstance(k, str)}
+
+    def _frozen(self, index: int, actor: Actor, device: torch.device) -> Actor:
+        """Load, build or copy a policy for the spaces of an actor."""
+        policy = self.policies[index]
+        if isinstance(policy, Actor):
+            for space in ("observation_space", "action_space"):
+                check_same_space(getattr(policy, space), getattr(actor, space), f"actor's {space}")
+            other = copy.deepcopy(policy).to(device)
+        elif policy in self._saved_actors:
+            spec = self._saved_actors[policy]
+            other = build_actor(spec, actor.observation_space, actor.action_space, device)
+        else:
+            try:
+                other = load_actor(policy, actor.observation_space, actor.action_space, device)
+            except CheckpointError as error:
+                raise CheckpointError(f"policies[{index}]: {error}") from error
+        if other.is_recurrent:
+            raise ConfigError(
+                f"policies[{index}] is recurrent, and cannot be compared with, because batches "
+                "hold no states of it; expected a feed-forward one"
+            )
+        return other.eval().requires_grad_(False)
+
 
 @final
 class AttractionKL(OtherPolicies):
@@ -119,6 +154,8 @@ class AttractionKL(OtherPolicies):
         weights: w, above 0, brought to a sum of 1; None weighs all alike.
         loss_weight: c, at least 0.
         action_std: σ, above 0, for deterministic policies.
+        saved_actors: what acted in the runs, by directory, where a checkpoint that holds the
+            weights of the policies is read: the runs themselves are not needed then.
 
     Raises:
         ConfigError: for values that are out of range or do not fit each other.
@@ -130,8 +167,10 @@ class AttractionKL(OtherPolicies):
         weights: Sequence[float] | None = None,
         loss_weight: float = 1.0,
         action_std: float = 1.0,
+        *,
+        saved_actors: Mapping[str, ComponentSpec] | None = None,
     ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std)
+        super().__init__(policies, weights, loss_weight, action_std, saved_actors)
 
     def compute_loss_term(
         self,
@@ -162,6 +201,8 @@ class RepulsionKL(OtherPolicies):
         max_divergence: D of Eq. (2), above 0: further away than this nothing pushes, since a
             divergence has no upper bound.
         action_std: σ, above 0, for deterministic policies.
+        saved_actors: what acted in the runs, by directory, where a checkpoint that holds the
+            weights of the policies is read: the runs themselves are not needed then.
 
     Raises:
         ConfigError: for values that are out of range or do not fit each other.
@@ -174,8 +215,10 @@ class RepulsionKL(OtherPolicies):
         loss_weight: float = 1.0,
         max_divergence: float = 5.0,
         action_std: float = 1.0,
+        *,
+        saved_actors: Mapping[str, ComponentSpec] | None = None,
     ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std)
+        super().__init__(policies, weights, loss_weight, action_std, saved_actors)
         self.max_divergence = check_number("max_divergence", max_divergence, "above 0")
 
     def compute_loss_term(
@@ -220,25 +263,6 @@ def _checked(
     return tuple(policies), tuple(
         check_number(f"weights[{index}]", weight, "above 0") for index, weight in numbered
     )
-
-
-def _frozen(policies: Sequence[str | Actor], actor: Actor, device: torch.device) -> nn.ModuleList:
-    """Load or copy policies for the spaces of an actor."""
-    others = []
-    for policy in policies:
-        if isinstance(policy, str):
-            other = load_actor(policy, actor.observation_space, actor.action_space, device)
-        else:
-            for space in ("observation_space", "action_space"):
-                check_same_space(getattr(policy, space), getattr(actor, space), f"actor's {space}")
-            other = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
-        if other.is_recurrent:
-            raise ConfigError(
-                "policies: a recurrent policy cannot be compared with, because batches hold no "
-                "states of it; expected feed-forward ones"
-            )
-        others.append(other)
-    return nn.ModuleList(others)
 
 
 @torch.no_grad()
