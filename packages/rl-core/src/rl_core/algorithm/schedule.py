@@ -76,6 +76,16 @@ class UpdateSchedule:
         if self.keep_ratio and None in (self.update_every, self.num_mini_batch):
             raise ConfigError("keep_ratio is one of num_mini_batch to update_every; give both")
 
+    def rows_per_update(self, num_envs: int) -> int | None:
+        """Return ``update_every`` in whole steps of all environments; None where it is not given.
+
+        Args:
+            num_envs: environments that step together.
+        """
+        if self.update_every is None:
+            return None
+        return -(-self.update_every // num_envs) * num_envs
+
     def batches_per_epoch(self, num_envs: int) -> int | None:
         """Return how many minibatches an epoch has; None where their size says so.
 
@@ -84,7 +94,8 @@ class UpdateSchedule:
         """
         if not self.keep_ratio:
             return self.num_mini_batch
+        rows = self.rows_per_update(num_envs)
+        assert rows is not None
         assert self.update_every is not None
         assert self.num_mini_batch is not None
-        rows = -(-self.update_every // num_envs) * num_envs  # between two updates
         return -(-self.num_mini_batch * rows // self.update_every)

@@ -78,11 +78,14 @@ def _check_sequences(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
 def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> int:
     """Return how many rows of environments are collected before each update.
 
+    Environments step together; where nobody acts, steps pass one by one.
+
     Raises:
         ConfigError: when neither the schedule nor the storage says so.
     """
-    if algorithm.schedule.update_every is not None:
-        return algorithm.schedule.update_every
+    rows = algorithm.schedule.rows_per_update(envs.num_envs if algorithm.collects else 1)
+    if rows is not None:
+        return rows
     if storage.batch_type is not RolloutBatch or storage.rollout_steps is None:
         raise ConfigError("the algorithm's schedule names no update_every")
     return storage.rollout_steps * envs.num_envs

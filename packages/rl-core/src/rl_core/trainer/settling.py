@@ -38,6 +38,17 @@ def _compile_mode(trainer: "Trainer", goal: Goal) -> CompileMode:
     if wanted != "auto":
         return wanted
     rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
-    left = goal.target - goal.reached(trainer)
-    updates = left if goal.unit == "updates" else left / rows if goal.unit == "steps" else 0
+    updates = _updates_to_come(trainer, goal, rows)
     return worthwhile_compile_mode(trainer.algorithm, trainer.storage, updates, rows)
+
+
+def _updates_to_come(trainer: "Trainer", goal: Goal, rows: int) -> float:
+    """Return how many updates a run still has; 0 where that cannot be known."""
+    left = goal.target - goal.reached(trainer)
+    if goal.unit == "updates":
+        return left
+    if goal.unit == "episodes":
+        return 0
+    collected = trainer.total_steps - trainer.filled_since
+    waits = max(0, trainer.algorithm.schedule.update_after - collected)
+    return (left - waits) / rows
