@@ -1,11 +1,15 @@
 """When off-policy algorithms act at random, when they learn, and how often."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
 from rl_algos_offpolicy import (
     DQN,
@@ -16,13 +20,14 @@ from rl_algos_offpolicy import (
     SACConfig,
 )
 from rl_core import Callback, Trainer, TrainerConfig, make, make_gym_vec
-from rl_core.env import EnvStep
+from rl_core.env import EnvStep, VecEnv, as_vec_env
 from rl_core.errors import CheckpointError
 from rl_core.schedules import Linear
 from rl_core.storage_files import storage_of
 from rl_core.testing.scripted import WalkVecEnv
 from rl_core.testing.stateful import check_same_state
-from rl_core.types import ArrayLike, Json
+from rl_core.testing.toy import counting_envs
+from rl_core.types import ArrayLike, Json, StateDict
 from rl_storages import ReplayBuffer
 
 
@@ -86,6 +91,75 @@ def test_updates_come_when_they_are_due(
     assert diary.entries == expected
 
 
+def _dqn(
+    envs: VecEnv,
+    options: DQNConfig,
+    *callbacks: Callback,
+    log_every: int | None = None,
+) -> Trainer:
+    torch.manual_seed(0)
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(policy="greedy", hidden_sizes=(4,)),
+    )
+    return Trainer(
+        envs,
+        DQN(actor, options),
+        ReplayBuffer(size=100),
+        config=TrainerConfig(compile="off", num_threads=1, log_every=log_every),
+        callbacks=callbacks,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "expected"),
+    [
+        # Two transitions and a reset, over and over: three transitions take four rows or five.
+        ([2], {"update_every": 3}, [(3, 1), (6, 2), (9, 3), (12, 4), (15, 5), (18, 6)]),
+        ([2], {"update_after": 4, "update_every": 3}, [(6, 1), (9, 2), (12, 3), (15, 4), (18, 5)]),
+        # With episodes of three beside them, steps bring 2, 2, 1, 1, 2, 1, 2, 1, 1, 2, 2, 0 and 2
+        # transitions. An update is due for two, and the third counts toward the next one.
+        (
+            [2, 3],
+            {},
+            [(2, 1), (4, 2), (6, 3), (8, 4), (11, 5), (12, 6), (15, 7), (17, 8), (19, 9)],
+        ),
+        (
+            [2, 3],
+            {"keep_ratio": True},
+            [(2, 2), (4, 4), (6, 6), (8, 8), (11, 10), (12, 12), (15, 14), (17, 16), (19, 18)],
+        ),
+        ([2, 3], {"update_every": 4}, [(4, 1), (8, 2), (12, 3), (17, 4), (21, 5)]),
+        ([2, 3], {"update_after": 13, "update_every": 4}, [(17, 1), (21, 2)]),
+        ([2, 3], {"update_every": 3, "num_mini_batch": 2, "keep_ratio": True}, [(4, 3), (8, 6)]),
+    ],
+)
+def test_rows_that_only_reset_bring_no_update_nearer(
+    lengths: list[int], options: dict[str, int], expected: list[tuple[int, int]]
+) -> None:
+    rows = [[length] for length in lengths]
+    envs = counting_envs(rows, [True] * len(rows), AutoresetMode.NEXT_STEP)
+    usual = {"update_after": 0, "mini_batch_size": 2}
+    diary = Diary()
+    config = DQNConfig(**{**usual, **options})  # type: ignore[arg-type]  # whole numbers and a flag
+    _dqn(envs, config, diary).train(total_steps=expected[-1][0])
+    envs.close()
+    assert diary.entries == expected
+
+
+def test_native_vector_environments_keep_their_ratio() -> None:
+    envs = as_vec_env(gymnasium.make_vec("CartPole-v1", 8, vectorization_mode="vector_entry_point"))
+    options = DQNConfig(epsilon=1.0, update_after=0, mini_batch_size=2, keep_ratio=True)
+    trainer = _dqn(envs, options)
+    trainer.train(total_steps=400)
+    envs.close()
+    # Some 20 of the rows only reset; what comes after the last update is not learned from yet.
+    assert trainer.total_steps // 8 == trainer.updates
+    assert trainer.algorithm.gradients.count == 8 * trainer.updates
+
+
 class Epsilons(Callback):
     """Writes down how greedy an actor acts."""
 
@@ -98,22 +172,9 @@ class Epsilons(Callback):
 
 def test_schedules_move_before_there_is_an_update() -> None:
     envs = make_gym_vec("CartPole-v1", 1, seed=0)
-    torch.manual_seed(0)
-    actor = OffPolicyActor(
-        envs.single_observation_space,
-        envs.single_action_space,
-        OffPolicyActorConfig(policy="greedy", hidden_sizes=(4,)),
-    )
-    algorithm = DQN(actor, DQNConfig(epsilon=Linear(1.0, 0.0), update_after=1000))
     epsilons = Epsilons()
-    Trainer(
-        envs,
-        algorithm,
-        ReplayBuffer(size=100),
-        config=TrainerConfig(compile="off", num_threads=1, log_every=25),
-        callbacks=[epsilons],
-        seed=0,
-    ).train(total_steps=100)
+    options = DQNConfig(epsilon=Linear(1.0, 0.0), update_after=1000)
+    _dqn(envs, options, epsilons, log_every=25).train(total_steps=100)
     envs.close()
     # Each step is taken at the progress before it.
     assert epsilons.seen == pytest.approx([0.76, 0.51, 0.26, 0.01])
@@ -152,47 +213,83 @@ def test_a_run_without_its_replay_buffer_fills_it_before_it_goes_on(tmp_path: Pa
         storage_of(checkpoint)
 
 
-def test_a_run_that_is_stopped_between_updates_goes_on_to_the_next_one() -> None:
-    class Stopping(WalkVecEnv):
-        trainer: Trainer | None = None
-        steps_left = 7
+class Stopping(WalkVecEnv):
+    """Asks the run to stop in the middle of one of its steps."""
 
-        def step(self, action: ArrayLike) -> EnvStep:
-            self.steps_left -= 1
-            if self.trainer is not None and self.steps_left == 0:
-                self.trainer.stop()
-            return super().step(action)
+    trainer: Trainer | None = None
+    steps_left = 0
 
-    def new() -> tuple[Trainer, Diary]:
-        torch.manual_seed(0)
-        envs, diary = Stopping(2), Diary()
-        spaces = envs.single_observation_space, envs.single_action_space
-        actor = OffPolicyActor(*spaces, OffPolicyActorConfig(hidden_sizes=(4,), policy="greedy"))
-        config = DQNConfig(
-            start_steps=4,
-            update_after=4,
-            update_every=10,
-            epsilon=Linear(1.0, 0.0),
+    def step(self, action: ArrayLike) -> EnvStep:
+        self.steps_left -= 1
+        if self.trainer is not None and self.steps_left == 0:
+            self.trainer.stop()
+        return super().step(action)
+
+
+class LateStopping(Stopping):
+    """Walks on past the end of an episode, and only resets in the step after it."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.is_late = np.zeros(num_envs, np.bool_)
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        late = self.is_late
+        taken = super().step(action)
+        ended = np.asarray(taken.terminated) | np.asarray(taken.truncated)
+        self.is_late = ended & ~late
+        return replace(
+            taken,
+            observation=np.where(
+                late[:, None], np.asarray(taken.observation), np.asarray(taken.successor)
+            ),
+            reward=np.where(late, 0.0, taken.reward).astype(np.float32),
+            terminated=np.asarray(taken.terminated) & ~late,
+            truncated=np.asarray(taken.truncated) & ~late,
+            final_observation=None,
+            valid=~late,
         )
-        trainer_config = TrainerConfig(compile="off")
-        return Trainer(
-            envs,
-            DQN(actor, config),
-            ReplayBuffer(100),
-            config=trainer_config,
-            seed=0,
-            callbacks=[diary],
-        ), diary
 
-    (whole, expected), (stopped, first), (resumed, second) = new(), new(), new()
-    whole.train(60)
+    def state_dict(self) -> StateDict:
+        return {**super().state_dict(), "is_late": self.is_late.tolist()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.is_late = np.array(state["is_late"])
+
+
+def _check_a_stop(
+    walks: Callable[[int], Stopping], options: DQNConfig, at_step: int, total_steps: int
+) -> Trainer:
+    """Stop a run at a step of its environments, and go on in another one."""
+    (whole, expected), (stopped, first), (resumed, second) = (
+        (_dqn(walks(2), options, diary), diary) for diary in (Diary(), Diary(), Diary())
+    )
+    whole.train(total_steps)
     assert isinstance(stopped.envs, Stopping)
-    stopped.envs.trainer = stopped
-    assert stopped.train(60).total_steps == 14
+    stopped.envs.trainer, stopped.envs.steps_left = stopped, at_step
+    stopped.train(total_steps)
     resumed.load_state_dict(stopped.state_dict())
-    resumed.train(60)
+    resumed.train(total_steps)
     assert first.entries + second.entries == expected.entries
     check_same_state(resumed.state_dict(), whole.state_dict())
+    return stopped
+
+
+def test_a_run_that_is_stopped_between_updates_goes_on_to_the_next_one() -> None:
+    options = DQNConfig(start_steps=4, update_after=4, update_every=10, epsilon=Linear(1.0, 0.0))
+    assert _check_a_stop(Stopping, options, 7, 60).total_steps == 14
+
+
+@pytest.mark.parametrize("keep_ratio", [False, True])
+def test_a_stop_leaves_over_what_counts_toward_the_next_update(keep_ratio: bool) -> None:
+    options = DQNConfig(update_after=4, update_every=3, mini_batch_size=4, keep_ratio=keep_ratio)
+    left_over = set()
+    for at_step in range(1, 25):
+        stopped = _check_a_stop(LateStopping, options, at_step, 40)
+        left_over.add((stopped.turn.is_open, stopped.turn.transitions))
+    # In the middle of a turn, and between two, with and without transitions left over.
+    assert left_over >= {(True, 2), (True, 3), (False, 0), (False, 1)}
 
 
 @pytest.mark.parametrize("name", ["dqn", "ddpg", "td3", "sac"])

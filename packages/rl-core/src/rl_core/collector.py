@@ -33,12 +33,10 @@ class Collection:
     Attributes:
         steps: environment transitions, over all environments.
         episodes: those that ended.
-        rows: that were stored, those included in which an environment only reset.
     """
 
     steps: int
     episodes: list[Episode]
-    rows: int
 
 
 def _never() -> bool:
@@ -110,8 +108,8 @@ class Collector:
         """Collect and store at least ``n`` rows, in whole steps of all environments.
 
         Args:
-            n: rows wanted over all environments; rounded up to a multiple of their number. Rows
-                in which an environment only reset are stored as invalid and not counted.
+            n: rows wanted over all environments; rounded up to a multiple of their number. Those
+                in which an environment only reset are among them, stored as invalid and no steps.
             into: an allocated storage.
             is_stopping: asked before each step; True leaves out the rest.
         """
@@ -157,7 +155,7 @@ class Collector:
             steps += valid
             rows += envs.num_envs
             self.total_steps += valid
-        return Collection(steps, episodes, rows)
+        return Collection(steps, episodes)
 
     @torch.no_grad()
     def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:
@@ -205,7 +203,7 @@ class Collector:
             n: how many.
         """
         self.total_steps += n
-        return Collection(n, [], n)
+        return Collection(n, [])
 
     def reset(self) -> None:
         """Start new episodes in all environments; only the first reset seeds them."""

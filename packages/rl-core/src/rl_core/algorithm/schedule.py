@@ -13,7 +13,8 @@ class UpdateSchedule:
         start_steps: environment transitions collected with uniformly random actions first.
         update_after: no update before this many environment transitions, random ones included.
         update_every: environment transitions between updates, rounded up to whole steps of all
-            environments; None takes the storage's rollout.
+            environments. Rows that only reset are none, and transitions beyond those that an
+            update needs count toward the next one. None takes the storage's rollout.
         num_epochs: passes over the data in an update.
         num_mini_batch: minibatches per epoch.
         mini_batch_size: samples per minibatch; on-policy, only one of the two is given.
@@ -78,6 +79,8 @@ class UpdateSchedule:
 
     def rows_per_update(self, num_envs: int) -> int | None:
         """Return ``update_every`` in whole steps of all environments; None where it is not given.
+
+        An update is due after so many transitions, more rows where some of them only reset.
 
         Args:
             num_envs: environments that step together.

@@ -76,7 +76,7 @@ def _check_sequences(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
 
 
 def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> int:
-    """Return how many rows of environments are collected before each update.
+    """Return how many rows of a rollout, or transitions to replay, are collected for each update.
 
     Environments step together; where nobody acts, steps pass one by one.
 

@@ -141,7 +141,8 @@ class Session:
             is_over = stop or goal.reached(trainer) >= goal.target
             is_log_due = tested or is_over or log.is_due(trainer.total_steps)
             metrics = {**self._training_metrics(), **tested} if is_log_due else {}
-            turn.end()  # before callbacks, which may save what has no line to come
+            left_over = max(0, turn.transitions - update_every)
+            turn.end(left_over)  # before callbacks, which may save what has no line to come
             if metrics:
                 self._log(metrics)
                 log.done(trainer.total_steps)
@@ -153,22 +154,27 @@ class Session:
 
     def _collect(self, update_every: int) -> bool:
         """Collect what the turn still lacks, and say whether that is complete."""
-        trainer, turn = self._trainer, self._trainer.turn
+        trainer = self._trainer
         progress = self._goal.reached_before(trainer) / self._goal.target  # no last step gets none
         trainer.algorithm.set_progress(progress)
         trainer.storage.set_progress(progress)
         trainer.collector.set_progress(progress)
-        is_rollout = trainer.storage.rollout_steps is not None
-        have = len(trainer.storage) * trainer.envs.num_envs if is_rollout else turn.rows
-        rows = update_every - have
-        if trainer.algorithm.collects:
-            collection = trainer.collector.collect(rows, trainer.storage, self._stops)
-        else:
-            collection = trainer.collector.skip(rows)
-        turn.rows += collection.rows
-        self._recent.extend(collection.episodes)
-        trainer.storage.note_returns([e.episode_return for e in collection.episodes])
-        return collection.rows >= rows
+        while (lacks := update_every - self._collected()) > 0 and not self._is_stopping:
+            if trainer.algorithm.collects:
+                collection = trainer.collector.collect(lacks, trainer.storage, self._stops)
+            else:
+                collection = trainer.collector.skip(lacks)
+            trainer.turn.transitions += collection.steps
+            self._recent.extend(collection.episodes)
+            trainer.storage.note_returns([e.episode_return for e in collection.episodes])
+        return lacks <= 0
+
+    def _collected(self) -> int:
+        """Return the rows of a rollout, or the transitions to replay, that the next update has."""
+        trainer = self._trainer
+        if trainer.storage.rollout_steps is not None:
+            return len(trainer.storage) * trainer.envs.num_envs
+        return trainer.turn.transitions
 
     def _learn(self) -> bool:
         """Update if there is anything to learn from, and say whether a callback asks to stop."""

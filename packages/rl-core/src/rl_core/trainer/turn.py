@@ -17,13 +17,13 @@ class Turn:
     Attributes:
         start: how many ``steps``, ``episodes`` and ``updates`` the run had when the turn began;
             empty between turns.
-        rows: of environments that were collected in it.
+        transitions: collected toward its update, those included that an earlier one left over.
         has_learned: its update is over, and at most evaluation and log are left.
     """
 
     def __init__(self) -> None:
         self.start: dict[str, int] = {}
-        self.rows = 0
+        self.transitions = 0
         self.has_learned = False
 
     @property
@@ -40,15 +40,25 @@ class Turn:
                 "updates": trainer.updates,
             }
 
-    def end(self) -> None:
-        """Wait for the next turn."""
+    def end(self, left_over: int = 0) -> None:
+        """Wait for the next turn.
+
+        Args:
+            left_over: transitions beyond those that its update was due for, which count toward the
+                next one. There are some where rows only reset, so that a step brings fewer
+                transitions than there are environments.
+        """
         self.start = {}
-        self.rows = 0
+        self.transitions = left_over
         self.has_learned = False
 
     def state_dict(self) -> StateDict:
         """Return where the turn began, and what was done of it."""
-        return {"start": dict(self.start), "rows": self.rows, "has_learned": self.has_learned}
+        return {
+            "start": dict(self.start),
+            "transitions": self.transitions,
+            "has_learned": self.has_learned,
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over what `state_dict` returned."""
@@ -57,5 +67,5 @@ class Turn:
         units = ("steps", "episodes", "updates") if saved.tree("start") else ()
         start.expect(units)
         self.start = {unit: start.count(unit) for unit in units}
-        self.rows = saved.count("rows")
+        self.transitions = saved.count("transitions")
         self.has_learned = saved.flag("has_learned")
