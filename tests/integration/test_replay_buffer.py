@@ -1,6 +1,7 @@
-"""The replay buffer with collectors and algorithms: stacks of frames, and memory."""
+"""The replay buffer in runs: stacks of frames, memory, and draws that follow how training goes."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -10,15 +11,17 @@ from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation
 from torch import Tensor
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_core import Trainer, make_gym_vec
+from rl_core import Callback, Trainer, TrainerConfig, make_gym_vec
 from rl_core.batch import ReplayBatch
 from rl_core.collector import Collector
 from rl_core.env import SyncVecEnv
 from rl_core.errors import ConfigError
+from rl_core.schedules import Linear
+from rl_core.testing.scripted import CountingEnv
 from rl_core.testing.storages import seeded
 from rl_core.testing.toy import ToyActor, ToyActorCritic
 from rl_core.types import Array
-from rl_storages import ReplayBuffer, SequenceConfig
+from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer, SequenceConfig
 
 
 class _Fading(gymnasium.Env[Array, np.int64]):
@@ -111,3 +114,62 @@ def test_memory_and_sequences_need_each_other(
     actor = actor_type(envs.single_observation_space, envs.single_action_space, config)
     with pytest.raises(ConfigError, match=message):
         Trainer(envs, DQN(actor, DQNConfig()), ReplayBuffer(100, sequences=sequences))
+
+
+class Logged(Callback):
+    """Keeps some of what is logged."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.lines: list[list[float]] = []
+
+    def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        self.lines.append([metrics[name] for name in self.names])
+
+
+def _counting_run(storage: ReplayBuffer, logged: Logged, lengths: list[int]) -> Trainer:
+    envs = make_gym_vec(partial(CountingEnv, lengths), 1)
+    torch.manual_seed(0)
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(policy="greedy", hidden_sizes=(4,)),
+    )
+    config = DQNConfig(update_after=5, mini_batch_size=4)
+    return Trainer(
+        envs,
+        DQN(actor, config),
+        storage,
+        config=TrainerConfig(compile="off", num_threads=1, log_every=10),
+        callbacks=[logged],
+        seed=0,
+    )
+
+
+def test_eta_follows_the_returns_of_a_run() -> None:
+    lengths = [3] * 15 + [1] * 15  # returns rise with every episode, then fall, then rise
+    returns = [sum(100.0 * e + s + 1 for s in range(n)) for e, n in enumerate(lengths)]
+    recent = RecentConfig(eta=0.9, cmin=1, update_eta=True)
+    logged = Logged("storage/eta", "storage/return_gradient")
+    trainer = _counting_run(ReplayBuffer(200, recent=recent), logged, lengths)
+    trainer.train(total_steps=60)
+    expected = []
+    alone = ReplayBuffer(200, recent=recent)
+    alone.allocate(trainer.collector.storage_spec(), seeded())
+    for begin, end in ((0, 3), (3, 6), (6, 10), (10, 13), (13, 20), (20, 30)):
+        alone.note_returns(returns[begin:end])
+        metrics = alone.metrics()
+        expected.append([metrics["eta"], metrics["return_gradient"]])
+    assert logged.lines == expected
+    etas = [eta for eta, _ in logged.lines]
+    assert etas[0] == 0.9
+    assert len(set(etas)) > 1
+
+
+def test_beta_follows_its_schedule_through_a_run() -> None:
+    logged = Logged("storage/beta")
+    storage = ReplayBuffer(100, prioritized=PrioritizedConfig(beta=Linear(0.4, 1.0)))
+    _counting_run(storage, logged, [3]).train(total_steps=40)
+    betas = [beta for (beta,) in logged.lines]
+    # Each step is taken at the progress before it.
+    assert betas == pytest.approx([0.4 + 0.6 * step / 40 for step in (9, 19, 29, 39)])
