@@ -182,7 +182,7 @@ def test_the_command_of_a_row_selects_its_runs_alone() -> None:
     [
         ("steps = 100_000", 'steps = "many"', "row 1 has steps='many'"),
         ("target = 475", "target = '475'", "row 1 has target='475'"),
-        ("target = 475", "at_most = true", "at_most without a target"),
+        ("target = 475", "at_most = true", "at_most without a number"),
         ("seeds = [3, 4]", "seeds = [3, 3]", "each once"),
         ("seeds = [3, 4]", "seeds = []", "each once"),
         ("target = 475", "targte = 475", "unknown keys"),

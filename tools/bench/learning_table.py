@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.markdown import table
 from bench.plan import Key, PlanRow
 from bench.results import Record, records_of
-from rl_core.statistics import Statistic, interquartile_mean, stratified_bootstrap_interval
+from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
 
 _HEADER = (
     "algorithm",
@@ -36,9 +35,8 @@ class Summary:
     Attributes:
         num_seeds: how many there are.
         mean: over seeds, of each seed's mean return.
-        centre: interquartile mean over the episodes of all seeds; of successes their mean, because
-            an interquartile mean of them is all or nothing.
-        interval: its 95 % bootstrap interval, whose strata are the seeds.
+        centre: interquartile mean over seeds, of each seed's mean return.
+        interval: its 95 % bootstrap interval, over seeds.
         steps_per_second: median over seeds.
     """
 
@@ -56,14 +54,13 @@ def summarize(records: Sequence[Record], metric: str = "return") -> Summary:
         records: of one system, one per seed; at least one.
         metric: what the row is judged by.
     """
-    strata = [record.values(metric) for record in records]
-    statistic: Statistic = _mean if metric == "success" else interquartile_mean
+    means = np.array([record.values(metric).mean() for record in records])
     return Summary(
         num_seeds=len(records),
-        mean=float(np.mean([values.mean() for values in strata])),
-        centre=float(statistic(np.concatenate(strata))),
+        mean=float(means.mean()),
+        centre=float(interquartile_mean(means)),
         interval=stratified_bootstrap_interval(
-            strata, statistic, generator=np.random.default_rng(0)
+            [means], interquartile_mean, generator=np.random.default_rng(0)
         ),
         steps_per_second=statistics.median(record.steps_per_second for record in records),
     )
@@ -104,17 +101,13 @@ def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
         _seeds(row, "ours", ours),
         _mean_cell(ours, unit),
         _interval(ours, unit),
-        _target(row, ours),
+        _target(row, ours, sb3),
         _seeds(row, "sb3", sb3),
         _mean_cell(sb3, unit),
         _interval(sb3, unit),
         "-" if ours is None else f"{ours.steps_per_second:,.0f}",
         "-" if sb3 is None else f"{sb3.steps_per_second:,.0f}",
     ]
-
-
-def _mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray(values.mean(axis=-1))
 
 
 def _seeds(row: PlanRow, system: str, summary: Summary | None) -> str:
@@ -135,9 +128,15 @@ def _interval(summary: Summary | None, unit: str) -> str:
     return f"{summary.centre:.1f}{unit} [{low:.1f}, {high:.1f}]"
 
 
-def _target(row: PlanRow, summary: Summary | None) -> str:
+def _target(row: PlanRow, summary: Summary | None, peer: Summary | None) -> str:
     if row.target is None:
         return "-"
+    if isinstance(row.target, str):
+        wanted = "not below SB3"
+        if summary is None or peer is None:
+            return wanted
+        is_met = summary.interval[1] >= peer.interval[0]
+        return f"{wanted}: {'reached' if is_met else 'missed'}"
     target = f"{row.target:g}{' % success' if row.metric == 'success' else ''}"
     target = f"at most {target}" if row.at_most else target
     if summary is None:

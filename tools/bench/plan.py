@@ -20,6 +20,9 @@ from bench.child import Json
 SYSTEMS = ("ours", "sb3")
 """In the order in which they run."""
 
+PEER = "sb3"
+"""The system that may be a row's target."""
+
 NUM_EPISODES = 100
 """Of the evaluation that ends every run."""
 
@@ -146,7 +149,8 @@ class PlanRow:
         steps: environment transitions of each run.
         seeds: one run each.
         options: by system.
-        target: to be reached by the mean, over seeds, of the metric; None where nothing is wanted.
+        target: to be reached by the mean, over seeds, of the metric. `PEER` wants what the peer
+            reaches: intervals that overlap, or a higher one. None where nothing is wanted.
         at_most: the target must not be passed instead, as where something has to fail.
         metric: one of `METRICS`.
         note: what tells it from other rows with the same algorithm and environment.
@@ -157,7 +161,7 @@ class PlanRow:
     steps: int
     seeds: tuple[int, ...]
     options: Mapping[str, Mapping[str, Json]]
-    target: float | None = None
+    target: float | str | None = None
     metric: str = "return"
     note: str = ""
     at_most: bool = False
@@ -280,10 +284,12 @@ def _row(values: Mapping[str, object], number: int) -> PlanRow:
     if metric not in METRICS:
         raise PlanError(f"row {number} has metric={metric!r}; expected one of {METRICS}")
     target, at_most = values.get("target"), values.get("at_most", False)
-    if not isinstance(target, int | float | None):
-        raise PlanError(f"row {number} has target={target!r}; expected {int | float}, or none")
-    if target is None and at_most:
-        raise PlanError(f"row {number} has at_most without a target")
+    if target != PEER and not isinstance(target, int | float | None):
+        raise PlanError(f"row {number} has target={target!r}; expected a number, {PEER!r} or none")
+    if isinstance(target, str | None) and at_most:
+        raise PlanError(f"row {number} has at_most without a number as target")
+    if target == PEER and PEER not in values:
+        raise PlanError(f"row {number} has target={PEER!r}, but no options of {PEER!r}")
     return PlanRow(
         metric=metric,
         note=str(values.get("note", "")),
@@ -292,7 +298,7 @@ def _row(values: Mapping[str, object], number: int) -> PlanRow:
         env=cast("str", values["env"]),
         steps=cast("int", values["steps"]),
         seeds=tuple(seeds),
-        target=None if target is None else float(target),
+        target=float(target) if isinstance(target, int | float) else target,
         options={
             system: cast("dict[str, Json]", values[system])
             for system in SYSTEMS
