@@ -111,6 +111,18 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
             "ppo CartPole-v1 --algorithm.num-mini-batch 4 --algorithm.mini-batch-size 4",
             ["error: algorithm: give just one of num_mini_batch and mini_batch_size"],
         ),
+        (
+            "ppo CartPole-v1 --algorithm.add-ons reward-predictor",
+            [
+                "--algorithm.add-ons: got 'reward-predictor' (str); expected a list of tables; ",
+                """write it as [{name = "reward-predictor", loss_weight = 0.1}] or, in JSON, """,
+            ],
+        ),
+        (
+            "ppo CartPole-v1 --actor.body Tanh",
+            ["""[{func = "..."}] or, in JSON, [{"func": "..."}]"""],
+        ),
+        ("ppo CartPole-v1 --actor.body [{func=Tanh}]", ["neither TOML", "nor JSON", "column 8"]),
         ("ppo CartPole-v1 --num-envs 0", ["error: --num-envs=0", "at least 1"]),
         ("ppo CartPole-v1 --num-envs 2 --env.num-envs 3", ["leave one out"]),
         ("ppo CartPole-v1 --seed -1", ["error: --seed: got -1"]),
@@ -274,6 +286,15 @@ def test_configuration_files_that_do_not_fit(
     message = refused("train", "ppo", "CartPole-v1", "--config=my.toml", "--run-dir=run")
     for part in parts:
         assert part in message
+
+
+def test_configuration_files_in_json_that_do_not_fit(refused: Refused, needs_ppo: None) -> None:
+    words = ("train", "ppo", "CartPole-v1", "--config=my.json", "--run-dir=run")
+    Path("my.json").write_text('{\n "algorithm": {"gamma": 2.0}}')
+    assert "my.json: algorithm.gamma must be in [0, 1], got 2.0" in refused(*words)
+    Path("my.json").write_text('{\n "algorithm": {gamma: 2.0}}')
+    assert "my.json: not valid JSON (Expecting property name" in refused(*words)
+    assert "line 2 column 16" in refused(*words)
 
 
 @pytest.mark.parametrize("value", ["0", "'all'"])

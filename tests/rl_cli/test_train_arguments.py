@@ -1,6 +1,8 @@
 """What is typed wins over the file, and that over the defaults; the options are the component's."""
 
+import json
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,6 +61,24 @@ def test_the_file_wins_over_the_defaults(config: str) -> None:
     assert recipe.trainer["keep_checkpoints"] == 7
     assert "total_steps" not in recipe.trainer
     assert recipe.algorithm["gae_lambda"] == 0.95
+
+
+def test_a_file_in_json_says_the_same(config: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.json"
+    path.write_text(json.dumps(tomllib.loads(FILE)))
+    assert read_train_request([f"--config={path}"]) == read_train_request([config])
+
+
+def test_networks_are_typed_in_both_syntaxes() -> None:
+    words = ["ppo", "CartPole-v1", "--actor.body"]
+    in_toml = "[{func = 'Linear', kwargs = {out_features = 8}}, {func = 'Tanh'}]"
+    in_json = '[{"func": "Linear", "kwargs": {"out_features": 8}}, {"func": "Tanh"}]'
+    request = read_train_request([*words, in_json])
+    assert request.recipe.actor["body"] == [
+        {"func": "Linear", "kwargs": {"out_features": 8}},
+        {"func": "Tanh", "kwargs": {}},
+    ]
+    assert request == read_train_request([*words, in_toml])
 
 
 def test_what_is_typed_wins_over_the_file(config: str) -> None:

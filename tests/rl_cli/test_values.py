@@ -39,6 +39,17 @@ from rl_core.types import Json
         (tuple[str, ...], "1,b", ["1", "b"]),
         (Sequence[float], "0.1,2", [0.1, 2]),
         (Mapping[str, Json], "{size = 3, name = 'x'}", {"size": 3, "name": "x"}),
+        (Mapping[str, Json], '{"size": 3, "sizes": [1, null]}', {"size": 3, "sizes": [1, None]}),
+        (
+            list[dict[str, Json]],
+            '[{"name": "rnd", "x": {"y": 1}}]',
+            [{"name": "rnd", "x": {"y": 1}}],
+        ),
+        (list[dict[str, Json]], '[\n  {"name": "rnd"}\n]\n', [{"name": "rnd"}]),
+        (list[dict[str, Json]], "[\n  {name = 'rnd'},\n]\n", [{"name": "rnd"}]),
+        (list[dict[str, Json]], "{name = 'rnd', x = 1}", [{"name": "rnd", "x": 1}]),
+        (str, "{a", "{a"),
+        (str, "1\n2 = 3", "1\n2 = 3"),
     ],
 )
 def test_a_word_is_read_by_the_declared_type(type_: object, word: str, expected: Json) -> None:
@@ -74,6 +85,50 @@ def test_what_does_not_fit_is_refused_by_the_option_it_was_given_to(
 
 
 @pytest.mark.parametrize(
+    ("type_", "word", "expected"),
+    [
+        (
+            list[dict[str, Json]],
+            "rnd",
+            "--x: got 'rnd' (str); expected a list of tables; write it as "
+            """[{name = "..."}] or, in JSON, [{"name": "..."}]""",
+        ),
+        (
+            list[dict[str, Json]],
+            "[{name = rnd}]",
+            "; it is neither TOML (Invalid value (at line 1, column 10)) nor JSON (Expecting "
+            "property name enclosed in double quotes: line 1 column 3 (char 2)); write it as [{",
+        ),
+        (
+            list[dict[str, Json]],
+            '[{"a": 1, "a": 2}]',
+            "nor JSON (The key 'a' is there twice: line 1 column 11 (char 10))",
+        ),
+        (
+            Mapping[str, Json],
+            "x=3",
+            """; write it as {name = "..."} or, in JSON, {"name": "..."}""",
+        ),
+        (tuple[int, ...], "[64, x]", "expected a list of int; it is neither TOML (Invalid value"),
+        (tuple[str, ...], "[a, b]", "expected a list of str; it is neither TOML (Invalid value"),
+        (Mapping[str, Json], "[" * 100_000, "it is neither TOML (maximum recursion depth"),
+        (Mapping[str, Json], "{}\nb = 1", "it is neither TOML (more than one value) nor JSON ("),
+    ],
+)
+def test_a_refused_list_or_table_is_told_how_both_syntaxes_write_it(
+    type_: object, word: str, expected: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_value(type_, [word], "--x")
+    assert expected in str(caught.value)
+
+
+def test_data_of_the_wrong_form_is_not_told_how_to_write_data() -> None:
+    with pytest.raises(UsageError, match=r"^--x\[0\]: got 1 \(int\); expected a table$"):
+        read_value(list[dict[str, Json]], ["[1]"], "--x")
+
+
+@pytest.mark.parametrize(
     ("data", "type_"),
     [
         (True, bool),
@@ -82,6 +137,7 @@ def test_what_does_not_fit_is_refused_by_the_option_it_was_given_to(
         ([64, 32], tuple[int, ...]),
         ([], tuple[int, ...]),
         ({"a": [1, 2], "b": "x"}, Mapping[str, Json]),
+        ({"a": [{"b c": "\U0001f600\x7f\n"}, [True, 1e-9]]}, Mapping[str, Json]),
         ("linear(0.1, 0.0)", float | Schedule),
     ],
 )
@@ -104,3 +160,8 @@ def test_only_truth_values_are_switches() -> None:
     assert is_switch(bool | None)
     assert not is_switch(int)
     assert not is_switch(tuple[int, ...])
+
+
+def test_lists_of_tables_are_written_so_that_they_are_read_back() -> None:
+    layers: Json = [{"func": "Linear", "kwargs": {"out_features": 8}}, {"func": "Tanh"}]
+    assert read_value(list[dict[str, Json]], [write_value(layers)], "--x") == layers

@@ -1,4 +1,4 @@
-"""Recipes survive the way through TOML exactly, and refuse everything that is not a recipe."""
+"""Recipes survive the way through TOML and JSON exactly, and refuse what is not a recipe."""
 
 import copy
 import errno
@@ -304,6 +304,62 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     broken.write_text("seed = \n")
     with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML.*line 1"):
         Recipe.load(broken)
+
+
+def test_a_json_file_comes_back_equal(tmp_path: Path) -> None:
+    recipe = make_recipe(bound=None, scale=1e-5, text="ä\x7f\U0001f600")
+    recipe.save(tmp_path / "recipe.json")
+    assert json.loads((tmp_path / "recipe.json").read_text()) == recipe.to_tables()
+    assert Recipe.load(tmp_path / "recipe.json") == recipe
+    recipe.save(tmp_path / "recipe.JSON")
+    assert Recipe.load(tmp_path / "recipe.JSON") == recipe
+
+
+def test_json_is_read_as_toml_is() -> None:
+    text = '{"algorithm": {"gamma": 0.9, "bound": null}, "actor": {"body": [{"func": "Tanh"}]}}'
+    merged = make_recipe().merged(parse_tables(text, syntax="JSON"))
+    same = 'algorithm = {gamma = 0.9, bound = "none"}\nactor = {body = [{func = "Tanh"}]}'
+    assert merged == make_recipe().merged(parse_tables(same))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"seed": }', ["not valid JSON (Expecting value: line 1 column 10 (char 9))"]),
+        (
+            '{\n "env": {"a": 1,\n "a": 2}}',
+            ["not valid JSON", "key 'a' is there twice: line 3 col"],
+        ),
+        ('{"env": {"a": [{"\\u0062": 1}, {"b": {"b": 1}, "b": 2}]}}', ["'b' is there twice"]),
+        ("seed = 1", ["not valid JSON", "; TOML is read from files whose names end in .toml"]),
+        ("[1]", ["my.json: got list as a whole; expected an object"]),
+        ('{"sed": 1}', ["unknown key 'sed'; did you mean 'seed'"]),
+        ('{"env": {"x": NaN}}', ["env.x: got nan; expected a finite number"]),
+        ('{"env": {"x": [1e999]}}', ["env.x[0]: got inf; expected a finite number"]),
+        ('{"env": {"x": 9223372036854775808}}', ["more than 64 bits"]),
+        ('{"env": {"x": "\\ud800"}}', ["not valid text"]),
+        ('{"env": {"x": ' + "[" * 8 + "]" * 8 + "}}", ["nested deeper than 8 levels"]),
+        ('{"x": ' + "[" * 500_000, ["not valid JSON (maximum recursion depth"]),
+        ('{"x": ' + "9" * 900_000 + "}", ["not valid JSON"]),
+        ('{"x": "' + '\\"{' * 300_000 + '"}', ["unknown key 'x'"]),
+    ],
+)
+def test_what_is_no_recipe_in_json_is_refused(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "my.json"
+    path.write_text(text)
+    start = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        load_tables(path)
+    assert time.process_time() - start < 2.0
+    assert str(caught.value).startswith(f"{path}: ")
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_json_under_another_name_is_told_how_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text('{"seed": 1}')
+    with pytest.raises(ConfigError, match=r"not valid TOML .*; JSON is read from files .*\.json$"):
+        load_tables(tmp_path / "my.toml")
 
 
 def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

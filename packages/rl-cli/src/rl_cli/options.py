@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rl_cli.docstrings import parameter_docs
 from rl_cli.values import metavar, table_of, write_value
@@ -26,6 +26,7 @@ class Option:
         placeholder: what stands for its value in the help.
         is_positional: whether it is given by its place alone.
         leaves_out: whether it stands for the absence of the table that it is in.
+        example: a value to show where one is refused, if the type tells too little.
     """
 
     path: tuple[str, ...]
@@ -35,6 +36,7 @@ class Option:
     placeholder: str
     is_positional: bool = False
     leaves_out: bool = False
+    example: Json = field(default=None, hash=False)
 
     @property
     def flag(self) -> str:

@@ -145,7 +145,9 @@ def _annotation(option: Option) -> object:
     spec: PrimitiveConstructorSpec[object] = PrimitiveConstructorSpec(
         nargs="*" if takes_list(option.type_) else 1,
         metavar=option.placeholder,
-        instance_from_str=lambda words: read_value(option.type_, words, option.flag),
+        instance_from_str=lambda words: read_value(
+            option.type_, words, option.flag, option.example
+        ),
         is_instance=lambda value: True,
         str_from_instance=lambda value: [option.default or ""],
     )

@@ -37,6 +37,7 @@ Train an agent, and keep all about the run in a directory.
 - rl train ALGO ENV --help shows the options that ALGO and ENV bring along
 - what is typed wins over --config, and that over the defaults
 - a list is written as 64 64, 64,64 or [64, 64]; none stands for no value
+- a table is written in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}, and so are lists of them
 - a true|false option alone means true; with no- before its name, false"""
 
 
@@ -54,7 +55,8 @@ class TrainArguments:
         seed: of every random generator in the run, at least 0.
         device: where the networks are; auto takes a GPU when there is one.
         run_dir: new or empty directory for all that the run writes.
-        config: recipe, or part of one, to start from; ALGO and ENV may be left out then.
+        config: recipe, or part of one, to start from, in TOML or, where its name ends in .json, in
+            JSON; ALGO and ENV may be left out then.
         restart_model: run or checkpoint whose weights the actor starts with, or a table of them by
             part of the actor, as in {policy = "runs/bc"}.
     """
@@ -287,6 +289,7 @@ def _add_ons_option(defaults: Mapping[str, Json]) -> Option:
         "options.",
         default=write_value(defaults.get(ADD_ONS, [])),
         placeholder="TABLES",
+        example=[{"name": "reward-predictor", "loss_weight": 0.1}],
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
@@ -10,22 +11,28 @@ from typing import Literal, cast, get_args, get_origin
 from rl_cli.errors import UsageError
 from rl_core.codec import decode
 from rl_core.errors import ConfigError
+from rl_core.recipe import parse_json
 from rl_core.schedules import Schedule
 from rl_core.types import Json
+
+_PREFIX = "value = "
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_COLUMN = re.compile(r"(?<=at line 1, column )\d+")
 
 _SCALARS = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", type(None): "none"}
 
 
-def read_value(type_: object, words: Sequence[str], flag: str) -> Json:
+def read_value(type_: object, words: Sequence[str], flag: str, example: Json | None = None) -> Json:
     """Read words as data that fits a declared type.
 
-    Numbers, lists and tables are written as in TOML, text without quotes. A list may also be given
-    as several words or with commas alone.
+    Numbers, lists and tables are written as in TOML, text without quotes; lists and tables may also
+    be written in JSON. A list may also be given as several words or with commas alone.
 
     Args:
         type_: what `rl_core.codec.decode` will read the data as.
         words: at least one; several only for a list.
         flag: the option, for the message.
+        example: what such a value looks like, for the message; None shows what the type tells.
 
     Raises:
         UsageError: when no reading of the words fits.
@@ -39,7 +46,7 @@ def read_value(type_: object, words: Sequence[str], flag: str) -> Json:
         else:
             return candidate
     assert refusal is not None
-    raise UsageError(str(refusal)) from refusal
+    raise UsageError(f"{refusal}{_syntax(words, example or _form(type_))}") from refusal
 
 
 def write_value(data: Json) -> str:
@@ -50,12 +57,7 @@ def write_value(data: Json) -> str:
         return "true" if data else "false"
     if isinstance(data, list) and not any(isinstance(item, list | dict) for item in data):
         return " ".join(write_value(item) for item in data) if data else "[]"
-    if isinstance(data, list):
-        return json.dumps(data)
-    if isinstance(data, dict):
-        pairs = (f"{key} = {_as_toml(value)}" for key, value in data.items())
-        return f"{{{', '.join(pairs)}}}"
-    return str(data)
+    return _as_toml(data) if isinstance(data, list | dict) else str(data)
 
 
 def is_switch(type_: object) -> bool:
@@ -120,20 +122,22 @@ def _candidates(words: Sequence[str], in_list: bool) -> Iterator[Json]:
     """Yield readings of the words, the likeliest first."""
     if len(words) == 1:
         yield from _readings(words[0])
-    if in_list:
-        items = words[0].split(",") if len(words) == 1 else words
-        stripped = [item.strip() for item in items]
-        yield [next(iter(_readings(item))) for item in stripped]
-        yield list(stripped)
+    if not in_list:
+        return
+    if len(words) == 1 and _is_nested(words[0]):
+        if isinstance(table := _parsed(words[0]), dict):
+            yield [table]
+        return
+    items = words[0].split(",") if len(words) == 1 else words
+    stripped = [item.strip() for item in items]
+    yield [next(iter(_readings(item))) for item in stripped]
+    yield list(stripped)
 
 
 def _readings(word: str) -> Iterator[Json]:
-    try:
-        value = tomllib.loads(f"value = {word}")["value"] if "\n" not in word else word
-    except (tomllib.TOMLDecodeError, RecursionError):
-        value = word
+    value = _parsed(word)
     if isinstance(value, bool | int | float | list | dict):
-        yield cast("Json", value)
+        yield value
     if isinstance(value, float) and value.is_integer():
         yield int(value)
     if word.lower() in ("true", "false"):
@@ -141,5 +145,80 @@ def _readings(word: str) -> Iterator[Json]:
     yield word
 
 
+def _is_nested(word: str) -> bool:
+    """Tell whether a word looks like a list or table."""
+    return word.lstrip().startswith(("[", "{"))
+
+
+def _parsed(word: str) -> Json:
+    """Read a word as TOML or, where it looks like a list or table, else as JSON; else as text."""
+    for read in (_read_toml, parse_json) if _is_nested(word) else (_read_toml,):
+        try:
+            return read(word)
+        except (ValueError, RecursionError):
+            continue
+    return word
+
+
+def _read_toml(word: str) -> Json:
+    if "\n" in word and not _is_nested(word):
+        raise ValueError("text of several lines")
+    tables = tomllib.loads(_PREFIX + word)
+    if len(tables) > 1:
+        raise ValueError("more than one value")
+    return cast("Json", tables["value"])
+
+
+def _syntax(words: Sequence[str], example: Json) -> str:
+    """Say how a list or table is written, where words were to be one and none could be read."""
+    is_one = len(words) == 1
+    if is_one and isinstance(_parsed(words[0]), list | dict):
+        return ""
+    fault = f"; it is neither {_faults(words[0])}" if is_one and _is_nested(words[0]) else ""
+    if example is None:
+        return fault
+    return f"{fault}; write it as {_as_toml(example)} or, in JSON, {json.dumps(example)}"
+
+
+def _faults(word: str) -> str:
+    """Say why a word is of neither syntax."""
+    faults = []
+    for syntax, read in (("TOML", _read_toml), ("JSON", parse_json)):
+        try:
+            read(word)
+        except (ValueError, RecursionError) as error:
+            message = _COLUMN.sub(lambda column: str(int(column[0]) - len(_PREFIX)), str(error))
+            faults.append(f"{syntax} ({message})")
+    return " nor ".join(faults)
+
+
+def _form(type_: object) -> Json:
+    """Return what a list of tables, or a table, of this type looks like; None for other types."""
+    members = get_args(type_) if _is_union(type_) else (type_,)
+    for member in members:
+        origin, arguments = get_origin(member), get_args(member)
+        if _is_table(member):
+            return {dataclasses.fields(cast("type", member))[0].name: "..."}
+        if origin in (dict, Mapping):
+            return {"name": "..."}
+        if origin in (list, tuple, Sequence) and (inside := _form(arguments[0])) is not None:
+            return [inside]
+    return None
+
+
 def _as_toml(value: Json) -> str:
-    return json.dumps(value) if isinstance(value, str | list) else write_value(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(key)} = {_as_toml(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_toml, value))}]"
+    if value is None or isinstance(value, str):
+        return _quoted(value or "none")
+    return write_value(value)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -153,11 +153,12 @@ def describe(type_: object) -> str:
     if origin is Literal:
         return " or ".join(repr(choice) for choice in arguments)
     if origin in (list, tuple, Sequence) and (origin is not tuple or Ellipsis in arguments):
-        return f"a list of {describe(arguments[0])}"
+        item = describe(arguments[0])
+        return f"a list of {f'tables{item[7:]}' if item.startswith('a table') else item}"
     if origin is tuple:
         return f"a list of exactly [{', '.join(describe(item) for item in arguments)}]"
     if origin in (dict, Mapping):
-        return f"a table of {describe(arguments[1])}"
+        return "a table" if is_json(arguments[1]) else f"a table of {describe(arguments[1])}"
     if is_schedule(type_):
         return "a schedule such as 'linear(0.0003, 0.0)'"
     if is_dataclass(type_):

@@ -1,6 +1,7 @@
-"""All that a run is built from, and its text in TOML."""
+"""All that a run is built from, and its text in TOML or JSON."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from rl_core.recipe._toml import with_short_arrays
 from rl_core.recipe.component import ComponentSpec
 from rl_core.recipe.layout import FORMAT, Tables
 from rl_core.recipe.options import Options
-from rl_core.recipe.tables import load_tables, parse_tables
+from rl_core.recipe.tables import load_tables, parse_tables, syntax_of
 from rl_core.types import Json
 
 
@@ -134,11 +135,16 @@ class Recipe:
     def save(self, path: Path) -> None:
         """Write the recipe to a file: a reader finds the old one or the new one, whole.
 
+        Args:
+            path: JSON is written where the name ends in ``.json``, else TOML.
+
         Raises:
             ConfigError: when the disk refuses.
         """
+        is_json = syntax_of(path) == "JSON"
+        text = f"{json.dumps(self.to_tables(), indent=2)}\n" if is_json else self.to_toml()
         try:
-            replace_file(path, self.to_toml().encode())
+            replace_file(path, text.encode())
         except OSError as error:
             raise ConfigError(
                 f"{path} could not be written: {error.strerror or error}; free space or choose"
@@ -147,10 +153,10 @@ class Recipe:
 
     @classmethod
     def load(cls, path: Path) -> "Recipe":
-        """Read a recipe from a file.
+        """Read a recipe from a file, in JSON where its name ends in ``.json``, else in TOML.
 
         Raises:
-            ConfigError: when the file cannot be read, or as `from_toml` says.
+            ConfigError: when the file cannot be read, or as `parse_tables` and `from_tables` say.
         """
         return cls.from_tables(load_tables(path), str(path))
 
