@@ -182,14 +182,17 @@ def test_picking_actions_keeps_all_other_axes() -> None:
         ({"distribution": "quantile", "value_range": (0.0, 1.0)}, "value_range has no effect"),
         ({"distribution": "categorical", "num_quantiles": 9}, "num_quantiles has no effect"),
         ({"distribution": "categorical", "num_atoms": 1}, "num_atoms must be at least 2"),
-        ({"distribution": "quantile", "num_quantiles": 0}, "num_quantiles must be at least 1"),
+        (
+            {"distribution": "quantile", "num_quantiles": 0},
+            "num_quantiles must be a whole number of at least 1",
+        ),
         ({"distribution": "categorical", "value_range": (1.0, 1.0)}, "the smaller first"),
         ({"distribution": "categorical", "value_range": (0.0, math.inf)}, "two finite numbers"),
         ({"distribution": "categorical", "value_range": (0.0, 1.0, 2.0)}, "two finite numbers"),
         ({"distribution": "quantile", "policy": "stochastic"}, "needs the policy 'greedy'"),
         ({"noisy": True, "policy": "deterministic"}, "noisy=True needs the policy 'greedy'"),
         ({"noisy_sigma": 0.5}, "noisy_sigma has no effect with noisy=False"),
-        ({"noisy": True, "noisy_sigma": 0.0}, "noisy_sigma must be above 0"),
+        ({"noisy": True, "noisy_sigma": 0.0}, "noisy_sigma must be a finite number above 0"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:

@@ -88,7 +88,9 @@ def test_a_temperature_that_is_not_learned_may_be_zero() -> None:
         _actor("stochastic"), SACConfig(initial_temperature=0.0, learn_temperature=False)
     )
     assert algorithm.temperature().item() == 0.0
-    with pytest.raises(ConfigError, match="initial_temperature must be at least 0"):
+    with pytest.raises(
+        ConfigError, match="initial_temperature must be a finite number of at least 0"
+    ):
         SACConfig(initial_temperature=-0.1, learn_temperature=False)
 
 

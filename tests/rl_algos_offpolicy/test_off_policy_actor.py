@@ -246,6 +246,11 @@ def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
             "set recurrent_net to 'gru'",
         ),
         ({"recurrent_layers": 2}, "recurrent_layers has no effect with recurrent_net='none'"),
+        (
+            {"hidden_sizes": (4, 0)},
+            "^hidden_sizes must be a list of whole numbers of at least 1, g",
+        ),
+        ({"critic_hidden_sizes": (0,)}, "^critic_hidden_sizes must be a list of whole numbers"),
         ({"policy": "greedy", "critic_hidden_sizes": (8,)}, "give hidden_sizes alone"),
     ],
 )

@@ -510,7 +510,10 @@ def test_the_penalty_is_state_and_can_be_set() -> None:
         ({"kl_target": 0.02}, "kl_target=0.02 has no effect with surrogate='clip'"),
         ({"surrogate": "plain", "kl_penalty": 2.0}, "kl_penalty=2.0 has no effect"),
         ({"surrogate": "kl-penalty", "kl_penalty": Linear(1.0, 0.0)}, "adapts by itself"),
-        ({"surrogate": "kl-penalty", "kl_target": 0.0}, "kl_target must be above 0"),
+        (
+            {"surrogate": "kl-penalty", "kl_target": 0.0},
+            "kl_target must be a finite number above 0",
+        ),
         ({"surrogate": "cilp"}, "did you mean 'clip'"),
         ({"entropy_method": "max", "stop_entropy_gradient": True}, "set normalize_advantage="),
         ({"entropy_method": "no_entropy", "entropy_coef": 0.1}, "has no effect"),

@@ -261,7 +261,7 @@ def test_shared_parameters_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_kl": 0.0}, "max_kl must be above 0"),
+        ({"max_kl": 0.0}, "max_kl must be a finite number above 0"),
         ({"cg_steps": 0}, "cg_steps must be"),
         ({"cg_damping": -0.1}, "cg_damping must be"),
         ({"backtrack_ratio": 1.5}, "backtrack_ratio must be"),

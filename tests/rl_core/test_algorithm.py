@@ -1,6 +1,7 @@
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -339,9 +340,17 @@ def test_a_schedule_that_is_given_while_running_begins_where_the_run_is() -> Non
 
 def test_a_value_that_the_config_refuses_is_refused_while_running_too() -> None:
     algorithm = _algorithm()
-    with pytest.raises(ConfigError, match="learning_rate must be at least 0, got -1"):
+    with pytest.raises(
+        ConfigError, match="learning_rate must be a finite number of at least 0, got -1"
+    ):
         algorithm.update_algorithm_parameter("learning_rate", -1.0)
     assert float(algorithm.hyper["learning_rate"]) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("value", ["x", None, True, math.inf])
+def test_a_value_that_is_no_number_names_the_parameter(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^learning_rate: .*got .*; expected"):
+        _algorithm().update_algorithm_parameter("learning_rate", value)
 
 
 def test_a_config_must_be_a_dataclass() -> None:

@@ -192,6 +192,19 @@ def test_policies_of_other_families_or_spaces_are_refused() -> None:
         RepulsionKL([Fixed([0.5, 0.5], memory=3)]).setup(Fixed([0.5, 0.5]), CPU)
 
 
+def test_a_single_actor_is_named_by_its_class_alone() -> None:
+    with pytest.raises(ConfigError, match=r"^policies is Fixed; expected a list of at least one"):
+        AttractionKL(Fixed([0.5, 0.5]))  # type: ignore[arg-type]  # the mistake
+
+
+@pytest.mark.parametrize("kind", [RewardPredictor, ReturnPredictor])
+def test_predictors_refuse_layers_without_width(
+    kind: type[RewardPredictor] | type[ReturnPredictor],
+) -> None:
+    with pytest.raises(ConfigError, match=r"^hidden_sizes must be a list of whole numbers"):
+        kind(hidden_sizes=(4, 0))
+
+
 @pytest.mark.parametrize(
     ("policies", "options", "message"),
     [
@@ -200,10 +213,10 @@ def test_policies_of_other_families_or_spaces_are_refused() -> None:
         ([3], {}, "expected run directories or actors, got int"),
         (["a", "b"], {"weights": [1.0]}, "got 1 for 2"),
         (["a"], {"weights": [0.0]}, "above 0"),
-        (["a"], {"weights": ["a"]}, r"weights\[0\] must be a number above 0, got 'a'"),
-        (["a"], {"loss_weight": "a"}, "loss_weight must be a number of at least 0, got 'a'"),
-        (["a"], {"loss_weight": -1.0}, "loss_weight must be a number of at least 0"),
-        (["a"], {"action_std": 0.0}, "action_std must be a number above 0"),
+        (["a"], {"weights": ["a"]}, r"weights\[0\] must be a finite number above 0, got 'a'"),
+        (["a"], {"loss_weight": "a"}, "loss_weight must be a finite number of at least 0, got 'a'"),
+        (["a"], {"loss_weight": -1.0}, "loss_weight must be a finite number of at least 0"),
+        (["a"], {"action_std": 0.0}, "action_std must be a finite number above 0"),
     ],
 )
 @pytest.mark.parametrize("kind", [AttractionKL, RepulsionKL])
@@ -292,5 +305,5 @@ def test_predictors_refuse_numbers_out_of_range(kind: type[PolicyLossAddOn]) -> 
         with pytest.raises(ConfigError, match=r"masked_zero_ratio must be a number in \[0, 1\]"):
             kind(masked_zero_ratio=ratio)
     for weight in (-1.0, "a"):
-        with pytest.raises(ConfigError, match="loss_weight must be a number of at least 0"):
+        with pytest.raises(ConfigError, match="loss_weight must be a finite number of at least 0"):
             kind(loss_weight=weight)

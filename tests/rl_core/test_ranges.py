@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 import pytest
 
 from rl_core.errors import ConfigError
-from rl_core.ranges import check_choice, check_owners, check_ranges
+from rl_core.ranges import Range, check_choice, check_number, check_owners, check_ranges
 from rl_core.schedules import Constant, Linear, Piecewise, Schedule
 
 
@@ -22,7 +22,9 @@ def test_the_unit_interval_includes_both_ends(value: float | Schedule | None) ->
 
 @pytest.mark.parametrize("value", [-1e-9, 1.0 + 1e-9, math.nan, math.inf])
 def test_what_is_outside_the_unit_interval_is_refused(value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"value must be in \[0, 1\], got {value}"):
+    with pytest.raises(
+        ConfigError, match=rf"value must be a number in \[0, 1\], or None, got {value}"
+    ):
         check_ranges(Config(value), unit=("value",))
 
 
@@ -35,13 +37,15 @@ def test_positive_numbers_may_fall_to_zero_in_the_course_of_the_run(
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, Linear(0.0, 1.0)])
 def test_positive_numbers_start_above_zero(value: float | Schedule) -> None:
-    with pytest.raises(ConfigError, match="value must be above 0, got"):
+    with pytest.raises(ConfigError, match="value must be a finite number above 0, or None, got"):
         check_ranges(Config(value), positive=("value",))
 
 
 def test_zero_is_not_negative() -> None:
     check_ranges(Config(0.0), not_negative=("value",))
-    with pytest.raises(ConfigError, match=r"value must be at least 0, got -0\.1"):
+    with pytest.raises(
+        ConfigError, match=r"value must be a finite number of at least 0, or None, got -0\.1"
+    ):
         check_ranges(Config(-0.1), not_negative=("value",))
 
 
@@ -59,11 +63,36 @@ def test_a_schedule_is_checked_over_the_whole_run(schedule: Schedule) -> None:
         check_ranges(Config(schedule), unit=("value",))
 
 
+@pytest.mark.parametrize("expected", ["above 0", "of at least 0"])
+def test_numbers_of_components_are_finite(expected: Range) -> None:
+    assert check_number("weight", 1, expected) == 1
+    with pytest.raises(ConfigError, match=f"weight must be a finite number {expected}, got inf"):
+        check_number("weight", math.inf, expected)
+
+
+@dataclass
+class Networks:
+    sizes: Sequence[int] = (4,)
+    more: tuple[int, ...] | None = None
+
+
+@pytest.mark.parametrize("sizes", [(0,), (4, -1), (2.5,), (True,), ("4",), "44"])
+def test_widths_are_whole_numbers_from_one(sizes: Any) -> None:
+    check_ranges(Networks((), (3, 2)), widths=("sizes", "more"))
+    with pytest.raises(ConfigError, match="sizes must be a list of whole numbers of at least 1, g"):
+        check_ranges(Networks(sizes), widths=("sizes", "more"))
+    if isinstance(sizes, tuple):
+        with pytest.raises(ConfigError, match=r"more must be a list .* 1, or None, got \("):
+            check_ranges(Networks(more=sizes), widths=("sizes", "more"))
+
+
 @pytest.mark.parametrize("count", [0, -1, 1.5])
 def test_counts_are_whole_numbers_from_one(count: float) -> None:
     check_ranges(Config(None), counts=("value",))
     check_ranges(Config(1), counts=("value",))
-    with pytest.raises(ConfigError, match=f"value must be at least 1, got {count}"):
+    with pytest.raises(
+        ConfigError, match=f"value must be a whole number of at least 1, or None, got {count}"
+    ):
         check_ranges(Config(count), counts=("value",))
 
 

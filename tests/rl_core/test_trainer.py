@@ -233,7 +233,9 @@ def test_a_rollout_has_its_own_rhythm(schedule: UpdateSchedule, message: str) ->
     ["log_every", "checkpoint_every", "keep_checkpoints", "num_threads", "final_test_episodes"],
 )
 def test_options_out_of_range_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"trainer\.{name} must be at least 1, got 0"):
+    with pytest.raises(
+        ConfigError, match=rf"trainer\.{name} must be a whole number of at least 1.*, got 0"
+    ):
         TrainerConfig(**{name: 0})  # type: ignore[arg-type]  # one of the counts
     with pytest.raises(ConfigError, match=r"trainer\.compile"):
         TrainerConfig(compile="sometimes")  # type: ignore[arg-type]  # what is tested

@@ -238,11 +238,11 @@ def test_alpha_changes_what_was_not_learned_from_too() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("alpha", 1.1, r"alpha must be in \[0, 1\], got 1\.1"),
-        ("beta", -0.1, r"beta must be in \[0, 1\], got -0\.1"),
-        ("beta", Linear(0.4, 1.2), r"beta must be in \[0, 1\]"),
-        ("epsilon", -1e-9, "epsilon must be at least 0"),
-        ("default_error", 0.0, "default_error must be above 0"),
+        ("alpha", 1.1, r"alpha must be a number in \[0, 1\], got 1\.1"),
+        ("beta", -0.1, r"beta must be a number in \[0, 1\], got -0\.1"),
+        ("beta", Linear(0.4, 1.2), r"beta must be a number in \[0, 1\]"),
+        ("epsilon", -1e-9, "epsilon must be a finite number of at least 0"),
+        ("default_error", 0.0, "default_error must be a finite number above 0"),
     ],
 )
 def test_parameters_out_of_range_are_refused(name: str, value: object, message: str) -> None:

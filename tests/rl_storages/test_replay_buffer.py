@@ -582,10 +582,10 @@ def test_a_checkpoint_holds_no_more_than_was_used() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, r"storage\.size must be at least 1, got 0"),
-        ({"size": 2.5}, r"storage\.size must be at least 1, got 2\.5"),
-        ({"n_step": 0}, r"storage\.n_step must be at least 1, got 0"),
-        ({"n_step": True}, r"storage\.n_step must be at least 1, got True"),
+        ({"size": 0}, r"storage\.size must be a whole number of at least 1, got 0"),
+        ({"size": 2.5}, r"storage\.size must be a whole number of at least 1, got 2\.5"),
+        ({"n_step": 0}, r"storage\.n_step must be a whole number of at least 1, got 0"),
+        ({"n_step": True}, r"storage\.n_step must be a whole number of at least 1, got True"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options: dict[str, int], message: str) -> None:

@@ -223,8 +223,6 @@ def test_a_rollout_is_a_whole_number_of_sequences() -> None:
         ConfigError, match=r"sequence_length=5 does not divide .*num_steps=128; .* 4"
     ):
         RolloutStorage(128, sequence_length=5)
-    with pytest.raises(ConfigError, match="sequence_length must be at least 1, got 0"):
-        RolloutStorage(128, sequence_length=0)
     storage = _recurrent(8, 4)
     data = storage.get_data_slice(0, 6)
     storage.reset()
@@ -316,9 +314,14 @@ def test_columns_attached_before_the_last_row_are_not_used(as_slice: bool) -> No
         list(storage.generate_batches(1, None))
 
 
-def test_a_rollout_has_at_least_one_step() -> None:
-    with pytest.raises(ConfigError, match=r"storage\.num_steps must be at least 1, got 0"):
-        RolloutStorage(0)
+@pytest.mark.parametrize("count", [0, 12.5, True, "16"])
+def test_sizes_of_a_rollout_are_whole_numbers_from_one(count: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^storage\.num_steps must be a whole number of at least"
+    ):
+        RolloutStorage(count)
+    with pytest.raises(ConfigError, match=r"^storage\.sequence_length must be .*1, or None, got"):
+        RolloutStorage(16, sequence_length=count)
 
 
 def test_a_slice_of_unequal_parts_names_the_column() -> None:

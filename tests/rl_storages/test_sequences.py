@@ -297,7 +297,7 @@ def _key(key: Tensor) -> tuple[int, int]:
         ({"overlap": 1.0}, r"overlap must be in \[0, 1\), got 1\.0.*storage\.sequences\.overlap"),
         ({"overlap": -0.1}, r"overlap must be in \[0, 1\)"),
         ({"overlap": float("nan")}, r"overlap"),
-        ({"length": 0}, "length must be at least 1"),
+        ({"length": 0}, "length must be a whole number of at least 1"),
     ],
 )
 def test_lengths_out_of_range_are_refused(options: dict[str, float], message: str) -> None:

@@ -90,6 +90,7 @@ class OffPolicyActorConfig(CriticConfig):
         check_ranges(
             self,
             counts=("num_critics", "image_features", "recurrent_hidden_size", "recurrent_layers"),
+            widths=("hidden_sizes", "critic_hidden_sizes"),
         )
         check_owners(self, _OWNERS)
         for path in ("body", "critic_body", "critic_head"):

@@ -77,7 +77,11 @@ class OnPolicyActorConfig:
     def __post_init__(self) -> None:
         check_networks(self)
         check_choice(self, "recurrent_net", get_args(MemoryKind))
-        check_ranges(self, counts=("image_features", "recurrent_hidden_size", "recurrent_layers"))
+        check_ranges(
+            self,
+            counts=("image_features", "recurrent_hidden_size", "recurrent_layers"),
+            widths=("hidden_sizes", "value_hidden_sizes"),
+        )
         check_owners(self, _OWNERS)
         check_unused(self, "squash_actions", ("state_dependent_std",))
 

@@ -86,6 +86,7 @@ class RNDConfig:
             self,
             unit=("gamma_intrinsic", "predictor_proportion", "spread_decay"),
             counts=("num_features", "frame_stack"),
+            widths=("hidden_sizes",),
         )
         for name in ("predictor_proportion", "spread_decay"):
             if getattr(self, name) == 0.0:

@@ -14,6 +14,7 @@ from rl_core.episodes import EpisodeTracker
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.masks import ActionMaskCheck
 from rl_core.observations import to_tensors
+from rl_core.ranges import check_count
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
@@ -118,11 +119,7 @@ def evaluate_policy(
         EnvironmentFaultError: when an episode does not end.
         DataError: when an action mask forbids every action.
     """
-    is_count = isinstance(num_episodes, int) and not isinstance(num_episodes, bool)
-    if not is_count or num_episodes < 1:
-        raise ConfigError(
-            f"num_episodes must be a whole number of at least 1, got {num_episodes!r}"
-        )
+    check_count("num_episodes", num_episodes)
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):
         raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")

@@ -7,7 +7,7 @@ from functools import cache
 from types import NoneType
 from typing import Literal, TypeAlias, TypeGuard, get_args, get_origin
 
-from rl_core.codec import field_types, is_union
+from rl_core.codec import admits_none, field_types, is_union
 from rl_core.errors import ConfigError, nearest
 from rl_core.schedules import Schedule
 
@@ -23,6 +23,12 @@ _WORDS = {
 Range: TypeAlias = Literal["of at least 0", "above 0", "in [0, 1]"]
 """What a number must be."""
 
+_NUMBERS: Mapping[Range, str] = {
+    "of at least 0": "a finite number of at least 0",
+    "above 0": "a finite number above 0",
+    "in [0, 1]": "a number in [0, 1]",
+}
+
 
 def check_ranges(
     config: object,
@@ -31,6 +37,7 @@ def check_ranges(
     positive: tuple[str, ...] = (),
     not_negative: tuple[str, ...] = (),
     counts: tuple[str, ...] = (),
+    widths: tuple[str, ...] = (),
 ) -> None:
     """Check the types of a config's fields, and the numbers in those that are named.
 
@@ -42,18 +49,60 @@ def check_ranges(
         positive: fields above 0.
         not_negative: fields of at least 0.
         counts: whole numbers of at least 1.
+        widths: lists of such, of a network's layers.
 
     Raises:
         ConfigError: naming the field, what it was and what it must be.
     """
     _check_types(config)
-    _check(config, unit, "in [0, 1]", _in_unit, _in_unit)
-    _check(config, positive, "above 0", _positive, _not_negative)
-    _check(config, not_negative, "at least 0", _not_negative, _not_negative)
-    for name in counts:
-        count = getattr(config, name)
-        if count is not None and not (isinstance(count, int) and count >= 1):
-            raise ConfigError(f"{name} must be at least 1, got {count}")
+    _check(config, unit, "in [0, 1]", _in_unit)
+    _check(config, positive, "above 0", _not_negative)
+    _check(config, not_negative, "of at least 0", _not_negative)
+    for names, check in ((counts, check_count), (widths, check_widths)):
+        for name in names:
+            value = getattr(config, name)
+            if value is not None:
+                check(name, value, _or_none(config, name))
+
+
+def check_count(name: str, value: object, instead: str = "") -> int:
+    """Check a number of things.
+
+    Args:
+        name: what it is called in the error.
+        value: what was given.
+        instead: what else may be given, such as ``", or None"``.
+
+    Returns:
+        The number.
+
+    Raises:
+        ConfigError: unless it is a whole number of at least 1.
+    """
+    if not _is_count(value):
+        raise ConfigError(f"{name} must be a whole number of at least 1{instead}, got {value!r}")
+    return value
+
+
+def check_widths(name: str, value: object, instead: str = "") -> tuple[int, ...]:
+    """Check the widths of a network's hidden layers, of which there may be none.
+
+    Args:
+        name: what they are called in the error.
+        value: what was given.
+        instead: what else may be given, such as ``", or None"``.
+
+    Returns:
+        The widths.
+
+    Raises:
+        ConfigError: unless they are a list of whole numbers of at least 1.
+    """
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(map(_is_count, value)):
+        raise ConfigError(
+            f"{name} must be a list of whole numbers of at least 1{instead}, got {value!r}"
+        )
+    return tuple(value)
 
 
 def check_choice(config: object, name: str, choices: Sequence[str]) -> None:
@@ -125,7 +174,7 @@ def check_number(name: str, value: object, expected: Range = "of at least 0") ->
     """
     number = _number(value)
     if not (math.isfinite(number) and _RANGES[expected](number)):
-        raise ConfigError(f"{name} must be a number {expected}, got {value!r}")
+        raise ConfigError(f"{name} must be {_NUMBERS[expected]}, got {value!r}")
     return number
 
 
@@ -172,8 +221,7 @@ def _described(type_: object) -> str:
 def _check(
     config: object,
     names: tuple[str, ...],
-    expected: str,
-    holds_first: Callable[[float], bool],
+    expected: Range,
     holds_later: Callable[[float], bool],
 ) -> None:
     for name in names:
@@ -181,8 +229,13 @@ def _check(
         if value is None:
             continue
         first, *later = _numbers(value)
-        if not (holds_first(first) and all(map(holds_later, later))):
-            raise ConfigError(f"{name} must be {expected}, got {value}")
+        if not (_RANGES[expected](first) and all(map(holds_later, later))):
+            wanted = f"{_NUMBERS[expected]}{_or_none(config, name)}"
+            raise ConfigError(f"{name} must be {wanted}, got {value}")
+
+
+def _or_none(config: object, name: str) -> str:
+    return ", or None" if admits_none(_types_of(type(config))[name]) else ""  # type: ignore[arg-type]  # classes hash
 
 
 def _numbers(value: float | Schedule) -> list[float]:
@@ -195,6 +248,10 @@ def _numbers(value: float | Schedule) -> list[float]:
 def _number(value: object) -> float:
     """Return a number, NaN for what is none."""
     return float(value) if _is_number(value) else math.nan
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl_core.batch import RolloutBatch
 from rl_core.errors import ConfigError
+from rl_core.ranges import check_count
 from rl_core.storage import join_observation
 
 SEQUENCE_LENGTH = 16
@@ -22,12 +23,12 @@ def sequence_length_of(num_steps: int, sequence_length: int | None) -> int:
             where that does not divide it.
 
     Raises:
-        ConfigError: when a rollout is no whole number of sequences.
+        ConfigError: when it is no whole number of at least 1, or a rollout is no whole number of
+            sequences.
     """
     if sequence_length is None:
         return SEQUENCE_LENGTH if num_steps % SEQUENCE_LENGTH == 0 else num_steps
-    if sequence_length < 1:
-        raise ConfigError(f"storage.sequence_length must be at least 1, got {sequence_length}")
+    check_count("storage.sequence_length", sequence_length, ", or None")
     if num_steps % sequence_length:
         divisors = [n for n in range(1, num_steps + 1) if num_steps % n == 0]
         closest = min(divisors, key=lambda n: abs(n - sequence_length))

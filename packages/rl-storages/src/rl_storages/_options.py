@@ -6,6 +6,7 @@ import torch
 
 from rl_core.errors import ConfigError, DeviceError
 from rl_core.goals import GoalFunction, GoalFunctions
+from rl_core.ranges import check_count
 from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.recent import RecentConfig
@@ -30,8 +31,7 @@ def check_counts(size: object, n_step: object, frame_stack: object) -> None:
         ConfigError: unless all are whole numbers in range.
     """
     for name, value in (("size", size), ("n_step", n_step)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"storage.{name} must be at least 1, got {value!r}")
+        check_count(f"storage.{name}", value)
     if frame_stack is None:
         return
     is_count = isinstance(frame_stack, int) and not isinstance(frame_stack, bool)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.ranges import check_count
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import DataSlice, Storage, StorageSpec
@@ -43,15 +44,14 @@ class RolloutStorage(Storage[RolloutBatch]):
             takes 16, or the whole rollout where that is no multiple of 16.
 
     Raises:
-        ConfigError: when ``num_steps`` is below 1, or ``sequence_length`` does not divide it.
+        ConfigError: unless both are whole numbers of at least 1, and ``sequence_length`` divides
+            ``num_steps``.
     """
 
     batch_type: ClassVar[type] = RolloutBatch
 
     def __init__(self, num_steps: int = 128, sequence_length: int | None = None) -> None:
-        if num_steps < 1:
-            raise ConfigError(f"storage.num_steps must be at least 1, got {num_steps}")
-        self.num_steps = num_steps
+        self.num_steps = check_count("storage.num_steps", num_steps)
         self.sequence_length = sequence_length
         self._length = sequence_length_of(num_steps, sequence_length)
         self._rows: RolloutRows | None = None

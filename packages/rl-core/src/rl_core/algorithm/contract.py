@@ -255,7 +255,10 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             raise ConfigError(
                 f"{type(self).__name__} has no parameter '{parameter_name}' that may change{hint}"
             )
-        schedule = as_schedule(new_parameter_value)
+        try:
+            schedule = as_schedule(new_parameter_value)
+        except ConfigError as error:
+            raise ConfigError(f"{parameter_name}: {error}") from error
         check_value(self.config, parameter_name, new_parameter_value)
         self.schedules[parameter_name] = schedule
         self.hyper[parameter_name].fill_(schedule.value(self._progress))

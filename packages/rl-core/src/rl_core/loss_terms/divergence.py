@@ -247,8 +247,9 @@ def _checked(
     policies: Sequence[str | Actor], weights: Sequence[float] | None
 ) -> tuple[tuple[str | Actor, ...], tuple[float, ...] | None]:
     if isinstance(policies, str | Actor) or not policies:
+        got = type(policies).__name__ if isinstance(policies, Actor) else repr(policies)
         raise ConfigError(
-            f"policies is {policies!r}; expected a list of at least one run directory or actor"
+            f"policies is {got}; expected a list of at least one run directory or actor"
         )
     for policy in policies:
         if not isinstance(policy, str | Actor):

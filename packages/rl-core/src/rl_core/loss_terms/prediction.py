@@ -19,7 +19,7 @@ from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.mlp import MLP
-from rl_core.ranges import check_number
+from rl_core.ranges import check_number, check_widths
 
 _REWARD = "predicted_reward"
 """The rewards of a rollout, among the extras of its batches."""
@@ -66,7 +66,7 @@ class RewardPredictor(PolicyLossAddOn):
         masked_zero_ratio: float = 0.0,
     ) -> None:
         super().__init__()
-        self.hidden_sizes = tuple(hidden_sizes)
+        self.hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
         self.loss_weight = check_number("loss_weight", loss_weight)
         self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
         self.register_buffer("error_threshold", torch.zeros(()))
@@ -122,7 +122,7 @@ class ReturnPredictor(PolicyLossAddOn):
         masked_zero_ratio: float = 0.0,
     ) -> None:
         super().__init__()
-        self.hidden_sizes = tuple(hidden_sizes)
+        self.hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
         self.loss_weight = check_number("loss_weight", loss_weight)
         self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_core.errors import ConfigError, nearest
 from rl_core.nn.init import orthogonal_
+from rl_core.ranges import check_count, check_widths
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
 """The names of the activations that a network can be given."""
@@ -63,9 +64,10 @@ class MLP(nn.Module):
         out_gain: float = 1.0,
     ) -> None:
         super().__init__()
-        widths = [in_features, *hidden_sizes]
-        if min(widths) < 1 or (out_features is not None and out_features < 1):
-            raise ConfigError(f"layer widths must be at least 1, got {widths} and {out_features}")
+        check_count("in_features", in_features)
+        if out_features is not None:
+            check_count("out_features", out_features, ", or None")
+        widths = [in_features, *check_widths("hidden_sizes", hidden_sizes)]
         self.activation = activation
         self._activate = activation_function(activation)
         self.hidden = nn.ModuleList(
