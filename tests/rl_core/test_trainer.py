@@ -3,6 +3,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from rl_core.env import EnvStep, VecEnv, as_vec_env, make_gym_vec
 from rl_core.episodes import Episode
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
-from rl_core.logger import JsonlLogger, Logger, read_metrics
+from rl_core.logger import ConsoleLogger, JsonlLogger, Logger, read_metrics
 from rl_core.schedules import Linear
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
@@ -89,6 +90,38 @@ def _trainer(
         loggers=loggers,
         callbacks=callbacks,
     )
+
+
+# Listeners
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"callbacks": [lambda: 1]}, r"^callbacks\[0\]: got function; expected an object of a sub"),
+        ({"callbacks": Callback()}, r"^callbacks: got Callback; .* as in callbacks=\[\.\.\.\]"),
+        ({"callbacks": [Callback(), Callback]}, r"^callbacks\[1\]: got the class Callback; exp"),
+        ({"loggers": [print]}, r"^loggers\[0\]: got builtin_function_or_method; expected an obj"),
+        ({"loggers": None}, r"^loggers: got NoneType; expected a list of Logger objects"),
+    ],
+)
+def test_what_cannot_listen_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _trainer(**options)
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_histograms_that_nobody_shows_are_refused_before_anything_is_written(
+    tmp_path: Path, tensorboard: bool
+) -> None:
+    run_dir = None if tensorboard else tmp_path / "run"
+    config = TrainerConfig(log_histograms=True, tensorboard=tensorboard)
+    trainer = _trainer(run_dir, config=config, loggers=(ConsoleLogger(),))
+    with pytest.raises(
+        ConfigError, match=r"trainer\.log_histograms has no effect.*which needs a r"
+    ):
+        trainer.train(ROWS)
+    assert not (tmp_path / "run").exists()
 
 
 # Counts

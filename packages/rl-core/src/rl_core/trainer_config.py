@@ -36,7 +36,8 @@ class TrainerConfig:
         keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory,
             where ``test_every`` asks for evaluations.
         tensorboard: write event files into ``tensorboard`` of the run directory.
-        log_histograms: hand the distribution of every parameter to loggers that show it.
+        log_histograms: hand the distribution of every parameter to loggers that show it, of which
+            there must be one: that of ``tensorboard``, or one of the user's own.
 
     Raises:
         ConfigError: for a value of another type, or a count below 1.

@@ -23,6 +23,7 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.storage_files import check_spec, state_of
 from rl_core.threads import thread_count
 from rl_core.trainer.goal import Goal
+from rl_core.trainer.listening import check_histograms, listeners
 from rl_core.trainer.means import UpdateMeans
 from rl_core.trainer.parts import check_parts
 from rl_core.trainer.recent import RecentEpisodes
@@ -98,7 +99,8 @@ class Trainer:
         self.seed = secrets.randbits(31) if seed is None else seed
         self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
-        self.callbacks = tuple(callbacks)
+        self.callbacks = listeners("callbacks", callbacks, Callback)
+        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
         self.updates = 0
         self.turn = Turn()
         self.num_demonstrations = 0
@@ -123,7 +125,6 @@ class Trainer:
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
         storage.check_batches(num_batches, schedule.mini_batch_size, schedule.min_samples)
-        self._loggers = tuple(loggers)
         self._recent = RecentEpisodes()
         self._means = UpdateMeans()
 
@@ -152,7 +153,8 @@ class Trainer:
             total_updates: updates.
 
         Raises:
-            ConfigError: when not just one count is given, or it is not above what was reached.
+            ConfigError: when not just one count is given, or it is not above what was reached, or
+                nobody shows the histograms that are to be logged.
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
         """
@@ -162,6 +164,9 @@ class Trainer:
                 f"total_{goal.unit} is {goal.target}, but the run already has "
                 f"{goal.reached(self)} {goal.unit}; ask for more"
             )
+        if self.config.log_histograms:
+            writes_events = self._directory is not None and self.config.tensorboard
+            check_histograms(self._loggers, writes_events)
         self._demonstrate()
         threads = settle(self, goal)
         try:
