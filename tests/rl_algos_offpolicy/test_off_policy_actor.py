@@ -19,6 +19,7 @@ from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 CATEGORIES = spaces.Discrete(4, start=5)
+WHOLE = spaces.Box(0, 5, (2,), np.int64)
 HALF_BOUNDED = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, 1], np.float32))
 SMALL = OffPolicyActorConfig(hidden_sizes=(8,))
 
@@ -199,6 +200,10 @@ def test_statistics_of_observations_reach_all_networks() -> None:
             SpaceError,
             "infinite bound, .*; give the environment finite ones .*, or learn by an on-policy",
         ),
+        *(
+            (WHOLE, {"policy": policy}, SpaceError, "Box of dtype int64.* the environment rounds$")
+            for policy in ("stochastic", "deterministic", "greedy")
+        ),
         (HALF_BOUNDED, {}, SpaceError, "infinite bound"),
         (HALF_BOUNDED, {"policy": "deterministic"}, SpaceError, "infinite bound"),
         (HALF_BOUNDED, {"recurrent_net": "gru"}, SpaceError, "infinite bound"),
@@ -209,6 +214,11 @@ def test_contradictions_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         _actor(space, **options)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(6), spaces.Box(-0.5, 5.5, (2,), np.float32)])
+def test_what_is_advised_for_whole_numbers_works(space: spaces.Space[object]) -> None:
+    assert _actor(space, policy="stochastic").action_space == space
 
 
 def test_heads_that_squash_say_where_bounds_come_from() -> None:

@@ -10,6 +10,7 @@ from rl_algos_offpolicy._refusals import misfit
 from rl_algos_offpolicy.critic_config import CriticConfig
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.encoder import ACTION_MASK_KEY
+from rl_core.nn.heads import box_size
 from rl_core.nn.layered_head import Memory, head_memory
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
@@ -171,6 +172,8 @@ def check_spaces(
             f"action space {action_space} is not supported; expected Discrete, or a Box with "
             "finite bounds"
         )
+    if isinstance(action_space, spaces.Box):
+        box_size(action_space)  # refuses whole numbers, before a policy for them is looked for
     is_discrete = isinstance(action_space, spaces.Discrete)
     problem = misfit(config.policy, action_space)
     if problem is not None:

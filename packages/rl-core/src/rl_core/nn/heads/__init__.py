@@ -1,5 +1,6 @@
 """Action heads: the last layer of a policy, and the bridge to the environment's action space."""
 
+from rl_core.nn.heads._layout import box_size as box_size
 from rl_core.nn.heads.base import ActionHead as ActionHead
 from rl_core.nn.heads.bernoulli import BernoulliHead as BernoulliHead
 from rl_core.nn.heads.categorical import CategoricalHead as CategoricalHead

@@ -51,10 +51,16 @@ def flatten(env_action: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def box_size(space: spaces.Box) -> int:
+    """Return how many real numbers an action has.
+
+    Raises:
+        SpaceError: when there are none, or they are whole.
+    """
     if np.dtype(space.dtype).kind != "f":
         raise SpaceError(
             f"action space {space} is a Box of dtype {space.dtype}; expected a floating-point "
-            "one: declare whole numbers as MultiDiscrete"
+            "one: declare one whole number as Discrete, and several as MultiDiscrete, which only "
+            "on-policy actors take, or as a floating-point Box that the environment rounds"
         )
     size = math.prod(space.shape)
     check_not_empty(space, size)
