@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import rl_core
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_cli.main import main
 from rl_cli.train_arguments import read_train_request
 from rl_core import (
     Agent,
@@ -228,6 +229,44 @@ def test_an_agent_that_was_only_loaded_is_saved_whole(tmp_path: Path, algorithm:
     assert saved.recipe_text == again.recipe_text
     assert saved.recipe_text is not None
     assert 'compile = "off"' in saved.recipe_text
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "draws"),
+    [
+        ("dqn", "CartPole-v1", False),
+        ("rainbow", "CartPole-v1", False),
+        ("ddpg", "Pendulum-v1", False),
+        ("td3", "Pendulum-v1", False),
+        ("sac", "Pendulum-v1", True),
+        ("sac", "CartPole-v1", True),
+        ("a2c", "CartPole-v1", True),
+    ],
+)
+def test_only_policies_that_draw_actions_are_evaluated_so(
+    algorithm: str,
+    env: str,
+    draws: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options: Sections = {"env": {"num_envs": 2}, "actor": {"hidden_sizes": [8]}}
+    agent = rl_core.make(algorithm, env, options={**options, "trainer": {"compile": "off"}})
+    agent.train(16, run_dir=tmp_path / "run")
+    words = ["eval", str(tmp_path / "run"), "--episodes=2"]
+    assert main(words) == 0
+    capsys.readouterr()
+    status = main([*words, "--stochastic"])
+    printed = capsys.readouterr()
+    if draws:
+        assert status == 0
+        assert "2 stochastic episodes" in printed.out
+        assert agent.evaluate(2, deterministic=False).num_episodes == 2
+        return
+    assert status == 2
+    assert f"--stochastic: the policy of {algorithm} takes one action for each" in printed.err
+    with pytest.raises(ConfigError, match="deterministic=False, but the policy of OffPolicyActor"):
+        agent.evaluate(2, deterministic=False)
 
 
 def test_an_agent_that_was_trained_on_another_kind_of_device_is_loaded(tmp_path: Path) -> None:

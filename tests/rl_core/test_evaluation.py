@@ -12,7 +12,8 @@ from torch import Tensor
 from rl_core.actor import ActionOutput, Actor
 from rl_core.env import GymVecEnv, VecEnv, make_gym_vec
 from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
-from rl_core.evaluation import evaluate_policy, evaluation_metrics, summarize
+from rl_core.evaluation import draws_actions, evaluate_policy, evaluation_metrics, summarize
+from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
 from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
 from rl_core.testing.toy import ToyActor, ToyActorCritic, counting_envs
@@ -178,6 +179,27 @@ def test_the_seed_decides_environments_and_samples() -> None:
     mode, sampled = (evaluate_policy(actor, envs, 4, deterministic=d) for d in (True, False))
     assert mode != sampled
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_policy_that_draws_nothing_is_not_asked_to() -> None:
+    class Settled(ToyActor):
+        """Takes the likeliest action in any case."""
+
+        def distribution(
+            self, observation: Observation, state: State, episode_start: Tensor | None = None
+        ) -> tuple[Distribution, State]:
+            found, after = super().distribution(observation, state, episode_start)
+            return Deterministic(found.mode()), after
+
+    envs = _identity_envs()
+    actor = Settled(envs.single_observation_space, envs.single_action_space)
+    actor.train()
+    assert draws_actions(_actor(envs))
+    assert not draws_actions(actor)
+    assert actor.training
+    with pytest.raises(ConfigError, match=r"^deterministic=False, but the policy of Settled takes"):
+        evaluate_policy(actor, envs, 4, deterministic=False)
+    assert evaluate_policy(actor, envs, 4).num_episodes == 4
 
 
 @pytest.mark.parametrize("of", [lambda actor: actor, ToyActorCritic])

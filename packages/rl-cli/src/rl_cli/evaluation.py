@@ -17,7 +17,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.assembly import build_algorithm, build_envs, resolve_device
 from rl_core.checkpoint import Checkpoint, latest_checkpoint
 from rl_core.codec import decode
-from rl_core.evaluation import EvaluationResult, evaluate_policy
+from rl_core.evaluation import EvaluationResult, draws_actions, evaluate_policy
 from rl_core.recipe import ComponentSpec
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
@@ -31,7 +31,8 @@ class EvalArguments:
         run_dir: directory of the run.
         episodes: how many, divided evenly among the environments.
         seed: of the environments.
-        stochastic: draw actions as while training, in place of the most likely ones.
+        stochastic: draw actions from the policy in place of the most likely ones; refused where it
+            takes one for each observation, as those of dqn, rainbow, ddpg and td3 do.
         json: print one JSON object and nothing else.
         best: take the weights of the best evaluation while training instead of the newest.
         device: another one than the run was started on.
@@ -97,6 +98,11 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
         with held_warnings():
             algorithm = build_algorithm(run.recipe, envs, device, is_saved=True)
             _load(algorithm, checkpoint)
+        if arguments.stochastic and not draws_actions(algorithm.actor):
+            raise UsageError(
+                f"--stochastic: the policy of {run.recipe.algorithm.name} takes one action for "
+                "each observation, so that there is nothing to draw; leave it out"
+            )
         tell_of_skipped(checkpoint)
         result = evaluate_policy(
             algorithm,

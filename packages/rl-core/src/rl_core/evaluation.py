@@ -16,7 +16,7 @@ from rl_core.masks import ActionMaskCheck
 from rl_core.observations import to_tensors
 from rl_core.ranges import check_count
 from rl_core.seeding import spawn_generators, spawn_seed
-from rl_core.spaces import check_same_space
+from rl_core.spaces import check_same_space, made_up_observation
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
 from rl_core.types import Json
 
@@ -106,7 +106,8 @@ def evaluate_policy(
         env: a Gymnasium id, or environments, Gymnasium's own included; given ones are reset, not
             closed.
         num_episodes: how many episodes in all, at least 1.
-        deterministic: take the distribution's mode, or sample.
+        deterministic: take the distribution's mode, or sample, which a policy without anything to
+            draw from refuses (see `draws_actions`).
         num_envs: how many to step together when ``env`` is an id.
         seed: of the environments and of the sampling.
         max_episode_steps: an episode longer than this counts as endless.
@@ -114,7 +115,8 @@ def evaluate_policy(
 
     Raises:
         EvaluationStoppedError: when it was broken off.
-        ConfigError: when there is no actor, or ``num_episodes`` is no whole number of at least 1.
+        ConfigError: when there is no actor, ``num_episodes`` is no whole number of at least 1, or
+            there is nothing to sample.
         SpaceError: when the actor was built for other spaces than the environments have.
         EnvironmentFaultError: when an episode does not end.
         DataError: when an action mask forbids every action.
@@ -123,12 +125,35 @@ def evaluate_policy(
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):
         raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")
+    if not (deterministic or draws_actions(actor)):
+        raise ConfigError(
+            f"deterministic=False, but the policy of {type(actor).__name__} takes one action for "
+            "each observation, so that there is nothing to draw; what an algorithm explores by is "
+            "no part of it; leave deterministic out"
+        )
     with evaluation_mode(actor):
         options = num_episodes, deterministic, seed, max_episode_steps, is_stopping
         if not isinstance(env, str):
             return _run(actor, as_vec_env(env), *options)
         with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
             return _run(actor, envs, *options)
+
+
+@torch.no_grad()
+def draws_actions(actor: Actor) -> bool:
+    """Tell whether a policy draws its actions, and does not take one for each observation.
+
+    What an algorithm explores by, such as ε or noise that is added, is no part of the policy.
+
+    Args:
+        actor: whose policy it is.
+    """
+    device = actor.device
+    observation = made_up_observation(actor.observation_space, device)
+    begins = torch.ones(1, dtype=torch.bool, device=device)
+    with evaluation_mode(actor):
+        distribution, _ = actor.distribution(observation, actor.actor_initial_states(1), begins)
+    return distribution.noise_kind != "none"
 
 
 @contextmanager
