@@ -23,6 +23,7 @@ from rl_core.storage import TensorSpec
 from rl_core.testing.reference import ReferenceRolloutStorage
 from rl_core.testing.scripted import CountingEnv, IdentityEnv
 from rl_core.testing.stateful import check_plain, check_same_state, copy_state
+from rl_core.testing.storages import stored
 from rl_core.testing.toy import ToyActor, ToyActorCritic, counting_envs
 from rl_core.types import Observation, State, StateDict, StateValue
 
@@ -150,7 +151,7 @@ def test_collecting_in_parts_is_collecting_at_once(mode: AutoresetMode, remember
     for rows in (2, 8, 8):
         parts.collect(rows, into=in_parts)
     whole.collect(18, into=at_once)
-    check_same_state(dict(in_parts.get_all_buffer_data()), dict(at_once.get_all_buffer_data()))
+    check_same_state(stored(in_parts), stored(at_once))
     check_same_state(parts.state_dict(), whole.state_dict())
 
 
@@ -353,7 +354,7 @@ def test_environments_of_tensors_are_collected_alike(mode: AutoresetMode, scale:
         storage = _storage(collector, 6)
         more = collector.collect(12, into=storage)
         episodes = [str(episode) for episode in collection.episodes + more.episodes]
-        results.append(cast("StateValue", {**storage.get_all_buffer_data(), "episodes": episodes}))
+        results.append(cast("StateValue", {**stored(storage), "episodes": episodes}))
     assert tensors.array_type == "torch"
     check_same_state(results[1], results[0])
 

@@ -189,9 +189,7 @@ class NumbersFromZeroAgain(ReferenceReplayStorage):
 class ResumesWithASeam(ReferenceReplayStorage):
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict(state)
-        for rows in self._rows:
-            for row in rows[-1:]:
-                row.next_observation = {k: v + 1 for k, v in row.next_observation.items()}
+        self.cut()
 
 
 class TakesDamagedStates(ReferenceReplayStorage):
@@ -200,6 +198,23 @@ class TakesDamagedStates(ReferenceReplayStorage):
             super().load_state_dict(state)
         except CheckpointError:
             self.reset()
+
+
+class CutsEverySlice(ReferenceReplayStorage):
+    def insert_data_slice(self, data: DataSlice) -> None:
+        self.cut()
+        super().insert_data_slice(data)
+
+
+class IsAnotherWhenEmptied(ReferenceReplayStorage):
+    def reset(self) -> None:
+        super().reset()
+        self._places.cut()
+
+
+class IgnoresCuts(ReferenceReplayStorage):
+    def cut(self) -> None:
+        return
 
 
 class LosesFinalsInSlices(ReferenceReplayStorage):
@@ -354,6 +369,9 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (TakesDamagedStates, "test_a_damaged_state_is_refused"),
     (RunsSlicesTogether, "test_slices_bring_the_same_transitions"),
     (LosesFinalsInSlices, "test_slices_bring_the_same_transitions"),
+    (CutsEverySlice, "test_slices_go_on_where_they_follow_each_other"),
+    (IsAnotherWhenEmptied, "test_a_slice_goes_on_after_its_storage_was_emptied"),
+    (IgnoresCuts, "test_nothing_goes_on_after_a_cut"),
     (TakesTheOldestOfALongSlice, "test_a_slice_may_fill_the_storage"),
     (ForgetsTheFirst, "test_trajectories_are_what_happened"),
     (ForgetsWhatFollowed, "test_trajectories_are_what_happened"),

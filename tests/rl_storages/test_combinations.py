@@ -205,6 +205,9 @@ class _Life:
             for first in self.check(batches[0]):
                 self.errors[(first, self.lengths[first])] = 1.0
         self.storage = restored[-1]
+        if directory is not None or self.script.has_seams:
+            self.storage.cut()
+            self.oracle.cut()
         self.joints += 1
 
     def take_over(self, other: "_Life", start: int = 0) -> None:

@@ -5,6 +5,7 @@ Observation and action of a step are the same number, so ``10 -> 11`` was acted 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -447,7 +448,8 @@ def test_a_slice_longer_than_the_memory_leaves_its_newest_steps() -> None:
         storage.insert_transition(step([t], [t + 1], start=[0] if t == 0 else []))
     received = _refilled(storage, 4, 1, 1)
     assert windows(received) == [(float(t), [float(t)], float(t + 1), False) for t in range(8, 12)]
-    received.insert_transition(step([12], [13]))
+    storage.insert_transition(step([12], [13]))
+    received.insert_data_slice(storage.get_data_slice(12, 13))
     assert [window[0] for window in windows(received)] == [9.0, 10.0, 11.0, 12.0]
 
 
@@ -472,11 +474,28 @@ def test_where_a_slice_does_not_go_on_there_is_a_cut(way: str) -> None:
 
 
 def test_where_a_slice_goes_on_there_is_none() -> None:
-    storage = _buffer(20, n_step=3)
-    storage.insert_transition(step([10], [11], start=[0]))
-    received = _refilled(storage, 20, 1, 3)
-    received.insert_transition(step([11], [12]))
+    storage, received = _buffer(20, n_step=3), _buffer(20, n_step=3)
+    for t in range(2):
+        storage.insert_transition(step([10 + t], [11 + t], start=[] if t else [0]))
+        received.insert_data_slice(storage.get_data_slice(t, t + 1))
     assert windows(received)[0] == (10.0, [10.0, 11.0], 12.0, False)
+
+
+@pytest.mark.parametrize("worker", ["the same", "another"])
+def test_a_state_that_recurs_does_not_join_slices(worker: str) -> None:
+    """The second one begins where the first one ended, but not when."""
+    first, other = _buffer(20, n_step=3), _buffer(20, n_step=3)
+    for t in range(6):
+        first.insert_transition(step([t % 2], [(t + 1) % 2], start=[] if t else [0]))
+    for t in range(2):
+        other.insert_transition(step([t], [t + 1], start=[] if t else [0]))
+    storage = _buffer(20, n_step=3)
+    storage.insert_data_slice(first.get_data_slice(0, 1))
+    later = first.get_data_slice(3, 4) if worker == "the same" else other.get_data_slice(1, 2)
+    assert later["observation"][0].item() == 1.0
+    storage.insert_data_slice(later)
+    assert [window[1] for window in windows(storage)] == [[0.0], [1.0]]
+    assert [len(trajectory) for trajectory in storage.trajectories()] == [1, 1]
 
 
 def test_an_environment_may_be_missing_from_a_slice() -> None:
@@ -495,7 +514,7 @@ def test_an_environment_may_be_missing_from_a_slice() -> None:
         (10.0, [10.0, 11.0], 12.0, False),
         (11.0, [11.0], 12.0, False),
         (50.0, [50.0], 51.0, False),
-        (60.0, [60.0, 61.0], 62.0, False),
+        (60.0, [60.0], 61.0, False),
         (61.0, [61.0], 62.0, False),
     ]
 
@@ -546,13 +565,32 @@ def test_an_episode_that_was_lost_with_its_process_is_cut() -> None:
     ]
 
 
-def test_a_resumed_buffer_notices_that_it_is_elsewhere() -> None:
+@pytest.mark.parametrize("way", ["cut", "load"])
+def test_what_is_loaded_in_the_middle_of_an_episode_is_not_joined_with_it(
+    way: str, tmp_path: Path
+) -> None:
+    """Not even where it ended in the state that was come to."""
     storage = _buffer(20, n_step=3)
     storage.insert_transition(step([10], [11], start=[0]))
-    resumed = _buffer(20, n_step=3)
+    other = _buffer(20, n_step=3)
+    if way == "load":
+        other.load(storage.save(tmp_path / "saved"))
+    else:
+        other.load_state_dict(storage.state_dict())
+        other.cut()
+    other.insert_transition(step([11], [31]))
+    assert windows(other) == [(10.0, [10.0], 11.0, False), (11.0, [11.0], 31.0, False)]
+
+
+def test_what_is_resumed_goes_on_whatever_is_observed() -> None:
+    storage, resumed = _buffer(20, n_step=3), _buffer(20, n_step=3)
+    first, second = step([10], [11], start=[0]), step([11], [12])
+    unseen = np.full((1, 1), np.nan, np.float32)
+    storage.insert_transition(replace(first, next_observation=unseen))
     resumed.load_state_dict(storage.state_dict())
-    resumed.insert_transition(step([30], [31]))
-    assert windows(resumed)[0] == (10.0, [10.0], 11.0, False)
+    resumed.insert_transition(replace(second, observation=unseen))
+    (batch,) = resumed.generate_batches(1, 20)
+    assert batch.num_steps[batch.action[:, 0] == 10.0].tolist()[:1] == [2]
 
 
 @pytest.mark.parametrize(("size", "num_envs"), [(21, 1), (20, 2)])

@@ -425,7 +425,7 @@ class _KeysWithoutGeneration(ReplayBuffer):
 class _RunsSlicesTogether(ReplayBuffer):
     def insert_data_slice(self, data: Mapping[str, Tensor]) -> None:
         super().insert_data_slice(data)
-        self._ring.writer.may_be_seam = False
+        self._ring.writer.continuity.inserted()
 
 
 _SHARED_WEIGHT = torch.ones(2, 20)

@@ -43,6 +43,7 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
     saved = StateReader(load_checkpoint(directory).state, str(directory))
     check_spec(storage, saved)
     storage.load_state_dict(saved.tree("storage"))
+    storage.cut()  # it is of another run, or of another time of this one
 
 
 def open_storage(directory: str | Path) -> AnyStorage:
@@ -87,6 +88,7 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
     storage = cast("AnyStorage", construct_component("storage", component, {"device": spec.device}))
     storage.allocate(spec, torch.Generator())
     storage.load_state_dict(saved.tree("storage"))
+    storage.cut()
     return storage
 
 

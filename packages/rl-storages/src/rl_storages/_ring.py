@@ -120,9 +120,14 @@ class ReplayRing:
     def reset(self) -> None:
         """Forget all rows; positions go on, so that no later one is mistaken for an earlier."""
         self.flags[: self.used_slots] = 0
+        heads, origin = self.heads, self._heads.origin
         self._heads.forget()
         self._told = self.heads.copy()
-        self.writer.may_be_seam = True
+        self.writer.continuity.forget(torch.from_numpy(heads - origin))
+
+    def origin(self, first: Positions) -> Tensor:
+        """Return where a slice is from that begins at some positions `(B,)`; see `Continuity`."""
+        return self.writer.continuity.origin(torch.from_numpy(first - self._heads.origin))
 
     def retired(self) -> Positions:
         """Return the slots of the oldest rows, which miss what they need and are not drawn."""
@@ -189,6 +194,7 @@ class ReplayRing:
             "origin": self._heads.origin,
             "heads": torch.from_numpy(self.heads.copy()),
             "told": torch.from_numpy(self._told.copy()),
+            "continuity": self.writer.continuity.state_dict(),
             "columns": {name: column[:rows] for name, column in self.columns.by_row.items()},
         }
 
@@ -199,7 +205,7 @@ class ReplayRing:
             CheckpointError: when it is of another size, or damaged; nothing is written.
         """
         saved = StateReader(state, "storage/ring")
-        saved.expect(("num_rows", "origin", "heads", "told", "columns"))
+        saved.expect(("num_rows", "origin", "heads", "told", "continuity", "columns"))
         if saved.count("num_rows") != self.num_rows:
             raise CheckpointError(
                 f"the saved replay buffer has {saved.count('num_rows')} rows per environment, "
@@ -224,6 +230,7 @@ class ReplayRing:
         if (flags & ~np.uint8(KNOWN)).any():
             raise CheckpointError("storage/ring/columns: 'flags' holds bits that mean nothing")
         self.reset()
+        self.writer.continuity.load_state_dict(saved.tree("continuity"))
         for name, part in parts.items():
             self.columns.by_row[name][:rows].copy_(part)
         self._heads.origin = origin
@@ -232,4 +239,3 @@ class ReplayRing:
         if self._tiles is not None:
             back = self.slots(heads - np.arange(1, self._tiles.learned + 1)[:, None])
             self._tiles.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))
-        self.writer.may_be_seam = True

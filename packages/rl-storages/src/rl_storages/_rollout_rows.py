@@ -8,6 +8,8 @@ from rl_core.batch import Rollout, Transition
 from rl_core.episodes import to_flags
 from rl_core.errors import DataError
 from rl_core.storage import (
+    ORIGIN,
+    Continuity,
     DataSlice,
     StorageSpec,
     TensorSpec,
@@ -36,6 +38,7 @@ class RolloutRows:
         spec: as given.
         columns: by name, each `(T, B, ...)`; state and extras are ``state/...``, ``extras/...``.
         count: how many rows are written.
+        continuity: knows what goes on from the newest row.
     """
 
     def __init__(self, spec: StorageSpec, num_steps: int) -> None:
@@ -58,6 +61,7 @@ class RolloutRows:
             for name, column in columns.items()
         }
         self.count = 0
+        self.continuity = Continuity(spec.num_envs)
         self._num_steps = num_steps
         self._arrays: dict[str, Array] = (
             {name: column.numpy() for name, column in self.columns.items()}
@@ -71,7 +75,6 @@ class RolloutRows:
         self._finals = FinalObservations(
             {name: column[:0] for name, column in self._next_observation.items()}
         )
-        self._may_be_seam = False
         written = self._arrays or self.columns
         self._expected = {
             name: (tuple(column.shape[1:]), column.dtype) for name, column in written.items()
@@ -80,8 +83,8 @@ class RolloutRows:
 
     def clear(self) -> None:
         """Forget all rows."""
+        self.continuity.forget(self.count)
         self.count = 0
-        self._may_be_seam = False
         self._unwritten_next = []
         self._finals.clear()
 
@@ -89,7 +92,8 @@ class RolloutRows:
         """Write one more row; there must be room for it.
 
         Raises:
-            DataError: when a column is missing or has another shape or dtype; nothing is written.
+            DataError: when a column is missing or has another shape or dtype, or when a recurrent
+                rollout would go on in the middle of another episode; nothing is written.
         """
         row, fit = self.count, self._fitter
         values = fit.observation("observation", transition.observation)
@@ -98,14 +102,16 @@ class RolloutRows:
         following = fit.observation("next_observation", transition.next_observation)
         last = transition.final_observation
         final = None if last is None else fit.observation("final_observation", last)
+        starts = to_flags(transition.episode_start)
+        if np.count_nonzero(starts) or self.continuity.has_seam:
+            self._cut(torch.from_numpy(starts), self.continuity.breaks())
+            self.continuity.inserted()
         if self._arrays:
             for name, value in values:
                 self._arrays[name][row] = value
         else:
             for name, value in values:
                 self.columns[name][row].copy_(torch.as_tensor(value))
-        if self._may_be_seam:
-            self._cut_seam(row)
         if final is not None:
             self._keep_final(row, final, transition.truncated)
         self._unwritten_next = following
@@ -132,6 +138,7 @@ class RolloutRows:
     def get_slice(self, start: int, end: int) -> DataSlice:
         """Copy rows; `final_index` counts from ``start``, `next/...` follows row ``end - 1``."""
         data = {name: column[start:end].clone() for name, column in self.columns.items()}
+        data[ORIGIN] = self.continuity.origin(start)
         for name, last in self._following().items():
             following = self.columns[name][end] if end < self.count else last
             data[f"next/{name}"] = following.clone()
@@ -156,9 +163,10 @@ class RolloutRows:
         if length == 0:
             return 0
         start = self.count
+        origin = data[ORIGIN].cpu()
+        self._cut(data["episode_start"][0].cpu(), self.continuity.breaks_before(origin))
         for name, column in self.columns.items():
             column[start : start + length].copy_(data[name])
-        self._cut_seam(start)
         for name, last in self._next_observation.items():
             last.copy_(data[f"next/{name}"])
         self._unwritten_next = []
@@ -166,7 +174,7 @@ class RolloutRows:
         index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
         self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
         self.count += length
-        self._may_be_seam = True
+        self.continuity.appended(origin, torch.full((self.spec.num_envs,), length))
         return length
 
     def _following(self) -> dict[str, Tensor]:
@@ -176,27 +184,29 @@ class RolloutRows:
         self._unwritten_next = []
         return self._next_observation
 
-    def _cut_seam(self, row: int) -> None:
-        """Truncate the episodes of the row before, as far as they do not go on in this one."""
-        self._may_be_seam = False
-        if row == 0:
+    def _cut(self, starts: Tensor, breaks: Tensor) -> None:
+        """Truncate the episodes of the newest row, as far as they do not go on in the next one.
+
+        Args:
+            starts: where an episode begins in the next row, shape `(B,)`.
+            breaks: where it is not known to go on from this one, shape `(B,)`.
+        """
+        if self.count == 0:
             return
-        columns, following = self.columns, self._following()
-        elsewhere = columns["episode_start"][row].clone()
-        for name, expected in following.items():
-            differs = columns[name][row] != expected
-            elsewhere |= differs.view(len(elsewhere), -1).any(dim=1)
-        if self.spec.state_sizes and (elsewhere & ~columns["episode_start"][row]).any():
+        if self.spec.state_sizes and (breaks & ~starts).any():
             raise DataError(
                 "a recurrent rollout cannot go on in the middle of another episode; insert slices "
                 "of one collector in their order, or whole rollouts"
             )
-        last = row - 1
+        columns, last = self.columns, self.count - 1
         goes_on = (
             columns["valid"][last] & ~columns["terminated"][last] & ~columns["truncated"][last]
         )
-        envs = (elsewhere & goes_on).nonzero().flatten()
+        envs = ((starts | breaks).to(goes_on.device) & goes_on).nonzero().flatten()
+        if len(envs) == 0:
+            return
         columns["truncated"][last, envs] = True
+        following = self._following()
         self._finals.add(last, envs, {name: rows[envs] for name, rows in following.items()})
 
     def _checked_length(self, data: DataSlice) -> int:
@@ -213,6 +223,7 @@ class RolloutRows:
             for name, column in self.columns.items()
         }
         expected["final_index"] = ((count, 2), torch.int64)
+        expected[ORIGIN] = ((self.spec.num_envs, 2), torch.int64)
         for name, last in self._next_observation.items():
             expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
             expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
@@ -220,6 +231,7 @@ class RolloutRows:
         for name, (_, dtype) in expected.items():
             if dtype is torch.bool and (data[name].view(torch.uint8) > 1).any():
                 raise DataError(f"data slice column '{name}': neither true nor false")
+        self.continuity.checked_origin(data)
         index, end = data["final_index"].cpu(), torch.tensor([length, self.spec.num_envs])
         if ((index < 0) | (index >= end)).any():
             raise DataError(

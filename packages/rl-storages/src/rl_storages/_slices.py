@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import DataError
-from rl_core.storage import DataSlice, check_slice
+from rl_core.storage import ORIGIN, DataSlice, check_slice
 from rl_storages._columns import FIRST
 from rl_storages._flags import STEP
 from rl_storages._heads import Positions
@@ -28,7 +28,7 @@ def copy_slice(ring: ReplayRing, start: int, end: int, length: int) -> DataSlice
         end: after the last step.
         length: the most steps that are stored of an environment.
     """
-    first: Positions = np.zeros(ring.num_envs, dtype=np.int64)
+    first: Positions = ring.heads.copy()
     num_rows = np.zeros(ring.num_envs, dtype=np.int64)
     for env, steps in enumerate(ring.step_positions()):
         missing = length - len(steps)
@@ -40,7 +40,7 @@ def copy_slice(ring: ReplayRing, start: int, end: int, length: int) -> DataSlice
     is_there = rows < num_rows
     slots = ring.slots(first + rows)
     is_step = is_there & (rows != num_rows - 1) & ((ring.flags[slots] & STEP) > 0)
-    data: dict[str, Tensor] = {NUM_ROWS: torch.from_numpy(num_rows)}
+    data: dict[str, Tensor] = {NUM_ROWS: torch.from_numpy(num_rows), ORIGIN: ring.origin(first)}
     for name, column in ring.columns.by_slot.items():
         kept = is_there if name in ring.observed else is_step
         part = column[torch.from_numpy(slots).to(column.device)]
@@ -71,6 +71,7 @@ def checked_num_rows(ring: ReplayRing, data: DataSlice) -> Positions:
         for name, column in ring.columns.by_row.items()
     }
     expected[NUM_ROWS] = ((ring.num_envs,), torch.int64)
+    expected[ORIGIN] = ((ring.num_envs, 2), torch.int64)
     if ring.observations.stacks is not None:
         for name in ring.observations.stacks.names:
             frame = ring.columns.by_slot[name]
@@ -79,6 +80,7 @@ def checked_num_rows(ring: ReplayRing, data: DataSlice) -> Positions:
     check_slice(data, expected)
     if unknown := sorted(set(data) - set(expected)):
         raise DataError(f"data slice has columns that are not stored here: {unknown}")
+    ring.writer.continuity.checked_origin(data)
     num_rows: Positions = data[NUM_ROWS].cpu().numpy()
     if ((num_rows < 0) | (num_rows > length) | (num_rows == 1)).any():
         raise DataError(

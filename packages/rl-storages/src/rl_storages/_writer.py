@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
+from rl_core.storage import ORIGIN, Continuity
 from rl_storages._columns import DEPTH, FIRST, Columns
 from rl_storages._fitting import Rows, TransitionFitter
 from rl_storages._flags import EPISODE_START, SEQUENCE, STEP, VALID, Flags, Mask, pack_flags
@@ -30,7 +31,7 @@ class RowWriter:
         guard: how many of the oldest rows miss what they need before them, to be drawn.
         lost: how many of these miss frames of their own stack, and are no steps any more.
         kept: by n, which flags a row keeps when it comes to be the n-th oldest.
-        may_be_seam: the next step may be of another episode than the stored ones, unannounced.
+        continuity: knows what goes on from the newest rows.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class RowWriter:
         tiles: SequenceTiles | None,
     ) -> None:
         self.guard = needed_before(stacks, tiles)
-        self.may_be_seam = True
+        self.continuity = Continuity(heads.num_envs)
         self._columns = columns
         self._heads = heads
         self._observations = observations
@@ -83,8 +84,9 @@ class RowWriter:
         flags: int | Flags = VALID | STEP
         if num_starts or num_ended or np.count_nonzero(valid) < heads.num_envs:
             flags = pack_flags(starts, terminated, truncated, valid)
-        if num_starts or self.may_be_seam:
-            self._join(observation, starts)
+        if num_starts or self.continuity.has_seam:
+            self._join(observation, starts | self.continuity.breaks().numpy())
+            self.continuity.inserted()
         if self._tiles is not None:
             flags = flags | self._tiles.mark(self._begins()[None])[0] * valid
         if stacks is not None:
@@ -127,8 +129,9 @@ class RowWriter:
             (name, self._columns.fit(name, data[FIRST + name if name in stacked else name][0]))
             for name in self._observations.names
         ]
-        self.may_be_seam = True
-        self._join(observation, starts & given, given)
+        origin = data[ORIGIN].cpu()
+        elsewhere = starts | self.continuity.breaks_before(origin).numpy() | self._begins()
+        self._join(observation, elsewhere & given)
         steps = np.arange(len(data["flags"]))[:, None]
         data = {**data, **self._derived(data, steps, num_rows)}
         # Rows that would be overwritten by later ones of the same slice are left out.
@@ -141,9 +144,9 @@ class RowWriter:
         heads.set(heads.positions + np.maximum(num_rows - 1, 0))
         for oldest, flags in self.kept.items():
             self._retire(heads.positions[:, None] + np.arange(1, oldest + 1), flags)
-        self.may_be_seam = True
+        self.continuity.appended(origin, torch.from_numpy(np.maximum(num_rows - 1, 0)))
 
-    def _join(self, observation: Rows, starts: Mask, among: Mask | None = None) -> None:
+    def _join(self, observation: Rows, elsewhere: Mask) -> None:
         """Make the heads hold what is acted on, in environments that do not just go on.
 
         Where an episode begins, the row before the head is often an ended episode's last
@@ -153,14 +156,8 @@ class RowWriter:
 
         Args:
             observation: what is acted on, shape `(B, ...)`, by column.
-            starts: which environments begin an episode.
-            among: which environments may be elsewhere than their heads; None means all.
+            elsewhere: which environments begin an episode, or are in another one.
         """
-        elsewhere = starts
-        if self.may_be_seam:
-            self.may_be_seam = False
-            differs = self._differs_from_heads(observation)
-            elsewhere = starts | (differs if among is None else differs & among)
         leaves = elsewhere & ~self._begins()
         self._advance(leaves.nonzero()[0])
         stacks = self._stacks
@@ -168,6 +165,8 @@ class RowWriter:
             self._write_heads(observation, elsewhere.nonzero()[0])
             return
         depths = stacks.first_depths(observation)
+        is_first = elsewhere & (self._heads.positions == self._heads.origin)
+        self.continuity.precede(torch.from_numpy(np.where(is_first, depths, 0).astype(np.int64)))
         for back in range(int((depths * elsewhere).max()), 0, -1):
             deeper = (elsewhere & (depths >= back)).nonzero()[0]
             older = [*stacks.frame(observation, back), (DEPTH, depths - np.uint8(back))]
@@ -207,15 +206,6 @@ class RowWriter:
         heads = self._heads
         slots = (positions % heads.num_rows) * heads.num_envs + heads.envs[:, None]
         self._flags[slots] &= kept
-
-    def _differs_from_heads(self, observation: Rows) -> Mask:
-        heads = self._heads
-        differs: Mask = np.zeros(heads.num_envs, dtype=np.bool_)
-        stored = self._observations.read(torch.from_numpy(heads.slots(heads.positions)))
-        for name, value in observation:
-            unequal = stored[name] != torch.as_tensor(value)
-            differs |= unequal.reshape(heads.num_envs, -1).any(dim=1).numpy(force=True)
-        return differs
 
     def _step(self, observation: Rows) -> None:
         """Advance all heads by one row and write there what is acted on next."""

@@ -220,8 +220,9 @@ class ReplayBuffer(Storage[ReplayBatch]):
     def insert_transition(self, transition: Transition) -> None:
         """Take in one step of all environments.
 
-        Where an episode begins although the one before had not ended, that one is cut: its last
-        transitions look ahead no further, and bootstrap from its true next observation.
+        Where an episode begins although the one before had not ended, and after slices, `reset`
+        and `cut`, that one is cut: its last transitions look ahead no further, and bootstrap from
+        its true next observation.
 
         Raises:
             ConfigError: when nothing was allocated.
@@ -305,6 +306,11 @@ class ReplayBuffer(Storage[ReplayBatch]):
         """Set one of `live_parameters`."""
         self._sampler.set_live_parameter(name, value)
 
+    def cut(self) -> None:
+        """Cut the newest transitions off from what is inserted next."""
+        self._allocated()
+        self._ring.writer.continuity.cut()
+
     def reset(self) -> None:
         """Forget the data, keep the memory."""
         self._allocated()
@@ -338,7 +344,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append the steps of a slice.
 
-        Where its first step does not go on from the newest one here, that one is cut.
+        Unless it goes on where another slice of the same storage ended that was inserted before
+        it, the newest transitions here are cut. Observations are not compared.
 
         Raises:
             DataError: when columns are missing, of other shape or dtype, or of unequal length.

@@ -11,7 +11,7 @@ from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.ranges import check_count
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import DataSlice, Storage, StorageSpec
+from rl_core.storage import ORIGIN, DataSlice, Storage, StorageSpec
 from rl_core.types import StateDict
 from rl_storages._minibatches import (
     count_minibatches,
@@ -35,8 +35,9 @@ class RolloutStorage(Storage[RolloutBatch]):
     begin with the recurrent state that was there while acting. Episodes may end and begin inside
     them; gradients go no further back than their first row.
 
-    Where rows do not go on from those before them, after a resume or between slices of different
-    origin, the episodes in between count as truncated, with their true next observation.
+    Where rows do not go on from those before them, because episodes were left at a resume or
+    slices do not follow on each other, the episodes in between count as truncated, with their true
+    next observation.
 
     Args:
         num_steps: rows per rollout, T.
@@ -98,7 +99,8 @@ class RolloutStorage(Storage[RolloutBatch]):
 
         Raises:
             ConfigError: when the rollout is full or nothing was allocated.
-            DataError: when a column is missing, or has another shape or dtype than was allocated.
+            DataError: when a column is missing, or has another shape or dtype than was allocated,
+                or when a recurrent rollout would go on in the middle of another episode.
         """
         rows = self._allocated()
         if rows.count == self.num_steps:
@@ -190,6 +192,10 @@ class RolloutStorage(Storage[RolloutBatch]):
         """Forget the rollout that was learned from."""
         self.reset()
 
+    def cut(self) -> None:
+        """Let running episodes count as truncated, where what comes next belongs to others."""
+        self._allocated().continuity.cut()
+
     def reset(self) -> None:
         """Start a new rollout in the same memory."""
         self._attached = {}
@@ -214,6 +220,9 @@ class RolloutStorage(Storage[RolloutBatch]):
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append the rows of a slice.
 
+        Unless it goes on where another slice of the same storage ended that was inserted before
+        it, running episodes are truncated. Observations are not compared.
+
         Raises:
             DataError: when columns are missing, of other shape or dtype, or too long, or when a
                 recurrent rollout would go on in the middle of another episode.
@@ -224,9 +233,12 @@ class RolloutStorage(Storage[RolloutBatch]):
     def state_dict(self) -> StateDict:
         """Return the stored rows and the generator's state."""
         count = len(self)
+        data = dict(self.get_data_slice(0, count)) if count else {}
+        data.pop(ORIGIN, None)
         return {
             "step": count,
-            "data": dict(self.get_data_slice(0, count)) if count else {},
+            "data": data,
+            "continuity": self._allocated().continuity.state_dict(),
             "generator": generator_state(self._generator),
         }
 
@@ -236,17 +248,19 @@ class RolloutStorage(Storage[RolloutBatch]):
         Raises:
             CheckpointError: when the rows do not fit this storage.
         """
-        self._allocated()
+        rows = self._allocated()
         saved = StateReader(state, "storage")
         step = saved.count("step")
         self.reset()
         if step:
+            data = {**saved.tensors("data"), ORIGIN: rows.continuity.origin(0)}
             try:
-                self.insert_data_slice(saved.tensors("data"))
+                self.insert_data_slice(data)
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
         if len(self) != step:
             raise CheckpointError(f"the saved rollout has {len(self)} rows; expected {step}")
+        rows.continuity.load_state_dict(saved.tree("continuity"))
         set_generator_state(self._generator, saved.tensor("generator"))
 
     def _count_batches(

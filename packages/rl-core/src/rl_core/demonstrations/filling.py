@@ -74,11 +74,13 @@ def insert_trajectories(
             "step; choose an algorithm that stores nothing of its own"
         )
     before, rows, count = len(storage), 0, 0
+    storage.cut()
     with torch.no_grad():
         for transition in _Rows(spec, iter(trajectories), actor):
             storage.insert_transition(transition)
             rows += 1
             count += int(np.count_nonzero(transition.valid))
+    storage.cut()
     if count == 0:
         raise DataError("the demonstrations hold no transition; expected at least one")
     if len(storage) < before + rows:

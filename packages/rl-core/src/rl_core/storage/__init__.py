@@ -7,5 +7,7 @@ from rl_core.storage.columns import TensorSpec as TensorSpec
 from rl_core.storage.columns import check_slice as check_slice
 from rl_core.storage.columns import join_observation as join_observation
 from rl_core.storage.columns import observation_columns as observation_columns
+from rl_core.storage.continuity import ORIGIN as ORIGIN
+from rl_core.storage.continuity import Continuity as Continuity
 from rl_core.storage.contract import AnyStorage as AnyStorage
 from rl_core.storage.contract import Storage as Storage

@@ -52,7 +52,12 @@ class Storage(ABC, Generic[BatchT]):
 
     @abstractmethod
     def insert_transition(self, transition: Transition) -> None:
-        """Take in one step of all environments."""
+        """Take in one step of all environments.
+
+        It goes on from the step that was inserted before it, in environments where no episode
+        begins, and in a storage that was restored from the newest step it was saved with. It does
+        not after a slice, a `reset` or a `cut`: no window, sequence or bootstrap may lead across.
+        """
 
     @abstractmethod
     def sample_indices(
@@ -84,11 +89,18 @@ class Storage(ABC, Generic[BatchT]):
 
     @abstractmethod
     def get_data_slice(self, start: int, end: int) -> DataSlice:
-        """Copy the steps from ``start`` up to ``end`` of every column."""
+        """Copy the steps from ``start`` up to ``end`` of every column.
+
+        The column `ORIGIN`, or those below it, say which storage this is, and which of its steps
+        these are. Steps go on being counted when the storage is emptied.
+        """
 
     @abstractmethod
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append rows that `get_data_slice` of a like storage returned.
+
+        They go on from the newest ones here only where these are of a slice of the same storage,
+        which ended where this one begins. Anything else is cut, whatever the observations are.
 
         Raises:
             DataError: when columns are missing, of other shape or dtype, or of unequal length.
@@ -100,7 +112,10 @@ class Storage(ABC, Generic[BatchT]):
 
     @abstractmethod
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
+        """Take over a state returned by `state_dict`.
+
+        A run that is resumed goes on from the newest step; whoever does not, says so by `cut`.
+        """
 
     @property
     def is_allocated(self) -> bool:
@@ -186,6 +201,8 @@ class Storage(ABC, Generic[BatchT]):
     def load(self, directory: str | Path) -> None:
         """Take over what `save` wrote, bit for bit; the storage must be allocated.
 
+        What is inserted next does not go on from it.
+
         What a storage of another size or number of environments saved is refused; give its
         directory as ``trainer.demonstrations`` instead, or its `trajectories` to
         `rl_core.demonstrations.insert_trajectories`.
@@ -237,6 +254,12 @@ class Storage(ABC, Generic[BatchT]):
             f"{type(self).__name__} does not tell what is new in it; give the actor no running "
             "statistics (normalize_observations=False)"
         )
+
+    def cut(self) -> None:
+        """Note that what is inserted next does not go on from what is stored.
+
+        Nothing by default; a storage that looks ahead or back keeps a `Continuity` that notes it.
+        """
 
     def before_gradients(self) -> None:
         """Do what is needed once before the batches of an update are drawn."""

@@ -12,13 +12,14 @@ from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation
 from rl_core.testing._rows import (
+    Places,
     Row,
     below,
     breaks_off,
-    is_elsewhere,
+    restored_rows,
     rows_of_slice,
+    rows_of_transition,
     slice_of_rows,
-    slice_of_transition,
     stack,
     stack_steps,
 )
@@ -77,6 +78,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         """Remember what will be inserted."""
         self._spec = spec
         self._generator = generator
+        self._places = Places(spec.num_envs)
         self.reset()
 
     def insert_transition(self, transition: Transition) -> None:
@@ -84,14 +86,13 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
 
         Raises:
             ConfigError: when the rollout is full or nothing was allocated.
-            DataError: when a column has another shape or dtype than was allocated.
+            DataError: when a column has another shape or dtype than was allocated, or when a
+                recurrent rollout would go on in the middle of another episode.
         """
         spec = self._allocated()
         if len(self) == self.num_steps:
             raise ConfigError(f"the rollout is full after {self.num_steps} steps; reset it first")
-        added = rows_of_slice(slice_of_transition(transition), spec)
-        for rows, new in zip(self._rows, added, strict=True):
-            rows += new
+        self._append(rows_of_transition(transition, spec))
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
@@ -161,7 +162,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         finals = []
         for env, rows in enumerate(self._rows):
             for step, row in enumerate(rows):
-                if step + 1 < len(rows) and breaks_off(row, rows[step + 1].columns):
+                if step + 1 < len(rows) and breaks_off(row, rows[step + 1]):
                     columns["truncated"][step, env] = True
                 if columns["truncated"][step, env]:
                     finals.append((step, env, row.successor))
@@ -208,6 +209,11 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         """Forget the rollout that was learned from."""
         self.reset()
 
+    def cut(self) -> None:
+        """Let what is inserted next begin anew."""
+        self._allocated()
+        self._places.cut()
+
     def reset(self) -> None:
         """Start a new rollout."""
         self._rows = [[] for _ in range(0 if self._spec is None else self._spec.num_envs)]
@@ -225,7 +231,8 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         spec = self._allocated()
         if not 0 <= start <= end <= len(self):
             raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
-        return slice_of_rows([rows[start:end] for rows in self._rows], spec)
+        held = [rows[start:end] for rows in self._rows]
+        return slice_of_rows(held, spec, self._places.storage)
 
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append the rows of a slice.
@@ -238,16 +245,13 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         added = rows_of_slice(data, spec)
         if len(self) + len(added[0]) > self.num_steps:
             raise DataError(f"data slice of {len(added[0])} rows does not fit")
-        for rows, new in zip(self._rows, added, strict=True):
-            if spec.state_sizes and rows and new and is_elsewhere(rows[-1], new[0].columns):
-                raise DataError("a recurrent rollout cannot go on in another episode's middle")
-        for rows, new in zip(self._rows, added, strict=True):
-            rows += new
+        self._append(added)
 
     def state_dict(self) -> StateDict:
         """Return the stored rows and the generator's state."""
         return {
-            "data": dict(self.get_data_slice(0, len(self))) if len(self) else {},
+            "data": dict(slice_of_rows(self._rows, self._allocated())),
+            "places": self._places.state_dict(),
             "generator": generator_state(self._generator),
         }
 
@@ -257,15 +261,25 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
         Raises:
             CheckpointError: when the rows do not fit this storage.
         """
-        self._allocated()
+        spec = self._allocated()
         saved = StateReader(state, "storage")
-        self.reset()
-        if saved.tree("data"):
-            try:
-                self.insert_data_slice(saved.tensors("data"))
-            except DataError as error:
-                raise CheckpointError(f"the saved rollout does not fit: {error}") from error
+        added = restored_rows(saved.tensors("data"), spec)
+        if len(added[0]) > self.num_steps:
+            raise CheckpointError(f"{len(added[0])} rows are saved; expected {self.num_steps}")
+        self._rows = added
+        self._places.load_state_dict(saved.tree("places"))
         set_generator_state(self._generator, saved.tensor("generator"))
+
+    def _append(self, added: list[list[Row]]) -> None:
+        """Add rows to those of each environment, if they may follow on these."""
+        recurrent = self._allocated().state_sizes
+        for env, (rows, new) in enumerate(zip(self._rows, added, strict=True)):
+            goes_on = not new or self._places.follows(new, env)
+            if recurrent and rows and not goes_on and not new[0].columns["episode_start"]:
+                raise DataError("a recurrent rollout cannot go on in the middle of another episode")
+        self._places.number(added)
+        for rows, new in zip(self._rows, added, strict=True):
+            rows += new
 
     def _allocated(self) -> StorageSpec:
         if self._spec is None:

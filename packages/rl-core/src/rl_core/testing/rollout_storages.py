@@ -222,6 +222,59 @@ class RolloutStorageSuite(StorageSuite):
         expected = _vectors(_successors(workers[0].rollout()))[2]
         assert torch.equal(successors[goes_on], expected[goes_on])
 
+    def test_consecutive_slices_are_one_rollout(self, script: TransitionScript) -> None:
+        """Of one collector, in their order; a hole between them cuts, or is refused."""
+        worker, reference = self.filled(script), self._reference(script)
+        self.fill(reference, script)
+        rows = len(worker)
+        storage, oracle = self.allocated(script), self._reference(script)
+        for start, end in ((0, 3), (3, 4), (4, rows)):
+            storage.insert_data_slice(worker.get_data_slice(start, end))
+            oracle.insert_data_slice(reference.get_data_slice(start, end))
+        _check_same_rollout(storage.rollout(), oracle.rollout())
+        _check_same_rollout(storage.rollout(), worker.rollout())
+
+    def test_slices_with_a_hole_between_them_are_not(self, script: TransitionScript) -> None:
+        """Episodes that were running are cut, even where they are taken up again later."""
+        worker, reference = self.filled(script), self._reference(script)
+        self.fill(reference, script)
+        rows = len(worker)
+        storage, oracle = self.allocated(script), self._reference(script)
+        starts = [bool(t.episode_start.all()) for t in script.transitions(rows)]
+        hole = next(t for t in range(3, rows) if not starts[t])
+        for each, source in ((storage, worker), (oracle, reference)):
+            each.insert_data_slice(source.get_data_slice(0, 2))
+            if script.recurrent:
+                with pytest.raises(DataError, match="another episode"):
+                    each.insert_data_slice(source.get_data_slice(hole, rows))
+                continue
+            each.insert_data_slice(source.get_data_slice(hole, rows))
+            each.insert_data_slice(source.get_data_slice(0, hole - 2))
+        if not script.recurrent:
+            _check_same_rollout(storage.rollout(), oracle.rollout())
+            ended = storage.rollout().terminated[1] | storage.rollout().truncated[1]
+            assert torch.equal(ended, storage.rollout().valid[1])
+
+    def test_a_cut_ends_running_episodes(self, script: TransitionScript) -> None:
+        """What is inserted next is of others, whatever it looks like."""
+        storage, oracle = self.allocated(script), self._reference(script)
+        rows = oracle.num_steps
+        transitions = script.transitions(40 + rows)
+        first = next(t for t in range(3, 40) if not transitions[t].episode_start.any())
+        for each in (storage, oracle):
+            for transition in transitions[:3]:
+                each.insert_transition(transition)
+            each.cut()
+        if script.recurrent:
+            with pytest.raises(DataError, match="another episode"):
+                storage.insert_transition(transitions[first])
+            return
+        for transition in transitions[first : first + rows - 3]:
+            for each in (storage, oracle):
+                each.insert_transition(transition)
+        _check_same_rollout(storage.rollout(), oracle.rollout())
+        assert bool(storage.rollout().truncated[2].any())
+
     def _length(self, script: TransitionScript, num_steps: int) -> int:
         """Return how many rows one unit of a minibatch has."""
         return (self.sequence_length or num_steps) if script.recurrent else 1

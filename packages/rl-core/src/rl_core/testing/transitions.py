@@ -36,6 +36,7 @@ class TransitionScript:
         recurrent: there is a state ``memory``: the sum of the vectors seen in the episode so far.
         extras: the acting step answers a number ``surprise`` and a vector ``pair``.
         arrays: what kind the environments answer.
+        alike: all observations are zeros, as where nothing can be seen.
     """
 
     autoreset: Literal["same_step", "next_step"] = "same_step"
@@ -45,6 +46,7 @@ class TransitionScript:
     recurrent: bool = False
     extras: bool = False
     arrays: Literal["numpy", "torch"] = "numpy"
+    alike: bool = False
 
     def spec(self, device: torch.device | str = "cpu") -> StorageSpec:
         """Return what a storage must allocate."""
@@ -123,6 +125,8 @@ class TransitionScript:
             episode += 1
 
     def _observation(self, numbers: Array) -> ArrayObservation:
+        if self.alike:
+            numbers = np.zeros_like(numbers)
         if self.observation == "vector":
             return self._array(numbers)
         return {

@@ -12,6 +12,8 @@ from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import (
+    ORIGIN,
+    Continuity,
     DataSlice,
     Storage,
     StorageSpec,
@@ -69,6 +71,7 @@ class StepList(Storage[RolloutBatch]):
         if spec.state_sizes:
             raise ConfigError("storage step-list keeps no recurrent state; use rollout instead")
         self._spec, self._generator = spec, generator
+        self._continuity = Continuity(spec.num_envs)
         self._columns = {
             **observation_columns(spec.observation),
             **observation_columns(spec.observation, "next"),
@@ -100,8 +103,10 @@ class StepList(Storage[RolloutBatch]):
             **{f"extras/{name}": extra for name, extra in transition.extras.items()},
         }
         self._append(
-            {name: torch.as_tensor(step[name]).to(device, copy=True) for name in self._columns}
+            {name: torch.as_tensor(step[name]).to(device, copy=True) for name in self._columns},
+            self._continuity.breaks(),
         )
+        self._continuity.inserted()
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
@@ -131,7 +136,7 @@ class StepList(Storage[RolloutBatch]):
         missing = [name for name in PREPARED_COLUMNS if name not in self._attached]
         if missing:
             raise ConfigError(f"attach the prepared columns first; missing: {', '.join(missing)}")
-        columns = {**self.get_all_buffer_data(), **self._attached}
+        columns = {**self._stacked(0, len(self)), **self._attached}
         samples = {name: column.flatten(0, 1) for name, column in columns.items()}
         for chosen in indices:
             batch = {name: column[chosen.clamp(min=0)] for name, column in samples.items()}
@@ -151,7 +156,7 @@ class StepList(Storage[RolloutBatch]):
         """
         if len(self) < self.num_steps:
             raise ConfigError(f"the rollout has {len(self)} of {self.num_steps} steps")
-        columns = self.get_all_buffer_data()
+        columns = self._stacked(0, len(self))
         final_index = columns["truncated"].nonzero()
         finals = {name: column[tuple(final_index.T)] for name, column in columns.items()}
         return Rollout(
@@ -182,8 +187,15 @@ class StepList(Storage[RolloutBatch]):
         """Forget the rollout that was learned from."""
         self.reset()
 
+    def cut(self) -> None:
+        """Let running episodes count as truncated, where what comes next belongs to others."""
+        self._allocated()
+        self._continuity.cut()
+
     def reset(self) -> None:
         """Start a new rollout."""
+        if self._spec is not None:
+            self._continuity.forget(len(self))
         self._steps, self._attached = [], {}
 
     def __len__(self) -> int:
@@ -196,19 +208,13 @@ class StepList(Storage[RolloutBatch]):
         Raises:
             ConfigError: when the steps are not all stored.
         """
-        spec = self._allocated()
+        self._allocated()
         if not 0 <= start <= end <= len(self):
             raise ConfigError(f"steps {start} to {end} are not within the {len(self)} stored ones")
-        if start == end:
-            return {
-                name: torch.zeros((0, spec.num_envs, *column.shape), dtype=column.dtype)
-                for name, column in self._columns.items()
-            }
-        steps = self._steps[start:end]
-        return {name: torch.stack([step[name] for step in steps]) for name in self._columns}
+        return {ORIGIN: self._continuity.origin(start), **self._stacked(start, end)}
 
     def insert_data_slice(self, data: DataSlice) -> None:
-        """Append the steps of a slice.
+        """Append the steps of a slice, which go on where another one of its storage ended.
 
         Raises:
             DataError: when columns are missing, of other shape or dtype, or too long.
@@ -222,15 +228,22 @@ class StepList(Storage[RolloutBatch]):
                 raise DataError(f"column '{name}': expected {column.dtype} of {shape}, got {got}")
         if len(self) + length > self.num_steps:
             raise DataError(f"a slice of {length} steps does not fit")
+        origin = self._continuity.checked_origin(data)
+        breaks = self._continuity.breaks_before(origin)
         for row in range(length):
             self._append(
-                {name: data[name][row].to(spec.device, copy=True) for name in self._columns}
+                {name: data[name][row].to(spec.device, copy=True) for name in self._columns},
+                breaks & (row == 0),
             )
+        self._continuity.appended(origin, torch.full((spec.num_envs,), length))
 
     def state_dict(self) -> StateDict:
         """Return the steps and the generator's state."""
-        data = dict(self.get_all_buffer_data()) if self._steps else {}
-        return {"data": data, "generator": generator_state(self._generator)}
+        return {
+            "data": self._stacked(0, len(self)) if self._steps else {},
+            "continuity": self._continuity.state_dict(),
+            "generator": generator_state(self._generator),
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`; the storage must be allocated.
@@ -243,20 +256,29 @@ class StepList(Storage[RolloutBatch]):
         self.reset()
         if saved.tree("data"):
             try:
-                self.insert_data_slice(saved.tensors("data"))
+                origin = {ORIGIN: self._continuity.origin(0)}
+                self.insert_data_slice(saved.tensors("data") | origin)
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
+        self._continuity.load_state_dict(saved.tree("continuity"))
         set_generator_state(self._generator, saved.tensor("generator"))
 
-    def _append(self, step: dict[str, Tensor]) -> None:
+    def _stacked(self, start: int, end: int) -> dict[str, Tensor]:
+        """Return some steps as columns `(L, B, ...)`."""
+        if start == end:
+            envs = self._allocated().num_envs
+            return {
+                name: torch.zeros((0, envs, *column.shape), dtype=column.dtype)
+                for name, column in self._columns.items()
+            }
+        steps = self._steps[start:end]
+        return {name: torch.stack([step[name] for step in steps]) for name in self._columns}
+
+    def _append(self, step: dict[str, Tensor], breaks: Tensor) -> None:
         """Add a step; episodes of the last one that do not go on in it count as truncated."""
         if self._steps:
             last = self._steps[-1]
-            elsewhere = step["episode_start"].clone()
-            for name, following in last.items():
-                if name.partition("/")[0] == "next":
-                    differs = step[f"observation{name.removeprefix('next')}"] != following
-                    elsewhere |= differs.view(len(elsewhere), -1).any(dim=1)
+            elsewhere = step["episode_start"] | breaks.to(step["episode_start"].device)
             goes_on = last["valid"] & ~last["terminated"]
             last["truncated"] |= goes_on & elsewhere
         self._steps.append(step)

@@ -7,17 +7,19 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Trajectory, Transition
-from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation
 from rl_core.testing._rows import (
+    Places,
     Row,
     below,
     breaks_off,
+    restored_rows,
     rows_of_slice,
+    rows_of_transition,
     slice_of_rows,
-    slice_of_transition,
     stack,
 )
 from rl_core.types import Observation, StateDict
@@ -69,6 +71,7 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         self._spec = spec
         self._generator = generator
         self._inserted = self._told = 0
+        self._places = Places(spec.num_envs)
         self.reset()
 
     def insert_transition(self, transition: Transition) -> None:
@@ -77,13 +80,14 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         Raises:
             DataError: when a column has another shape or dtype than was allocated.
         """
-        self._append(rows_of_slice(slice_of_transition(transition), self._allocated()))
+        self._insert(rows_of_transition(transition, self._allocated()))
 
     def episodes(self, env: int) -> list[list[Row]]:
         """Return what an environment's stored transitions are pieces of, oldest first.
 
         An episode is left where it ended, where the environment was reset, and where the next row
-        does not go on from it. Rows that only reset are no transitions and belong to none.
+        is not known to go on from it (`Storage.insert_data_slice`). Rows that only reset are no
+        transitions and belong to none.
         """
         episodes: list[list[Row]] = []
         for row in self._rows[env]:
@@ -183,6 +187,11 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         data = slice_of_rows(new, self._allocated())
         return join_observation(data), data["valid"]
 
+    def cut(self) -> None:
+        """Let what is inserted next begin anew."""
+        self._allocated()
+        self._places.cut()
+
     def reset(self) -> None:
         """Forget the rows; those to come go on being numbered."""
         self._rows = [[] for _ in range(self.num_envs)]
@@ -200,7 +209,8 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         spec = self._allocated()
         if not 0 <= start <= end <= len(self):
             raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
-        return slice_of_rows([rows[start:end] for rows in self._rows], spec)
+        held = [rows[start:end] for rows in self._rows]
+        return slice_of_rows(held, spec, self._places.storage)
 
     def insert_data_slice(self, data: DataSlice) -> None:
         """Append the rows of a slice.
@@ -208,12 +218,13 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         Raises:
             DataError: when columns are missing, of other shape or dtype, or of unequal length.
         """
-        self._append(rows_of_slice(data, self._allocated()))
+        self._insert(rows_of_slice(data, self._allocated()))
 
     def state_dict(self) -> StateDict:
         """Return the stored rows, how many there have been and were told, and the generator's."""
         return {
-            "data": dict(self.get_all_buffer_data()),
+            "data": dict(slice_of_rows(self._rows, self._allocated())),
+            "places": self._places.state_dict(),
             "inserted": self._inserted,
             "told": self._told,
             "generator": generator_state(self._generator),
@@ -227,11 +238,8 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         """
         spec = self._allocated()
         saved = StateReader(state, "storage")
-        saved.expect(("data", "inserted", "told", "generator"))
-        try:
-            added = rows_of_slice(saved.tensors("data"), spec)
-        except DataError as error:
-            raise CheckpointError(f"the saved rows do not fit: {error}") from error
+        saved.expect(("data", "places", "inserted", "told", "generator"))
+        added = restored_rows(saved.tensors("data"), spec)
         earlier = saved.count("inserted") - len(added[0])
         if earlier < 0 or len(added[0]) > self._share():
             raise CheckpointError(
@@ -239,11 +247,14 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
                 f"{self._share()}"
             )
         told = saved.count("told")
+        places = Places(spec.num_envs)
+        places.load_state_dict(saved.tree("places"))
         set_generator_state(self._generator, saved.tensor("generator"))
         self.reset()
         self._told = told
         self._inserted = earlier
         self._append(added)
+        self._places = places
 
     def _allocated(self) -> StorageSpec:
         if self._spec is None:
@@ -253,11 +264,15 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
     def _share(self) -> int:
         return self.size // self.num_envs
 
+    def _insert(self, added: list[list[Row]]) -> None:
+        self._places.number(added)
+        self._append(added)
+
     def _append(self, added: list[list[Row]]) -> None:
         for rows, new in zip(self._rows, added, strict=True):
             for step, row in enumerate(new, start=self._inserted):
                 row.step = step
-                row.begins = not rows or _is_last(rows[-1]) or breaks_off(rows[-1], row.columns)
+                row.begins = not rows or _is_last(rows[-1]) or breaks_off(rows[-1], row)
                 rows.append(row)
             del rows[: -self._share()]
         self._inserted += len(added[0])

@@ -26,8 +26,8 @@ _SEAM = 0.08
 class RandomTransitionScript:
     """What a few environments live through, whatever the policy does: episodes of random length.
 
-    No two observations are alike, whether they were acted on, final, or never acted on; and every
-    action is given once, so a sample is known again by its action.
+    No two observations are alike, whether they were acted on, final, or never acted on, unless all
+    are; and every action is given once, so a sample is known again by its action.
 
     Attributes:
         seed: decides lengths, ends and seams.
@@ -44,6 +44,7 @@ class RandomTransitionScript:
         arrays: what kind the environments answer.
         has_seams: environments are now and then reset in the middle of an episode, as a collector
             does that goes on after a checkpoint.
+        alike: all observations are the same, as where nothing can be seen.
     """
 
     seed: int = 0
@@ -55,6 +56,7 @@ class RandomTransitionScript:
     extras: bool = False
     arrays: Literal["numpy", "torch"] = "numpy"
     has_seams: bool = False
+    alike: bool = False
 
     def spec(self, device: torch.device | str = "cpu") -> StorageSpec:
         """Return what a storage must allocate."""
@@ -142,6 +144,8 @@ class RandomTransitionScript:
         )
 
     def _observation(self, numbers: Numbers) -> ArrayObservation:
+        if self.alike:
+            numbers = np.zeros_like(numbers)
         vectors = self._array(_vectors(numbers).numpy())
         digits = np.stack([numbers // 256**place % 256 for place in range(4)], axis=1)
         images = self._array(digits.reshape(-1, 2, 2, 1).astype(np.uint8))
@@ -212,6 +216,10 @@ LIVES: Mapping[str, RandomTransitionScript] = {
     "disabled_image": RandomTransitionScript(seed=9, autoreset="disabled", observation="image"),
     "disabled_seams": RandomTransitionScript(
         seed=10, autoreset="disabled", num_envs=5, has_seams=True, arrays="torch"
+    ),
+    "same_step_alike": RandomTransitionScript(seed=11, has_seams=True, alike=True),
+    "next_step_alike": RandomTransitionScript(
+        seed=12, autoreset="next_step", recurrent=True, alike=True
     ),
 }
 """What replay storages are filled with: all ways to reset, and every kind of column."""

@@ -43,7 +43,13 @@ class SequenceReplaySuite(AnyStorageSuite):
 
     lives: ClassVar[Mapping[str, RandomTransitionScript]] = {
         name: LIVES[name]
-        for name in ("same_step_dict_box", "same_step_recurrent", "next_step_seams", "next_step")
+        for name in (
+            "same_step_dict_box",
+            "same_step_recurrent",
+            "same_step_alike",
+            "next_step_seams",
+            "next_step_alike",
+        )
     }
     is_uniform: ClassVar[bool] = True
     slack: ClassVar[int] = 4

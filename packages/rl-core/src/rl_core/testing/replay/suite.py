@@ -21,6 +21,9 @@ from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.storages import columns_of, seeded, stored
 from rl_core.types import StateDict
 
+_WHOLE = SHARE // 3
+"""Steps that are all stored, however short episodes are."""
+
 
 class ReplayStorageSuite(RefusalTests):
     """Tests of storages that replay transitions, with `ReferenceReplayStorage` as the oracle.
@@ -152,6 +155,52 @@ class ReplayStorageSuite(RefusalTests):
             self.check_complete(storage, oracle)
             start = end + int(generator.integers(1, 4))
 
+    def test_slices_go_on_where_they_follow_each_other(
+        self, life: RandomTransitionScript, n_step: int
+    ) -> None:
+        """In one storage, one after the other; not after a hole, nor another worker's."""
+        storage, oracle = self.pair(life, n_step)
+        workers = [self.pair(life, n_step) for _ in range(2)]
+        for number, pair in enumerate(workers):
+            insert_all(life.transitions(2 * _WHOLE)[number * _WHOLE :][:_WHOLE], *pair)
+        for number, start, end in ((0, 0, 2), (0, 2, 5), (1, 1, 4), (1, 4, 7), (1, 8, _WHOLE)):
+            worker, source = workers[number]
+            storage.insert_data_slice(worker.get_data_slice(start, end))
+            oracle.insert_data_slice(source.get_data_slice(start, end))
+            self.check_complete(storage, oracle)
+
+    def test_a_slice_goes_on_after_its_storage_was_emptied(
+        self, life: RandomTransitionScript, n_step: int
+    ) -> None:
+        """A worker may send what it has and forget it; one that was cut is at another place."""
+        storage, oracle = self.pair(life, n_step)
+        worker, source = self.pair(life, n_step)
+        transitions = life.transitions(2 * SHARE)
+        for number, start in enumerate(range(0, SHARE, 3)):
+            for each in (worker, source):
+                each.reset()
+                if number % 3 == 0:
+                    each.cut()
+            start += 3 * (number // 3)
+            insert_all(transitions[start : start + 3], worker, source)
+            storage.insert_data_slice(worker.get_all_buffer_data())
+            oracle.insert_data_slice(source.get_all_buffer_data())
+            self.check_complete(storage, oracle)
+
+    def test_nothing_goes_on_after_a_cut(self, life: RandomTransitionScript, n_step: int) -> None:
+        """Neither here nor after a checkpoint, whatever is observed next."""
+        storage, oracle = self.pair(life, n_step)
+        transitions = life.transitions(STEPS)
+        for start in range(0, STEPS, 10):
+            insert_all(transitions[start : start + 7], storage, oracle)
+            storage.cut()
+            oracle.cut()
+            if start % 20:
+                state = storage.state_dict()
+                storage, _ = self.pair(life, n_step)
+                storage.load_state_dict(state)
+            self.check_complete(storage, oracle)
+
     @pytest.mark.parametrize("rows", [SHARE, 4 * SHARE])
     def test_a_slice_may_fill_the_storage(self, life: RandomTransitionScript, rows: int) -> None:
         """Copied from one that has wrapped around, or longer than there is room for."""
@@ -204,7 +253,7 @@ class ReplayStorageSuite(RefusalTests):
 
     def test_new_observations_are_told_once(self, life: RandomTransitionScript) -> None:
         """Those that were acted on, however they came in; also after a checkpoint."""
-        storage, oracle = self.pair(life, n_step=3)
+        storage, oracle = self.pair(life, n_step=3, rows=2 * SHARE)
         transitions = life.transitions(STEPS)
         for start in range(0, STEPS, 13):
             insert_all(transitions[start : start + 6], storage, oracle)
@@ -212,7 +261,7 @@ class ReplayStorageSuite(RefusalTests):
             insert_all(transitions[start + 6 : start + 13], worker, source)
             storage.insert_data_slice(worker.get_all_buffer_data())
             oracle.insert_data_slice(source.get_all_buffer_data())
-            restored, _ = self.pair(life, n_step=3)
+            restored, _ = self.pair(life, n_step=3, rows=2 * SHARE)
             restored.load_state_dict(storage.state_dict())
             expected = _acted_on(oracle)
             assert _acted_on(storage) == expected
