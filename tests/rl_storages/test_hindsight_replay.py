@@ -392,3 +392,23 @@ def test_rewards_that_are_none_are_refused(answer: Array, message: str) -> None:
         storage.insert_transition(transition)
     with pytest.raises(EnvironmentFaultError, match=message):
         _draw(storage, 20)
+
+
+@pytest.mark.parametrize("wrong", [3, "reward"])
+def test_what_rewards_no_goals_is_refused_when_it_is_given(wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"her_function must be a function.*leave it out"):
+        ReplayBuffer(300, hindsight=HindsightConfig(), her_function=wrong)  # type: ignore[arg-type]
+
+
+def test_a_fault_of_the_users_function_is_not_the_environments() -> None:
+    storage = ReplayBuffer(
+        300,
+        hindsight=HindsightConfig(k=1e9),
+        her_function=lambda achieved, desired, info: np.full(len(achieved), np.nan),
+    )
+    life = ALL_LIVES["same_step_seams"]
+    storage.allocate(life.spec(), seeded())
+    for transition in life.transitions(5):
+        storage.insert_transition(transition)
+    with pytest.raises(EnvironmentFaultError, match=r"^her_function answered nan"):
+        _draw(storage, 8)

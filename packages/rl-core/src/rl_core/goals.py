@@ -25,11 +25,17 @@ class GoalFunctions:
         compute_reward: the reward of a transition.
         compute_terminated: whether the episode ends with a transition; None where its end has
             nothing to do with goals.
+        name: what whoever gave the first one calls it, for messages.
     """
 
     def __init__(
-        self, compute_reward: GoalFunction, compute_terminated: GoalFunction | None = None
+        self,
+        compute_reward: GoalFunction,
+        compute_terminated: GoalFunction | None = None,
+        *,
+        name: str = "compute_reward",
     ) -> None:
+        self.name = name
         self.compute_reward = compute_reward
         self.compute_terminated = compute_terminated
 
@@ -62,16 +68,14 @@ class GoalFunctions:
             EnvironmentFaultError: when the function raises, or answers something else than N
                 finite numbers.
         """
-        answers = _asked("compute_reward", self.compute_reward, achieved, desired)
+        answers = _asked(self.name, self.compute_reward, achieved, desired)
         if answers.dtype.kind not in "fiub":
-            raise EnvironmentFaultError(
-                f"compute_reward answered {answers.dtype}; expected numbers"
-            )
+            raise EnvironmentFaultError(f"{self.name} answered {answers.dtype}; expected numbers")
         rewards = answers.astype(np.float32)
         if not np.isfinite(rewards).all():
             row = int(np.flatnonzero(~np.isfinite(rewards))[0])
             raise EnvironmentFaultError(
-                f"compute_reward answered {rewards[row]} for the achieved goal "
+                f"{self.name} answered {rewards[row]} for the achieved goal "
                 f"{achieved[row].tolist()} and the desired goal {desired[row].tolist()}; expected "
                 "a finite number"
             )

@@ -226,7 +226,7 @@ def checked_functions(
     if her_function is not None:
         if isinstance(her_function, GoalFunctions):
             return her_function
-        return GoalFunctions(her_function)
+        return GoalFunctions(her_function, name="her_function")
     functions = None if spec.goal_functions is None else spec.goal_functions()
     if functions is None:
         raise ConfigError(

@@ -79,6 +79,22 @@ def check_configs(**options: object) -> None:
             )
 
 
+def check_her_function(her_function: object) -> None:
+    """Refuse what rewards no goals.
+
+    Raises:
+        ConfigError: unless it can be called, is `GoalFunctions`, or None.
+    """
+    if not (
+        her_function is None or callable(her_function) or isinstance(her_function, GoalFunctions)
+    ):
+        raise ConfigError(
+            "storage.her_function must be a function of achieved goals, desired goals and an info, "
+            f"GoalFunctions, or None, got {her_function!r}; give one, or leave it out to ask the "
+            "environment"
+        )
+
+
 def not_allocated() -> ConfigError:
     """Say that there is no room yet."""
     return ConfigError("the replay buffer is not allocated yet; a Trainer does it")
