@@ -157,7 +157,7 @@ def test_errors_that_are_not_finite_are_refused(wrong: float) -> None:
     storage = _buffer(PrioritizedConfig(), count=20)
     batch = _draw(storage, 8)
     before = copy_state(storage.state_dict())
-    with pytest.raises(DataError, match="2 of 8 errors are not finite; no priority was changed"):
+    with pytest.raises(DataError, match=r"2 of 8 errors .* of samples 1, 3 of the batch.*lower"):
         _learn(storage, batch, [1.0, wrong, 2.0, wrong, 3.0, 4.0, 5.0, 6.0])
     check_same_state(storage.state_dict(), before)
 
@@ -377,3 +377,14 @@ def test_a_state_that_cannot_be_is_refused(part: str, name: str, wrong: float) -
         holder[name].fill_(wrong)
     with pytest.raises(CheckpointError, match=rf"storage/{part}: '{name}'"):
         filled().load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["default_error", "epsilon"])
+def test_errors_beyond_single_precision_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at most 1e\\+30, got 1e\\+39"):
+        PrioritizedConfig(**{name: 1e39})
+    storage = _buffer(PrioritizedConfig(**{name: 1e30}), count=20)
+    batch = _draw(storage, 8)
+    assert bool(batch.weight.isfinite().all())
+    with pytest.raises(DataError, match="1 of 8 errors are not finite, or beyond 1e"):
+        _learn(storage, batch, [1e31, *[1.0] * 7])

@@ -641,7 +641,10 @@ def test_windows_must_fit_the_memory_of_an_environment() -> None:
     ("wrong", "message"),
     [
         ({"observation": np.zeros((1, 2), np.float32)}, r"observation: got float32 .*\(1, 2\)"),
-        ({"observation": np.zeros((1, 1))}, r"observation: got float64.*expected float32"),
+        (
+            {"observation": np.zeros((1, 1))},
+            r"observation: got float64.*expected float32.*make a new storage",
+        ),
         ({"next_observation": {"a": np.zeros((1, 1))}}, r"next_observation: got the keys \['a'\]"),
         ({"action": torch.zeros(2, 1)}, r"action: got float32 of shape \(2, 1\)"),
         ({"reward": np.zeros(1)}, "reward: got float64"),

@@ -126,7 +126,8 @@ def fitted(
         return value
     raise DataError(
         f"transition.{name}: got {value.dtype} of shape {tuple(value.shape)}; expected {dtype} of "
-        f"shape {shape}, as the storage was allocated for"
+        f"shape {shape}, as the storage was allocated for; let the environment answer what its "
+        "spaces declare, or make a new storage and Trainer if its spaces have changed"
     )
 
 

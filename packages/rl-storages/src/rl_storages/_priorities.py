@@ -29,11 +29,12 @@ from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.schedules import as_schedule, parse_schedule
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict, StateValue
+from rl_storages._flags import Mask
 from rl_storages._newest import Windows
 from rl_storages._orders import Order, SlotOrder, TimeOrder
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, nothing_to_draw
-from rl_storages._sum_tree import Priorities, SumTree
+from rl_storages._sum_tree import LARGEST_ERROR, Priorities, SumTree
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.recent import RecentConfig
 
@@ -110,7 +111,8 @@ class PrioritizedSampler(IndexSampler):
 
         Raises:
             ConfigError: when the gradient step answered no errors.
-            DataError: when they are not finite or not one per sample; nothing is changed.
+            DataError: when they are not finite, beyond 1e30, or not one per sample; nothing is
+                changed.
         """
         errors = self._checked_errors(batch, info)
         self._catch_up()
@@ -237,12 +239,10 @@ class PrioritizedSampler(IndexSampler):
         if errors.ndim == 2:
             counts = batch.mask.numpy(force=True) > 0
             errors = np.where(counts, errors, np.float32(0.0))
-        if not np.isfinite(errors).all():
-            count = np.count_nonzero(~np.isfinite(errors))
-            total = errors.size if counts is None else np.count_nonzero(counts)
-            raise DataError(
-                f"td_error: {count} of {total} errors are not finite; no priority was changed"
-            )
+        is_usable = errors <= LARGEST_ERROR
+        if not is_usable.all():
+            total = errors.size if counts is None else int(np.count_nonzero(counts))
+            raise _unusable(errors, is_usable, total)
         if counts is not None:
             eta = np.float32(_ETA if self._config.eta is None else self._config.eta)
             mean = errors.sum(0) / np.maximum(counts.sum(0, dtype=np.float32), np.float32(1.0))
@@ -277,6 +277,19 @@ class PrioritizedSampler(IndexSampler):
             error = self._default_error()
             self._errors[new] = error
             self._tree.set(self._order.places(new), self._priorities(error))
+
+
+def _unusable(errors: Priorities, is_usable: Mask, total: int) -> DataError:
+    """Say which errors no priorities can be made of."""
+    samples = np.flatnonzero(~is_usable.reshape(-1, is_usable.shape[-1]).all(0))
+    values = errors[~is_usable]
+    some = ", ".join(map(str, samples[:5].tolist())) + (", ..." if len(samples) > 5 else "")
+    return DataError(
+        f"td_error: {len(values)} of {total} errors are not finite, or beyond {LARGEST_ERROR:g}: "
+        f"those of samples {some} of the batch, the first is {values[0]}; no priority was changed. "
+        "See whether rewards and observations of these samples are finite; if they are, learning "
+        "diverged: lower the learning rate, bound the gradients, or scale the rewards"
+    )
 
 
 def _check_sizes(name: str, values: Priorities) -> None:

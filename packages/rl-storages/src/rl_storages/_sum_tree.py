@@ -10,6 +10,9 @@ Indices = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 Priorities = npt.NDArray[np.float32]
 
+LARGEST_ERROR = 1e30
+"""Errors are at most this, so that single-precision sums over sequences are finite too."""
+
 _USUAL_DRAWS = 256
 """Leaves drawn at once, for which the size of blocks is chosen."""
 
