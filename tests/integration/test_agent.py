@@ -206,6 +206,12 @@ def test_predict_samples_when_asked() -> None:
     assert 20 < int(actions.sum()) < 180  # a fresh policy is close to a fair coin
 
 
+def test_predict_refuses_to_sample_from_a_policy_of_one_action() -> None:
+    agent = rl_core.make("dqn", "CartPole-v1", seed=3)
+    with pytest.raises(ConfigError, match="OffPolicyActor takes one action for each observation"):
+        agent.predict(np.zeros(4), deterministic=False)
+
+
 def test_a_saved_agent_comes_back_and_trains_on(tmp_path: Path) -> None:
     agent = small_agent()
     agent.train(64)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,13 @@ from rl_core.assembly import (
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.evaluation import EvaluationResult, evaluate_policy, evaluation_mode
+from rl_core.evaluation import (
+    EvaluationResult,
+    draws_actions,
+    evaluate_policy,
+    evaluation_mode,
+    nothing_to_draw,
+)
 from rl_core.logger import Logger
 from rl_core.masks import ActionMaskCheck
 from rl_core.options import Sections, checked_sections
@@ -110,12 +117,14 @@ class Agent:
             observation: one, of the environment's shape, or a batch `(N, ...)` of them.
             state: what the last call returned; None starts episodes. Only recurrent actors use it.
             episode_start: shape `(N,)`, bool, which rows start an episode; None starts none.
-            deterministic: take the distribution's mode, or sample.
+            deterministic: take the distribution's mode, or sample, which a policy without anything
+                to draw from refuses.
 
         Returns:
             The environment's action, or a batch `(N, ...)` of them, and the recurrent state.
 
         Raises:
+            ConfigError: when actions shall be sampled from a policy that has nothing to draw from.
             DataError: when the observation has another shape than the environment's, or holds
                 something else than the numbers it may hold, when an action mask forbids every
                 action, or when the state or the starts are not those of so many observations.
@@ -128,6 +137,8 @@ class Agent:
         count = len(first)
         states = state_batch(state, actor, count)
         starts = start_batch(episode_start, actor, count)
+        if not deterministic and not self._draws_actions:
+            raise nothing_to_draw(actor)
         noise = None if deterministic else actor.draw_noise((count,), self._generator)
         with evaluation_mode(actor):
             output = actor.get_action(tensors, states, noise, deterministic, starts)
@@ -176,6 +187,10 @@ class Agent:
             StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
         )
         self._checkpoint = checkpoint
+
+    @cached_property
+    def _draws_actions(self) -> bool:
+        return draws_actions(self.actor)
 
     def close(self) -> None:
         """Close the environments."""

@@ -126,11 +126,7 @@ def evaluate_policy(
     if not isinstance(actor, Actor):
         raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")
     if not (deterministic or draws_actions(actor)):
-        raise ConfigError(
-            f"deterministic=False, but the policy of {type(actor).__name__} takes one action for "
-            "each observation, so that there is nothing to draw; what an algorithm explores by is "
-            "no part of it; leave deterministic out"
-        )
+        raise nothing_to_draw(actor)
     with evaluation_mode(actor):
         options = num_episodes, deterministic, seed, max_episode_steps, is_stopping
         if not isinstance(env, str):
@@ -154,6 +150,15 @@ def draws_actions(actor: Actor) -> bool:
     with evaluation_mode(actor):
         distribution, _ = actor.distribution(observation, actor.actor_initial_states(1), begins)
     return distribution.noise_kind != "none"
+
+
+def nothing_to_draw(actor: Actor) -> ConfigError:
+    """Return the refusal to draw from a policy of which `draws_actions` is not true."""
+    return ConfigError(
+        f"deterministic=False, but the policy of {type(actor).__name__} takes one action for each "
+        "observation, so that there is nothing to draw; what an algorithm explores by is no part "
+        "of it; leave deterministic out"
+    )
 
 
 @contextmanager
