@@ -358,7 +358,7 @@ def test_what_has_no_goals_is_refused() -> None:
 def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="future"):
         HindsightConfig(strategy="futur")  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(ConfigError, match="k must be at least 0"):
+    with pytest.raises(ConfigError, match="k must be a finite number of at least 0"):
         HindsightConfig(k=-1.0)
     with pytest.raises(ConfigError, match="both"):
         HindsightConfig(achieved_goal="desired_goal")
