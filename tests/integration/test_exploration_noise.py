@@ -128,3 +128,19 @@ def test_a_process_comes_back_in_the_middle_of_its_episodes(kind: str) -> None:
     resumed.train(total_steps=40 * NUM_ENVS)
     assert torch.equal(torch.stack(first.actions + second.actions), torch.stack(acted.actions))
     check_same_state(resumed.state_dict(), whole.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["ddpg", "td3"])
+def test_acting_without_exploring_leaves_the_process_as_it_is(kind: str) -> None:
+    trainer, _ = _trainer(kind, {"update_after": NEVER})
+    trainer.train(total_steps=2 * NUM_ENVS)
+    algorithm = trainer.algorithm
+    state, observation = copy_state(algorithm.state_dict()), torch.zeros(NUM_ENVS, 2)
+    begins = torch.zeros(NUM_ENVS, dtype=torch.bool)
+    noise = torch.ones(NUM_ENVS, 2)
+    quiet = algorithm.acting_step(observation, {}, None, True)
+    told = algorithm.acting_step(observation, {}, noise, True, begins)
+    assert torch.equal(quiet.action, told.action)
+    check_same_state(algorithm.state_dict(), state)
+    loud = algorithm.acting_step(observation, {}, noise, False, begins)
+    assert not torch.equal(loud.action, quiet.action)
