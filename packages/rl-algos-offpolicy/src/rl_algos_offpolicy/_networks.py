@@ -12,10 +12,9 @@ from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_algos_offpolicy.critics import Critics
 from rl_algos_offpolicy.policy import Policy
 from rl_core.errors import ConfigError
-from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import ActionHead, CategoricalHead, DeterministicHead, SquashedGaussianHead
 from rl_core.nn.layered_head import head_maker
-from rl_core.nn.layers import LayerConfig, LayeredEncoder
+from rl_core.nn.layers import LayerConfig, make_encoder
 from rl_core.nn.trunk import Trunk
 
 _REPLACED = {
@@ -193,16 +192,13 @@ class NetworkMaker:
         return "body" if self._config.critic_body is None else "critic_body"
 
     def _encoder(self, option: str) -> nn.Module:
-        body: tuple[LayerConfig, ...] | None = getattr(self._config, option)
+        config, space = self._config, self._observation_space
         if self._extractors.observation_extractor is not None:
-            return self._extractors.observation_extractor(self._observation_space)
-        if body is not None:
-            normalize = self._config.normalize_observations
-            return LayeredEncoder(
-                self._observation_space, body, normalize=normalize, path=f"actor.{option}"
-            )
-        return ObservationEncoder(
-            self._observation_space,
-            normalize=self._config.normalize_observations,
-            image_features=self._config.image_features,
+            return self._extractors.observation_extractor(space)
+        return make_encoder(
+            space,
+            getattr(config, option),
+            normalize=config.normalize_observations,
+            image_features=config.image_features,
+            path=f"actor.{option}",
         )

@@ -17,10 +17,10 @@ from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
 from rl_core.masks import mask_sizes
 from rl_core.nn.distributions import Distribution, draw_noise
-from rl_core.nn.encoder import ACTION_MASK_KEY, ObservationEncoder
+from rl_core.nn.encoder import ACTION_MASK_KEY
 from rl_core.nn.heads import make_head
 from rl_core.nn.layered_head import head_maker
-from rl_core.nn.layers import LayerConfig, LayeredEncoder
+from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.trunk import Trunk
 from rl_core.spaces import random_env_actions
@@ -252,16 +252,12 @@ class OnPolicyActor(Actor):
         return observation[ACTION_MASK_KEY].bool()
 
     def _new_encoder(self, option: str) -> nn.Module:
-        body: tuple[LayerConfig, ...] | None = getattr(self.config, option)
-        normalize = self.config.normalize_observations
-        if body is not None:
-            return LayeredEncoder(
-                self.observation_space, body, normalize=normalize, path=f"actor.{option}"
-            )
-        return ObservationEncoder(
+        return make_encoder(
             self.observation_space,
-            normalize=normalize,
+            getattr(self.config, option),
+            normalize=self.config.normalize_observations,
             image_features=self.config.image_features,
+            path=f"actor.{option}",
         )
 
     def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Trunk:

@@ -9,6 +9,7 @@ from torch import nn
 from rl_core.errors import ConfigError, nearest
 from rl_core.nn.layers import LayerConfig, build_layers, check_layers
 from rl_core.nn.trunk import MemoryKind
+from rl_core.ranges import check_count
 
 _MEMORIES: dict[str, MemoryKind] = {"GRU": "gru", "LSTM": "lstm"}
 _OUTPUT = "ActionLinear"
@@ -95,7 +96,6 @@ def _memory(layer: LayerConfig, path: str) -> Memory:
                 f"{path}: {layer.func} has no option '{name}'"
                 f"{nearest(name, ('hidden_size', 'num_layers'))}"
             )
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{path}: {name} must be a whole number of at least 1, got {value!r}")
+        check_count(f"{path}: {name}", value)
     sizes = cast("dict[str, int]", options)
     return Memory(_MEMORIES[layer.func], sizes["hidden_size"], sizes["num_layers"])

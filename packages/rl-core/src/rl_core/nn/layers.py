@@ -125,6 +125,32 @@ class LayeredEncoder(nn.Module):
         return self.encoder is not None and self.encoder.normalizes
 
 
+def make_encoder(
+    space: gymnasium.Space[object],
+    body: Sequence[LayerConfig] | None,
+    *,
+    normalize: bool,
+    image_features: int,
+    path: str,
+) -> LayeredEncoder | ObservationEncoder:
+    """Make what encodes observations, by layers from data or by their kind.
+
+    Args:
+        space: the environment's observation space.
+        body: the layers; None chooses by the kind of observation.
+        normalize: keep running statistics of vectors and normalise by them.
+        image_features: width of each image's features, without layers.
+        path: where the layers stand, for messages.
+
+    Raises:
+        ConfigError: for an unknown layer, or a size that does not fit.
+        SpaceError: for a space that has no encoding.
+    """
+    if body is not None:
+        return LayeredEncoder(space, body, normalize=normalize, path=path)
+    return ObservationEncoder(space, normalize=normalize, image_features=image_features)
+
+
 def build_layers(
     layers: Sequence[LayerConfig], in_shape: Shape, path: str = "layers"
 ) -> LayerStack:
