@@ -114,6 +114,9 @@ class ReplayRing:
         Args:
             data: columns `(L, B, ...)` all of which fit, and the stacks of the first row.
             num_rows: how many of the L are there of each environment, shape `(B,)`.
+
+        Raises:
+            DataError: when the slice does not say where it is from; nothing is written.
         """
         self.writer.append(data, num_rows)
 

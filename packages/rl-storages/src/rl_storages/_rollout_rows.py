@@ -159,11 +159,10 @@ class RolloutRows:
             DataError: when columns are missing, of other shape or dtype, or too long, or when a
                 recurrent rollout would go on in the middle of another episode.
         """
-        length = self._checked_length(data)
+        length, origin = self._checked_length(data), self.continuity.checked_origin(data)
         if length == 0:
             return 0
         start = self.count
-        origin = data[ORIGIN].cpu()
         self._cut(data["episode_start"][0].cpu(), self.continuity.breaks_before(origin))
         for name, column in self.columns.items():
             column[start : start + length].copy_(data[name])
@@ -223,7 +222,6 @@ class RolloutRows:
             for name, column in self.columns.items()
         }
         expected["final_index"] = ((count, 2), torch.int64)
-        expected[ORIGIN] = ((self.spec.num_envs, 2), torch.int64)
         for name, last in self._next_observation.items():
             expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
             expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
@@ -231,7 +229,6 @@ class RolloutRows:
         for name, (_, dtype) in expected.items():
             if dtype is torch.bool and (data[name].view(torch.uint8) > 1).any():
                 raise DataError(f"data slice column '{name}': neither true nor false")
-        self.continuity.checked_origin(data)
         index, end = data["final_index"].cpu(), torch.tensor([length, self.spec.num_envs])
         if ((index < 0) | (index >= end)).any():
             raise DataError(

@@ -71,16 +71,14 @@ def checked_num_rows(ring: ReplayRing, data: DataSlice) -> Positions:
         for name, column in ring.columns.by_row.items()
     }
     expected[NUM_ROWS] = ((ring.num_envs,), torch.int64)
-    expected[ORIGIN] = ((ring.num_envs, 2), torch.int64)
     if ring.observations.stacks is not None:
         for name in ring.observations.stacks.names:
             frame = ring.columns.by_slot[name]
             stack = (1, ring.num_envs, ring.observations.stacks.size, *frame.shape[1:])
             expected[FIRST + name] = (stack, frame.dtype)
     check_slice(data, expected)
-    if unknown := sorted(set(data) - set(expected)):
+    if unknown := sorted(set(data) - {*expected, ORIGIN}):
         raise DataError(f"data slice has columns that are not stored here: {unknown}")
-    ring.writer.continuity.checked_origin(data)
     num_rows: Positions = data[NUM_ROWS].cpu().numpy()
     if ((num_rows < 0) | (num_rows > length) | (num_rows == 1)).any():
         raise DataError(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.storage import ORIGIN, Continuity
+from rl_core.storage import Continuity
 from rl_storages._columns import DEPTH, FIRST, Columns
 from rl_storages._fitting import Rows, TransitionFitter
 from rl_storages._flags import EPISODE_START, SEQUENCE, STEP, VALID, Flags, Mask, pack_flags
@@ -119,7 +119,11 @@ class RowWriter:
         Args:
             data: columns `(L, B, ...)` all of which fit, and the stacks of the first row.
             num_rows: how many of the L are there of each environment, shape `(B,)`.
+
+        Raises:
+            DataError: when the slice does not say where it is from; nothing is written.
         """
+        origin = self.continuity.checked_origin(data)
         heads, given = self._heads, num_rows > 0
         if not given.any():
             return
@@ -129,7 +133,6 @@ class RowWriter:
             (name, self._columns.fit(name, data[FIRST + name if name in stacked else name][0]))
             for name in self._observations.names
         ]
-        origin = data[ORIGIN].cpu()
         elsewhere = starts | self.continuity.breaks_before(origin).numpy() | self._begins()
         self._join(observation, elsewhere & given)
         steps = np.arange(len(data["flags"]))[:, None]
