@@ -152,6 +152,20 @@ def test_evaluations_come_every_so_many_updates_with_their_episodes() -> None:
     assert result.evaluation.num_episodes == 2
 
 
+def test_updates_that_are_left_out_are_not_evaluated() -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Skipping(Callback):
+        def on_update_start(self, trainer: Trainer) -> bool:
+            return trainer.total_steps in (16, 48, 64)
+
+        def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> None:
+            seen.append((trainer.total_steps, trainer.updates))
+
+    _trainer(Skipping(), test_every=1).train(96)
+    assert seen == [(32, 1), (80, 2), (96, 3)]
+
+
 def test_the_weights_of_the_best_evaluation_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ def test_the_surrogate_by_hand() -> None:
     kept = batch.mask.bool()
     ratio = (now.log_prob - batch.log_prob).exp()
     expected = -(ratio * batch.advantage)[kept].mean() - 0.3 * now.entropy[kept].mean()
-    torch.testing.assert_close(step.loss, expected.detach())
+    torch.testing.assert_close(step.loss.float(), expected.detach())
 
 
 def test_the_policys_step_leaves_the_value_function_alone_and_the_other_way_round() -> None:
@@ -198,6 +198,42 @@ def test_an_add_ons_term_joins_the_surrogate_and_its_own_parameters_are_learned(
     assert distance() < before
     algorithm.gradient_step(batch)
     assert add_on.level.item() > 0.5
+
+
+class Constant(PolicyLossAddOn):
+    """A large term that has nothing to do with the policy."""
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return torch.tensor(1e6), {}
+
+
+def test_a_large_term_that_the_policy_does_not_change_leaves_the_step_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rl_algos_onpolicy.trpo.whole_batch", lambda storage: storage)
+    weights, metrics = [], []
+    for add_ons in ([], [Constant()]):
+        torch.manual_seed(0)
+        actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
+        algorithm = TRPO(actor, TRPOConfig(entropy_coef=0.5), add_ons=add_ons)
+        batch = make_batch(algorithm, _rollout(algorithm))
+        metrics.append(algorithm.before_epochs(batch))  # type: ignore[arg-type]  # see above
+        weights.append(actor.action_head.state_dict())
+    assert metrics[1]["policy/step_fraction"] > 0.0
+    for name, value in weights[0].items():
+        assert torch.equal(weights[1][name], value)
+    log_prob = actor.distribution(batch.observation, {})[0].log_prob(batch.action)
+    gains = (log_prob - batch.log_prob).exp() * batch.advantage
+    term = -gains[batch.mask.bool()].mean()
+    for each in metrics:
+        assert each["loss/policy"].item() == pytest.approx(term.item(), abs=1e-6)
+        improvement = each["loss/policy_improvement"].item()
+        assert improvement == pytest.approx(metrics[0]["loss/policy_improvement"].item(), rel=1e-5)
 
 
 class Quiet(PolicyLossAddOn):

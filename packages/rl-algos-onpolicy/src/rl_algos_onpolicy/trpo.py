@@ -193,8 +193,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         if not step.is_finite:
             return {"policy/step_fraction": torch.zeros(())}
         return {
-            **self._add_on_metrics(batch),
-            "loss/policy": step.loss,
+            **self._policy_metrics(batch),
             "loss/policy_improvement": step.loss_before - step.loss,
             "policy/kl": step.kl,
             "policy/step_fraction": torch.tensor(step.fraction),
@@ -264,23 +263,28 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         return self.actor.distribution(batch.observation, batch.state, batch.episode_start)[0]
 
     @torch.no_grad()
-    def _add_on_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
-        """Return what add-ons log that are not part of the value function's loss."""
-        if not len(self.add_ons):
-            return {}
-        return self.add_on_terms(batch, self._policy(batch), {}, learned=False)[1]
+    def _policy_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the policy's term of Eq. (1), and what add-ons log that learn nothing."""
+        now = self._policy(batch)
+        _, logged = self.add_on_terms(batch, now, {}, learned=False)
+        return {**logged, "loss/policy": _policy_term(batch, now)}
 
     def _surrogate(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (1), with the divergence of Eq. (2) among the metrics."""
-        mask = batch.mask
         now, _ = self.actor.distribution(batch.observation, batch.state, batch.episode_start)
-        log_ratio = now.log_prob(batch.action) - batch.log_prob
-        term = surrogate_loss(log_ratio, batch.advantage, mask)
-        kl = mean_kl(batch, now)
-        entropy_term, entropy = entropy_loss(self.config, self.hyper["entropy_coef"], now, mask)
-        metrics = {"policy/kl": kl, "policy/entropy": entropy}
+        coef = self.hyper["entropy_coef"]
+        entropy_term, entropy = entropy_loss(self.config, coef, now, batch.mask)
+        metrics = {"policy/kl": mean_kl(batch, now), "policy/entropy": entropy}
         added, more = self.add_on_terms(batch, now, metrics)
-        return LossOutput(term + added + entropy_term, {**metrics, **more})
+        # The line search compares sums: a large term of an add-on must not swallow the others.
+        terms = torch.stack([_policy_term(batch, now), entropy_term, added])
+        return LossOutput(terms.double().sum(), {**metrics, **more})
+
+
+def _policy_term(batch: RolloutBatch, now: Distribution) -> Tensor:
+    """The first term of Eq. (1)."""
+    log_ratio = now.log_prob(batch.action) - batch.log_prob
+    return surrogate_loss(log_ratio, batch.advantage, batch.mask)
 
 
 def _every(batch: RolloutBatch, stride: int, recurrent: bool) -> RolloutBatch:

@@ -204,7 +204,8 @@ class Session:
     def _is_test_due(self) -> bool:
         trainer = self._trainer
         every = trainer.algorithm.schedule.test_every
-        return trainer.turn.has_learned and every is not None and trainer.updates % every == 0
+        has_updated = trainer.updates > trainer.turn.start["updates"]  # no callback left it out
+        return has_updated and every is not None and trainer.updates % every == 0
 
     def _evaluate(self, episodes: int) -> EvaluationResult | None:
         """Evaluate on the test environments; None when that was broken off."""
