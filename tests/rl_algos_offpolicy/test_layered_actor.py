@@ -14,7 +14,7 @@ from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_algos_offpolicy.critics import Critics
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import feature_size, has_vectors
-from rl_core.nn.layers import LayerConfig
+from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.spaces import Space
 from rl_core.testing.actors import ACTION_SPACES, ActorSuite
 from rl_core.testing.algorithms import AlgorithmSuite
@@ -118,6 +118,18 @@ def test_critics_may_have_other_layers_than_the_policy() -> None:
     assert isinstance(plain.critics, Critics)
 
 
+def test_a_body_follows_the_features_of_images_in_a_dict() -> None:
+    image = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    config = OffPolicyActorConfig(body=BODY, image_features=7)
+    actor = OffPolicyActor(spaces.Dict({"i": image, "v": VECTOR}), BOX, config)
+    assert actor.policy is not None
+    encoder = actor.policy.trunk.encoder
+    assert isinstance(encoder, LayeredEncoder)
+    assert encoder.body.in_shape == (7 + 4,)
+    with pytest.raises(ConfigError, match=r"actor\.image_features has no effect with actor\.body"):
+        OffPolicyActor(image, BOX, config)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -127,7 +139,6 @@ def test_critics_may_have_other_layers_than_the_policy() -> None:
         ({"head": HEAD, "hidden_sizes": (3,)}, "hidden_sizes has no effect with head"),
         ({"head": HEAD, "activation": "tanh"}, "activation has no effect with head"),
         ({"critic_head": HEAD, "critic_hidden_sizes": (3,)}, "no effect with critic_head"),
-        ({"body": BODY, "image_features": 3}, "image_features has no effect with body"),
         ({"policy": "greedy", "critic_head": HEAD}, "critic_head says the same as head"),
         ({"policy": "greedy", "head": HEAD, "noisy": True}, "noisy is for the critics' default"),
         ({"head": HEAD, "critic_dropout": 0.1}, "critic_dropout is for the critics' default"),

@@ -1,5 +1,6 @@
 """The on-policy actor with networks from data."""
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -8,7 +9,7 @@ from torch import nn
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import has_vectors
-from rl_core.nn.layers import LayerConfig
+from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.spaces import Space
 from rl_core.testing.actors import ActorSuite
 
@@ -54,6 +55,22 @@ def test_policy_and_value_function_share_what_they_are_told_to() -> None:
     assert _actor(OnPolicyActorConfig(head=(GRU,))).state_sizes == {"policy": 3, "value": 3}
 
 
+def test_sharing_an_encoder_that_learns_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^actor\.share_body has no effect with Box"):
+        _actor(OnPolicyActorConfig(share_body=True))
+
+
+def test_a_body_follows_the_features_of_images_in_a_dict() -> None:
+    image = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    config = OnPolicyActorConfig(body=BODY, image_features=7)
+    actor = OnPolicyActor(spaces.Dict({"i": image, "v": VECTOR}), spaces.Discrete(2), config)
+    encoder = actor.policy_trunk.encoder
+    assert isinstance(encoder, LayeredEncoder)
+    assert encoder.body.in_shape == (7 + 4,)
+    with pytest.raises(ConfigError, match=r"actor\.image_features has no effect with actor\.body"):
+        OnPolicyActor(image, spaces.Discrete(2), config)
+
+
 def test_a_value_function_without_layers_is_linear() -> None:
     actor = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, value_head=()))
     assert actor.value_trunk is not None
@@ -93,7 +110,6 @@ def test_a_size_that_does_not_fit_is_reported_where_it_was_given(option: str) ->
         ({"head": HEAD, "hidden_sizes": (3,)}, "hidden_sizes has no effect with head"),
         ({"head": HEAD, "activation": "relu"}, "activation has no effect with head"),
         ({"head": HEAD, "value_hidden_sizes": (3,)}, "value_hidden_sizes has no effect with head"),
-        ({"body": BODY, "image_features": 3}, "image_features has no effect with body"),
         ({"share_body": True, "shared_policy_value_network": True}, "share_body has no effect"),
     ],
 )

@@ -80,6 +80,7 @@ class OffPolicyActor(Actor):
                 observation_space,
                 normalize=config.normalize_observations,
                 sizes_images=config.image_features != OffPolicyActorConfig().image_features,
+                has_body=config.body is not None,
             )
         self._uses_objects = bool(extractors)
         make = NetworkMaker(observation_space, action_space, config, extractors)

@@ -27,7 +27,6 @@ _OWNERS = {
 """Which option with which values each other option belongs to."""
 
 _REPLACED = {
-    "body": ("image_features",),
     "head": ("hidden_sizes",),
     "critic_head": ("critic_hidden_sizes",),
 }

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rl_algos_onpolicy.actor_config import OnPolicyActorConfig
 
 _REPLACED = {
-    "body": ("image_features",),
     "head": ("hidden_sizes", "activation", "value_hidden_sizes"),
     "value_head": ("value_hidden_sizes",),
     "share_body": ("value_body",),

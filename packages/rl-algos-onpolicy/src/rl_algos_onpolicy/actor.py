@@ -78,6 +78,11 @@ class OnPolicyActor(Actor):
         self.value_trunk: Trunk | None = None
         if not config.shared_policy_value_network:
             learned = any(True for _ in encoder.parameters())
+            if config.share_body and not learned:
+                raise ConfigError(
+                    f"actor.share_body has no effect with {observation_space}, whose encoder has "
+                    "nothing to learn; leave it out, or give a body"
+                )
             own = learned and feature_extractor is None and not config.share_body
             sizes = config.value_hidden_sizes
             body = "body" if config.value_body is None else "value_body"

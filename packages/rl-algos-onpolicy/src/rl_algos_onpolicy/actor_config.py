@@ -124,6 +124,7 @@ def check_observation_options(
         observation_space,
         normalize=config.normalize_observations,
         sizes_images=config.image_features != OnPolicyActorConfig().image_features,
+        has_body=config.body is not None,
     )
 
 

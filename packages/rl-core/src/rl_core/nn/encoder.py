@@ -113,7 +113,7 @@ def has_images(space: gymnasium.Space[object]) -> bool:
 
 
 def check_encoder_options(
-    space: gymnasium.Space[object], *, normalize: bool, sizes_images: bool
+    space: gymnasium.Space[object], *, normalize: bool, sizes_images: bool, has_body: bool
 ) -> None:
     """Refuse options of an actor's encoders that its observations leave without effect.
 
@@ -121,6 +121,7 @@ def check_encoder_options(
         space: of the observations.
         normalize: whether ``normalize_observations`` is set.
         sizes_images: whether ``image_features`` is given.
+        has_body: whether ``body`` is, whose first layer is given the pixels of a single image.
 
     Raises:
         ConfigError: naming the option.
@@ -133,6 +134,11 @@ def check_encoder_options(
     if sizes_images and not has_images(space):
         raise ConfigError(
             f"actor.image_features is for images and has no effect with {space}; leave it out"
+        )
+    if sizes_images and has_body and not isinstance(leaf_spaces(space), Mapping):
+        raise ConfigError(
+            "actor.image_features has no effect with actor.body, whose layers read the pixels; "
+            "leave one of them out"
         )
 
 

@@ -68,12 +68,13 @@ class LayeredEncoder(nn.Module):
 
     Where the observations are images, the first layer is given their pixels between 0 and 1, the
     channels first, those of stacked frames together. Everything else comes as the features of an
-    `ObservationEncoder`.
+    `ObservationEncoder`, images in a dict included.
 
     Args:
         space: the environment's observation space.
         layers: what follows.
         normalize: keep running statistics of vectors and normalise by them.
+        image_features: width of the features of each image in a dict.
         path: where the layers stand, for messages.
 
     Raises:
@@ -86,6 +87,7 @@ class LayeredEncoder(nn.Module):
         layers: Sequence[LayerConfig],
         *,
         normalize: bool = False,
+        image_features: int = 512,
         path: str = "body",
     ) -> None:
         super().__init__()
@@ -99,7 +101,9 @@ class LayeredEncoder(nn.Module):
                 255.0 if is_bytes else float(cast("gymnasium.spaces.Box", leaves).high.max())
             )
         else:
-            self.encoder = ObservationEncoder(space, normalize=normalize)
+            self.encoder = ObservationEncoder(
+                space, normalize=normalize, image_features=image_features
+            )
             shape = (self.encoder.out_features,)
         self.body = build_layers(layers, shape, path)
         self.out_features = self.body.out_features
@@ -139,7 +143,7 @@ def make_encoder(
         space: the environment's observation space.
         body: the layers; None chooses by the kind of observation.
         normalize: keep running statistics of vectors and normalise by them.
-        image_features: width of each image's features, without layers.
+        image_features: width of each image's features, unless layers read its pixels.
         path: where the layers stand, for messages.
 
     Raises:
@@ -147,7 +151,9 @@ def make_encoder(
         SpaceError: for a space that has no encoding.
     """
     if body is not None:
-        return LayeredEncoder(space, body, normalize=normalize, path=path)
+        return LayeredEncoder(
+            space, body, normalize=normalize, image_features=image_features, path=path
+        )
     return ObservationEncoder(space, normalize=normalize, image_features=image_features)
 
 
