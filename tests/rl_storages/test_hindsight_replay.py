@@ -1,15 +1,16 @@
 """Goals relabelled in hindsight, compared with what episodes say when they are gone through."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 from torch import Tensor
 
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.goals import GoalFunctions
 from rl_core.testing._rows import Row
@@ -23,7 +24,7 @@ from rl_core.testing.replay import (
 from rl_core.testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy, scripted_reward
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.testing.storages import columns_of, seeded
-from rl_core.types import Array
+from rl_core.types import Array, ArrayLike
 from rl_storages import (
     HindsightConfig,
     PrioritizedConfig,
@@ -220,6 +221,48 @@ def test_a_running_episode_gives_what_it_has_achieved_so_far() -> None:
     assert grown > 30
 
 
+def _episode(goal: float, achieved: Sequence[float]) -> Iterator[Transition]:
+    """Yield the steps of one environment, which end by themselves after the last goal achieved."""
+    (like,) = replace(LIFE, num_envs=1).transitions(1)
+    others = like.observation
+    assert isinstance(others, Mapping)
+
+    def observation(position: float) -> dict[str, ArrayLike]:
+        goals = {"achieved_goal": position, "desired_goal": goal}
+        return {**others, **{n: np.array([[g]], np.float32) for n, g in goals.items()}}
+
+    for step, (before, after) in enumerate(pairwise((0.0, *achieved))):
+        yield replace(
+            like,
+            observation=observation(before),
+            next_observation=observation(after),
+            final_observation=observation(after),
+            terminated=np.array([step == len(achieved) - 1]),
+            episode_start=np.array([step == 0]),
+        )
+
+
+@pytest.mark.parametrize("n_step", [1, 2])
+def test_an_end_that_has_nothing_to_do_with_goals_remains(n_step: int) -> None:
+    """The first episode falls on its way to 9; the second one reaches 5."""
+    functions = GoalFunctions(
+        scripted_reward, lambda achieved, desired, info: (achieved == desired)[..., 0]
+    )
+    life = replace(LIFE, num_envs=1)
+    storage, _ = _pair(life, HindsightConfig(strategy="random", k=1e9), functions, n_step)
+    for transition in (*_episode(9.0, [1.0, 2.0]), *_episode(5.0, [3.0, 4.0, 5.0])):
+        storage.insert_transition(transition)
+    batch = _draw(storage, 300)
+    following = batch.next_observation
+    assert isinstance(following, Mapping)
+    after, desired = following["achieved_goal"][:, 0], following["desired_goal"][:, 0]
+    fell, reached = after == 2.0, after == 5.0
+    assert (fell & (desired != 2.0)).any()
+    assert batch.terminated[fell].all()
+    assert (batch.terminated[reached] == (desired[reached] == 5.0)).all()
+    assert (reached & ~batch.terminated).any()
+
+
 class _BeforeTheAction(Relabeller):
     def achieved_after(self, slots: Positions) -> Tensor:
         return super().achieved_after((slots - self._ring.num_envs) % self._ring.num_slots)
@@ -228,6 +271,11 @@ class _BeforeTheAction(Relabeller):
 class _IgnoresEnds(Relabeller):
     def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
         return super().judge(rows, goals, counts)[0], None
+
+
+class _ForgetsFalls(Relabeller):
+    def _ended_by_goal(self, slots: Positions) -> Mask:
+        return np.ones(slots.shape, dtype=np.bool_)
 
 
 class _MixesGoals(Relabeller):
@@ -268,6 +316,7 @@ class _StartsTooEarly(Episodes):
     [
         (_BeforeTheAction, "future"),
         (_IgnoresEnds, "future"),
+        (_ForgetsFalls, "episode"),
         (_MixesGoals, "future"),
         (_KeepsTheNextGoal, "future"),
         (_UsesOtherEpisodes, "final"),

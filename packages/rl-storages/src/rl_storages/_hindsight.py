@@ -3,7 +3,9 @@
 Source: Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495, sections 3.2 and 4.5.
 
 A share of k / (k + 1) of what is drawn gets, instead of the goal that was pursued, one that was
-achieved. Rewards are computed anew for it, and so are ends where they depend on goals.
+achieved. Rewards are computed anew for it, and so are ends where they depend on goals. An episode
+that ended, but not by its own goal, ended for a reason that has nothing to do with goals, and still
+does.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages._episodes import Episodes
-from rl_storages._flags import VALID, Mask
+from rl_storages._flags import TERMINATED, VALID, Mask
 from rl_storages._heads import Positions
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import UniformSampler
@@ -85,6 +87,7 @@ class Relabeller:
         self._functions = functions
         achieved, self._goal = goal_columns(config)
         self._achieved = ring.columns.by_slot[achieved]
+        self._desired = ring.columns.by_slot[self._goal]
         self._episodes = Episodes(ring)
         self._all = UniformSampler(ring, generator, VALID)
 
@@ -147,7 +150,18 @@ class Relabeller:
             return rewards, None
         ends: Mask = np.zeros(rows.shape, dtype=np.bool_)
         ends[counts] = terminations
+        ended = counts & ((self._ring.flags.take(rows) & TERMINATED) > 0)
+        if ended.any():
+            ends[ended] |= ~self._ended_by_goal(rows[ended])
         return rewards, ends
+
+    def _ended_by_goal(self, slots: Positions) -> Mask:
+        """Tell which transitions that ended their episodes did so by its own goal, `(M,)`."""
+        index = torch.from_numpy(slots).to(self._desired.device)
+        own: Array = self._desired.index_select(0, index).numpy(force=True)
+        by_goal = self._functions.terminations(self.achieved_after(slots).numpy(force=True), own)
+        assert by_goal is not None
+        return by_goal
 
     def relabel(self, slots: Positions, lengths: Positions, num_rows: int) -> NewGoals | None:
         """Choose new goals, each for all the rows that are drawn together, and judge these.

@@ -145,7 +145,8 @@ def _judge(new: NewGoals, reward: Rewards, num_steps: Positions, terminated: Mas
     """Write what windows come to with new goals.
 
     A window ends earlier where the new goal would have ended the episode. Where the old goal ended
-    it, but the new one would not, it is as if it had been cut.
+    it, but the new one would not, it is as if it had been cut; where something else ended it, it
+    ends.
 
     Args:
         new: for some of the windows.

@@ -84,7 +84,11 @@ class ReferenceGoals:
         columns["reward"] = torch.tensor(self._asked(self.functions.rewards, achieved, desired))
         if self.functions.compute_terminated is not None:
             ends = self._asked(self.functions.terminations, achieved, desired)
-            columns["terminated"] = torch.tensor(ends)
+            own = row.columns[DESIRED_GOAL].numpy()
+            failed = row.columns["terminated"].item() and not self._asked(
+                self.functions.terminations, achieved, own
+            )
+            columns["terminated"] = torch.tensor(bool(ends or failed))
         return replace(row, columns=columns, successor={**row.successor, DESIRED_GOAL: goal})
 
     def _asked(self, function: Any, achieved: Any, desired: Any) -> Any:
