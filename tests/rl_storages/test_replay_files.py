@@ -60,10 +60,13 @@ def test_what_is_not_there_any_more_is_not_needed_to_open_it(tmp_path: Path) -> 
     goals = ReferenceGoals("future", WITHOUT_ENDS)
     rows = tmp_path / "rows"
     rows.mkdir()
-    buffer = ReplayBuffer(40, hindsight=HindsightConfig(), mmap_dir=str(rows))
-    buffer.allocate(replace(script.spec(), goal_functions=lambda: goals.functions), seeded())
+    buffer = ReplayBuffer(
+        40, hindsight=HindsightConfig(), mmap_dir=str(rows), her_function=goals.functions
+    )
+    buffer.allocate(script.spec(), seeded())
     for transition in script.transitions(55):
         buffer.insert_transition(transition)
+    assert buffer.uses_objects
     saved = buffer.save(tmp_path / "demos")
     shutil.rmtree(rows)
     opened = open_storage(saved)
@@ -88,6 +91,14 @@ def test_another_size_is_refused_with_what_to_do(tmp_path: Path, size: int, num_
     _buffer(steps=55).save(tmp_path / "demos")
     with pytest.raises(CheckpointError, match=r"give (the|its) directory as trainer\.demonstr"):
         _buffer(size, num_envs).load(tmp_path / "demos")
+
+
+def test_other_draws_are_refused_with_what_differs(tmp_path: Path) -> None:
+    path = _buffer(steps=9).save(tmp_path / "demos")
+    uniform = ReplayBuffer(40, n_step=3)
+    uniform.allocate(SCRIPT.spec(), seeded())
+    with pytest.raises(CheckpointError, match=r"built with prioritized = .*, this one with prior"):
+        uniform.load(path)
 
 
 def test_no_save_overwrites_and_no_damage_is_loaded(tmp_path: Path) -> None:

@@ -43,15 +43,18 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
     return construct(cls, context, decode(options_of(cls), kwargs, kind))
 
 
-def describe_component(kind: str, part: object) -> ComponentSpec:
+def describe_component(kind: str, part: object, *, without_objects: bool = False) -> ComponentSpec:
     """Name a part and its options; the user's own objects are ``custom``.
 
     Args:
         kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         part: an instance.
+        without_objects: leave out objects that a registered part was given, where it can do its
+            work without them.
     """
     name = _registered_name(kind, type(part))
-    named = name is not None and not getattr(part, "uses_objects", False)
+    uses_objects = not without_objects and getattr(part, "uses_objects", False)
+    named = name is not None and not uses_objects
     options = _options(part) if named else None
     if name is None or options is None:
         return ComponentSpec(kind, CUSTOM, {})

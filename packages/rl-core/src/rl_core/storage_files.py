@@ -1,5 +1,6 @@
 """Storages in files of their own, and those of whole runs, opened by what is recorded of them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,10 @@ from rl_core import plugins
 from rl_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint_as
 from rl_core.components import construct_component, describe_component
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.recipe import ComponentSpec, Recipe, parse_json
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
-from rl_core.types import Json, StateDict
+from rl_core.types import StateDict
 
 
 def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = None) -> Path:
@@ -23,12 +24,8 @@ def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = N
         raise ConfigError(
             f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
         )
-    component = describe_component("storage", storage)
-    metadata: dict[str, Json] = {
-        "storage": {"name": component.name, "options": dict(component.kwargs)}
-    }
     return save_checkpoint_as(
-        directory, len(storage), state_of(storage), recipe=recipe, metadata=metadata
+        directory, len(storage), state_of(storage), recipe=recipe, metadata={}
     )
 
 
@@ -42,7 +39,11 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
         )
     saved = StateReader(load_checkpoint(directory).state, str(directory))
     check_spec(storage, saved)
-    storage.load_state_dict(saved.tree("storage"))
+    try:
+        storage.load_state_dict(saved.tree("storage"))
+    except CheckpointError as error:
+        differences = _differences(storage, saved)
+        raise (CheckpointError(f"{error}{differences}") if differences else error) from error
     storage.cut()  # it is of another run, or of another time of this one
 
 
@@ -76,7 +77,7 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
             "(trainer.checkpoint_replay=True)"
         )
     saved = StateReader(checkpoint.state, str(checkpoint.path))
-    component = _component(checkpoint)
+    component = _component(saved.reader("storage_spec").reader("component"))
     if component.is_custom:
         raise ConfigError(
             f"the storage in {checkpoint.path} was built from a Python object without a registered "
@@ -96,6 +97,7 @@ def state_of(storage: AnyStorage) -> StateDict:
     """Return the entries of a state from which `storage_of` builds an allocated storage again."""
     spec = storage.spec
     assert spec is not None
+    component = describe_component("storage", storage, without_objects=True)
     observation: StateDict = (
         {"": _tensor_state(spec.observation)}
         if isinstance(spec.observation, TensorSpec)
@@ -104,6 +106,7 @@ def state_of(storage: AnyStorage) -> StateDict:
     return {
         "storage": storage.state_dict(),
         "storage_spec": {
+            "component": {"name": component.name, "options": json.dumps(dict(component.kwargs))},
             "observation": observation,
             "action": _tensor_state(spec.action),
             "num_envs": spec.num_envs,
@@ -131,16 +134,24 @@ def check_spec(storage: AnyStorage, saved: StateReader) -> None:
             )
 
 
-def _component(checkpoint: Checkpoint) -> ComponentSpec:
-    recorded = checkpoint.metadata.get("storage")
-    if isinstance(recorded, Mapping):
-        name, options = recorded.get("name"), recorded.get("options")
-        if not isinstance(name, str) or not isinstance(options, Mapping):
-            raise CheckpointError(f"{checkpoint.path} garbles what kind of storage it holds")
-        return ComponentSpec("storage", name, options)
-    if checkpoint.recipe_text is None:
-        raise CheckpointError(f"{checkpoint.path} does not say what kind of storage it holds")
-    return Recipe.from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml")).storage
+def _differences(storage: AnyStorage, saved: StateReader) -> str:
+    """Say in which options a storage is another one than that which was saved."""
+    of_saved = _component(saved.reader("storage_spec").reader("component")).kwargs
+    of_this = describe_component("storage", storage, without_objects=True).kwargs
+    names = [name for name in of_this if name in of_saved and of_this[name] != of_saved[name]]
+    saved_as, this = (", ".join(f"{n} = {of[n]}" for n in names) for of in (of_saved, of_this))
+    return f"; the saved one was built with {saved_as}, this one with {this}" if names else ""
+
+
+def _component(saved: StateReader) -> ComponentSpec:
+    saved.expect(("name", "options"))
+    try:
+        options = parse_json(saved.text("options"))
+        if not isinstance(options, Mapping):
+            raise ValueError("no table")
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"the options of the saved storage are garbled ({error})") from error
+    return ComponentSpec("storage", saved.text("name"), options)
 
 
 def _tensor_state(spec: TensorSpec) -> StateDict:

@@ -201,7 +201,8 @@ class Storage(ABC, Generic[BatchT]):
     def load(self, directory: str | Path) -> None:
         """Take over what `save` wrote, bit for bit; the storage must be allocated.
 
-        What is inserted next does not go on from it.
+        What is inserted next does not go on from it. Parameters that may change in a run come
+        with it, as on resume; set them anew where this storage's own shall hold.
 
         What a storage of another size or number of environments saved is refused; give its
         directory as ``trainer.demonstrations`` instead, or its `trajectories` to
