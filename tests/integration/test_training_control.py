@@ -156,14 +156,17 @@ def test_updates_that_are_left_out_are_not_evaluated() -> None:
     seen: list[tuple[int, int]] = []
 
     class Skipping(Callback):
+        turns = 0
+
         def on_update_start(self, trainer: Trainer) -> bool:
-            return trainer.total_steps in (16, 48, 64)
+            self.turns += 1
+            return self.turns in (1, 3, 4)
 
         def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> None:
-            seen.append((trainer.total_steps, trainer.updates))
+            seen.append((self.turns, trainer.updates))
 
-    _trainer(Skipping(), test_every=1).train(96)
-    assert seen == [(32, 1), (80, 2), (96, 3)]
+    _trainer(Skipping(), test_every=1).train(total_updates=3)
+    assert seen == [(2, 1), (5, 2), (6, 3)]
 
 
 def test_the_weights_of_the_best_evaluation_are_kept(
@@ -200,6 +203,18 @@ def test_the_command_line_evaluates_the_best_weights(
     assert main([*words[:-1], unevaluated]) == 0
     assert main(["eval", unevaluated, "--best"]) == 2
     assert "test-every" in capsys.readouterr().err
+
+
+def test_the_command_line_says_that_a_run_learned_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "dqn", "CartPole-v1", "--total-steps", "40", "--storage.size", "100"]
+    assert main([*words, "--run-dir", str(tmp_path / "run")]) == 0
+    note = "nothing: the run ended before its first update (algorithm.update_after = 1,000)"
+    assert f"learned     {note}" in capsys.readouterr().out
+    learns = ["--algorithm.update-after", "20", "--run-dir", str(tmp_path / "other")]
+    assert main([*words, *learns]) == 0
+    assert "learned" not in capsys.readouterr().out
 
 
 def test_histograms_of_parameters_reach_loggers_when_asked_for(tmp_path: Path) -> None:

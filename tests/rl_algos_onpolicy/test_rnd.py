@@ -635,6 +635,15 @@ def test_what_does_not_fit_is_refused() -> None:
         Novelty(VECTOR, GIVEN, target=Total(1.0), predictor=FeatureNet([(2,)], (3,), 4))
     with pytest.raises(ConfigError, match=r"target must be an nn\.Module, got <built-in"):
         Novelty(VECTOR, GIVEN, target=abs, predictor=Total(1.0))  # type: ignore[arg-type]  # none
+    one = Total(1.0)
+    with pytest.raises(ConfigError, match="target and predictor are one module"):
+        Novelty(VECTOR, GIVEN, target=one, predictor=one)
+    with pytest.raises(
+        ConfigError, match=r"target: .* of a list of tensors \[\(1, 2\)\].* raised Typ"
+    ):
+        Novelty(VECTOR, GIVEN, target=nn.Linear(2, 8), predictor=one)
+    with pytest.raises(ConfigError, match=r"predictor: expected .*; it answered list"):
+        Novelty(VECTOR, GIVEN, target=one, predictor=nn.Identity())
     with pytest.raises(ConfigError, match="frame_stack=4 is for images"):
         Novelty(VECTOR, replace(SMALL, frame_stack=4))
     with pytest.raises(ConfigError, match="leave the add-on 'rnd' out"):

@@ -141,9 +141,9 @@ def test_values_of_the_declared_types_pass() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("rate", None, "a number or a schedule, got None"),
-        ("rate", "0.1", "a number or a schedule, got '0.1'"),
-        ("rate", True, "a number or a schedule, got True"),
+        ("rate", None, r"a number or a schedule such as Linear\(0.001, 0.0\), got None"),
+        ("rate", "0.1", r"a number or a schedule such as Linear\(0.001, 0.0\), got '0.1'"),
+        ("rate", True, r"a number or a schedule such as Linear\(0.001, 0.0\), got True"),
         ("bound", "none", "a number or None, got 'none'"),
         ("count", True, "a whole number, got True"),
         ("count", 1.0, "a whole number, got 1.0"),

@@ -85,6 +85,6 @@ def check_minibatches(options: MinibatchOptions) -> None:
     """
     if (options.num_mini_batch is None) == (options.mini_batch_size is None):
         raise ConfigError(
-            "algorithm: give just one of num_mini_batch and mini_batch_size, got "
-            f"{options.num_mini_batch} and {options.mini_batch_size}"
+            "algorithm: give just one of num_mini_batch and mini_batch_size, and None for the "
+            f"other; got {options.num_mini_batch} and {options.mini_batch_size}"
         )

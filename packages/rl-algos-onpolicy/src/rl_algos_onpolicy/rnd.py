@@ -29,7 +29,7 @@ Deviations from the paper:
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -41,7 +41,7 @@ from rl_algos_onpolicy.rnd_networks import FeatureNet, NormalizedObservation
 from rl_core.actor import Actor
 from rl_core.addon import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
-from rl_core.errors import CheckpointError, ConfigError
+from rl_core.errors import CheckpointError, ConfigError, in_brief
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.normalization import RunningNorm
 from rl_core.ranges import check_number, check_ranges
@@ -105,6 +105,23 @@ def _check_unsized(config: RNDConfig) -> None:
             raise ConfigError(f"rnd.{name} has no effect on networks that are given; leave it out")
 
 
+def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -> tuple[int, ...]:
+    """Return the shape of what a network makes of a batch.
+
+    Raises:
+        ConfigError: when it cannot be called so, or answers something else.
+    """
+    shapes = [tuple(part.shape) for part in parts]
+    expected = f"expected a module that makes features (N, F) of a list of tensors {shapes}, N = 1"
+    try:
+        features = network(parts)
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        raise ConfigError(f"{name}: {expected}; it raised {in_brief(error)}") from error
+    if not isinstance(features, Tensor):
+        raise ConfigError(f"{name}: {expected}; it answered {type(features).__name__}")
+    return tuple(features.shape)
+
+
 class Novelty(nn.Module):
     """How new observations are, and the intrinsic rewards made of it.
 
@@ -137,6 +154,11 @@ class Novelty(nn.Module):
                 raise ConfigError(f"{name} must be an nn.Module, got {network!r}")
         if target is not None:
             _check_unsized(config)
+            if target is predictor:
+                raise ConfigError(
+                    "target and predictor are one module, which would have nothing to learn; give "
+                    "two"
+                )
         self.config = config
         self.normalize = NormalizedObservation(observation_space, config.frame_stack)
         sizes, shapes = config.hidden_sizes, self.normalize.shapes
@@ -162,11 +184,13 @@ class Novelty(nn.Module):
     def _check_features(self) -> None:
         device = self.spread.mean.device
         parts = [torch.zeros(1, *shape, device=device) for shape in self.normalize.shapes]
-        wide, learned = self.target(parts).shape, self.predictor(parts).shape
+        wide, learned = (
+            _shape_of_features(name, getattr(self, name), parts) for name in ("target", "predictor")
+        )
         if wide != learned:
             raise ConfigError(
-                f"the target's features have shape {tuple(wide)}, the predictor's "
-                f"{tuple(learned)}; expected the same for both"
+                f"the target's features have shape {wide}, the predictor's {learned}; expected the "
+                "same for both"
             )
 
     @torch.no_grad()

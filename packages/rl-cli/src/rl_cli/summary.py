@@ -32,6 +32,8 @@ def print_training(
     ]
     plot = draw_text(curves[TRAIN_RETURN], ascii_only=not _shows_lines(stream))
     lines += ["mean return of the last 100 episodes", *plot, ""] if plot else []
+    if result.total_updates == 0:
+        lines += [f"learned     nothing: the run ended before its first update{_reason(recipe)}"]
     if result.evaluation is not None:
         lines += [f"evaluation  {evaluation_line(result.evaluation)}"]
     lines += [
@@ -40,6 +42,11 @@ def print_training(
         f"            rl resume {run_dir} --total-{goal.unit} {2 * goal.target}",
     ]
     print("\n".join(lines), file=stream)
+
+
+def _reason(recipe: Recipe) -> str:
+    waits = recipe.algorithm.kwargs.get("update_after")
+    return f" (algorithm.update_after = {waits:,})" if isinstance(waits, int) else ""
 
 
 def evaluation_line(result: EvaluationResult, *, stochastic: bool = False) -> str:

@@ -121,7 +121,10 @@ def _asked(name: str, function: GoalFunction, achieved: Array, desired: Array) -
             pairs = zip(achieved, desired, strict=True)
             answers = np.stack([np.asarray(function(*pair, {})) for pair in pairs])
     except Exception as error:
-        raise EnvironmentFaultError(f"{name} raised {in_brief(error)}") from error
+        raise EnvironmentFaultError(
+            f"{name} raised {in_brief(error)}; it is called with achieved goals, desired goals and "
+            "an empty info"
+        ) from error
     if answers.shape != (count,):
         raise EnvironmentFaultError(
             f"{name} answered shape {answers.shape} for goals of shape {achieved.shape}; expected "

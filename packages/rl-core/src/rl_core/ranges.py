@@ -17,7 +17,7 @@ _WORDS = {
     float: "a number",
     str: "text",
     NoneType: "None",
-    Schedule: "a schedule",
+    Schedule: "a schedule such as Linear(0.001, 0.0)",
 }
 
 Range: TypeAlias = Literal["of at least 0", "above 0", "in [0, 1]"]

@@ -199,7 +199,10 @@ def checked_directory(name: str | None, device: torch.device) -> Path | None:
         return None
     directory = Path(name)
     if not directory.is_dir():
-        raise ConfigError(f"storage.mmap_dir: {directory} is not an existing directory")
+        raise ConfigError(
+            f"storage.mmap_dir: {directory.absolute()} is not an existing directory; make it, to "
+            "resume a run as well, whose checkpoints hold what was in it"
+        )
     if device.type != "cpu":
         raise ConfigError(
             f"storage.mmap_dir keeps data in files, but it is to be on {device}; set "
