@@ -56,7 +56,7 @@ def test_policy_and_value_function_share_what_they_are_told_to() -> None:
 
 
 def test_sharing_an_encoder_that_learns_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^actor\.share_body has no effect with Box"):
+    with pytest.raises(ConfigError, match=r"^actor\.share_body has no effect where the encoder"):
         _actor(OnPolicyActorConfig(share_body=True))
 
 

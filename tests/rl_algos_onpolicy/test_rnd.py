@@ -53,6 +53,13 @@ class Total(nn.Module):
         return self.factor * torch.cat(parts, -1).sum(-1, keepdim=True)
 
 
+class Alone(nn.Module):
+    """A number in the place of features."""
+
+    def forward(self, parts: list[Tensor]) -> Tensor:
+        return parts[0].sum(-1)
+
+
 def _actor(
     space: Space = VECTOR, memory: MemoryKind = "none", *, intrinsic: bool = True
 ) -> OnPolicyActor:
@@ -567,7 +574,7 @@ def test_networks_may_be_given_on_the_device_of_the_actor() -> None:
     assert add_on.novelty(torch.zeros(5, 2, device=device)).shape == (5,)
     assert {tensor.device.type for tensor in add_on.novelty.state_dict().values()} == {"meta"}
     wrong = FeatureNet([(2,)], (3,), 5).to(device)
-    with pytest.raises(ConfigError, match=r"shape \(1, 4\), the predictor's \(1, 5\)"):
+    with pytest.raises(ConfigError, match="target has 4 features, the predictor 5"):
         Novelty(VECTOR, GIVEN, target=target, predictor=wrong, device=device)
 
 
@@ -631,19 +638,25 @@ def test_what_does_not_fit_is_refused() -> None:
         RNDPPO(_actor(intrinsic=False))
     with pytest.raises(ConfigError, match="both target and predictor"):
         Novelty(VECTOR, GIVEN, target=Total(1.0))
-    with pytest.raises(ConfigError, match=r"shape \(1, 1\), the predictor's \(1, 4\)"):
+    with pytest.raises(ConfigError, match="target has 1 features, the predictor 4; expected the"):
         Novelty(VECTOR, GIVEN, target=Total(1.0), predictor=FeatureNet([(2,)], (3,), 4))
     with pytest.raises(ConfigError, match=r"target must be an nn\.Module, got <built-in"):
         Novelty(VECTOR, GIVEN, target=abs, predictor=Total(1.0))  # type: ignore[arg-type]  # none
     one = Total(1.0)
     with pytest.raises(ConfigError, match="target and predictor are one module"):
         Novelty(VECTOR, GIVEN, target=one, predictor=one)
+    with pytest.raises(ConfigError, match="target and predictor are one module"):
+        A2C(_actor(intrinsic=False), add_ons=RND(rnd=GIVEN, target=one, predictor=one))
     with pytest.raises(
-        ConfigError, match=r"target: .* of a list of tensors \[\(1, 2\)\].* raised Typ"
+        ConfigError, match=r"target: .* from a list of tensors \[\(\*batch, 2\)\].* raised Typ"
     ):
         Novelty(VECTOR, GIVEN, target=nn.Linear(2, 8), predictor=one)
     with pytest.raises(ConfigError, match=r"predictor: expected .*; it answered list"):
         Novelty(VECTOR, GIVEN, target=one, predictor=nn.Identity())
+    with pytest.raises(
+        ConfigError, match=r"predictor: .*; it answered \(2, 3\) for a batch \(2, 3\)"
+    ):
+        Novelty(VECTOR, GIVEN, target=one, predictor=Alone())
     with pytest.raises(ConfigError, match="frame_stack=4 is for images"):
         Novelty(VECTOR, replace(SMALL, frame_stack=4))
     with pytest.raises(ConfigError, match="leave the add-on 'rnd' out"):

@@ -212,6 +212,28 @@ class Constant(PolicyLossAddOn):
         return torch.tensor(1e6), {}
 
 
+class Faint(Temperature):
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        term, metrics = super().compute_loss_term(batch, distribution, info)
+        return 0.01 * term, metrics
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_large_term_of_one_add_on_does_not_swallow_that_of_another(swap: bool) -> None:
+    torch.manual_seed(0)
+    actor = OnPolicyActor(VECTOR, BOX, OnPolicyActorConfig(hidden_sizes=(8,)))
+    add_ons = [Constant(), Faint()]
+    algorithm = TRPO(actor, add_ons=add_ons[::-1] if swap else add_ons)
+    batch = make_batch(algorithm, _rollout(algorithm))
+    still = replace(batch, advantage=torch.zeros_like(batch.advantage))
+    assert algorithm.policy_step(still).is_accepted
+
+
 def test_a_large_term_that_the_policy_does_not_change_leaves_the_step_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

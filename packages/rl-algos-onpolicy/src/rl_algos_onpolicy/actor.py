@@ -80,8 +80,8 @@ class OnPolicyActor(Actor):
             learned = any(True for _ in encoder.parameters())
             if config.share_body and not learned:
                 raise ConfigError(
-                    f"actor.share_body has no effect with {observation_space}, whose encoder has "
-                    "nothing to learn; leave it out, or give a body"
+                    "actor.share_body has no effect where the encoder has nothing to learn and is "
+                    "shared in any case; leave it out, or give a body that learns"
                 )
             own = learned and feature_extractor is None and not config.share_body
             sizes = config.value_hidden_sizes

@@ -21,8 +21,8 @@ target $d$ of the divergence by the rule of `rl_algos_onpolicy.divergence`:
 (6) $L^{KLPEN} = L^{CPI} + \beta\, KL + 50 \max(0, KL - 2 d)^2$; an update ends once $KL > 4 d$
 
 Deviations from the paper: advantages are standardised, the gradient's norm is bounded, and
-the clipped value loss (3), which the paper does not have, is an option. So is the end of (6), which
-other implementations look for once per epoch, and this one in each minibatch.
+the clipped value loss (3), which the paper does not have, is an option. The end of (6) is not in
+the paper either; other implementations look for it once per epoch, this one in each minibatch.
 """
 
 from collections.abc import Mapping

@@ -106,20 +106,23 @@ def _check_unsized(config: RNDConfig) -> None:
 
 
 def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the shape of what a network makes of a batch.
+    """Return the shape of what a network makes of a batch with two axes.
 
     Raises:
         ConfigError: when it cannot be called so, or answers something else.
     """
-    shapes = [tuple(part.shape) for part in parts]
-    expected = f"expected a module that makes features (N, F) of a list of tensors {shapes}, N = 1"
+    shapes = ", ".join(str(("*batch", *part.shape[2:])).replace("'", "") for part in parts)
+    expected = f"expected a module from a list of tensors [{shapes}] to features (*batch, F)"
     try:
         features = network(parts)
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         raise ConfigError(f"{name}: {expected}; it raised {in_brief(error)}") from error
     if not isinstance(features, Tensor):
         raise ConfigError(f"{name}: {expected}; it answered {type(features).__name__}")
-    return tuple(features.shape)
+    batch, shape = tuple(parts[0].shape[:2]), tuple(features.shape)
+    if len(shape) != 3 or shape[:2] != batch:
+        raise ConfigError(f"{name}: {expected}; it answered {shape} for a batch {batch}")
+    return shape
 
 
 class Novelty(nn.Module):
@@ -128,7 +131,8 @@ class Novelty(nn.Module):
     Args:
         observation_space: of one environment.
         config: options.
-        target: instead of the default network; from a list of normalised parts to features.
+        target: instead of the default network; from a list of normalised parts, each with the same
+            batch axes, of which there may be several, to features `(*batch, F)`.
         predictor: likewise; its features must have the target's width.
         device: where all of it shall be, networks that are given among it; None takes the CPU.
 
@@ -183,14 +187,14 @@ class Novelty(nn.Module):
     @torch.no_grad()
     def _check_features(self) -> None:
         device = self.spread.mean.device
-        parts = [torch.zeros(1, *shape, device=device) for shape in self.normalize.shapes]
+        parts = [torch.zeros(2, 3, *shape, device=device) for shape in self.normalize.shapes]
         wide, learned = (
             _shape_of_features(name, getattr(self, name), parts) for name in ("target", "predictor")
         )
         if wide != learned:
             raise ConfigError(
-                f"the target's features have shape {wide}, the predictor's {learned}; expected the "
-                "same for both"
+                f"the target has {wide[-1]} features, the predictor {learned[-1]}; expected the "
+                "same number for both"
             )
 
     @torch.no_grad()
@@ -284,7 +288,7 @@ class RND(PolicyLossAddOn):
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Make the networks."""
-        target, predictor = (copy.deepcopy(network) for network in self._given)
+        target, predictor = copy.deepcopy(self._given)
         self.novelty = Novelty(
             actor.observation_space, self.rnd, target=target, predictor=predictor, device=device
         )

@@ -275,9 +275,9 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         coef = self.hyper["entropy_coef"]
         entropy_term, entropy = entropy_loss(self.config, coef, now, batch.mask)
         metrics = {"policy/kl": mean_kl(batch, now), "policy/entropy": entropy}
-        added, more = self.add_on_terms(batch, now, metrics)
+        added, more = self.add_ons.terms(batch, now, metrics)
         # The line search compares sums: a large term of an add-on must not swallow the others.
-        terms = torch.stack([_policy_term(batch, now), entropy_term, added])
+        terms = torch.stack([_policy_term(batch, now), entropy_term, *added])
         return LossOutput(terms.double().sum(), {**metrics, **more})
 
 

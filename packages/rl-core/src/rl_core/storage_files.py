@@ -136,8 +136,12 @@ def check_spec(storage: AnyStorage, saved: StateReader) -> None:
 
 def _differences(storage: AnyStorage, saved: StateReader) -> str:
     """Say in which options a storage is another one than that which was saved."""
-    of_saved = _component(saved.reader("storage_spec").reader("component")).kwargs
-    of_this = describe_component("storage", storage, without_objects=True).kwargs
+    try:
+        component = _component(saved.reader("storage_spec").reader("component"))
+    except CheckpointError:  # then what is known is told without it
+        return ""
+    own = describe_component("storage", storage, without_objects=True)
+    of_saved, of_this = (storage.options_to_read(each.kwargs) for each in (component, own))
     names = [name for name in of_this if name in of_saved and of_this[name] != of_saved[name]]
     saved_as, this = (", ".join(f"{n} = {of[n]}" for n in names) for of in (of_saved, of_this))
     return f"; the saved one was built with {saved_as}, this one with {this}" if names else ""

@@ -103,20 +103,19 @@ class AddOns(nn.ModuleList):
         batch: RolloutBatch | ReplayBatch,
         distribution: Distribution,
         info: Mapping[str, Tensor],
-        device: torch.device,
         *,
         learned: bool | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum the terms of the policy loss, with their metrics; see `Algorithm.add_on_terms`."""
-        total = torch.zeros((), device=device)
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return the terms of the policy loss, and their metrics; see `Algorithm.add_on_terms`."""
+        terms: list[Tensor] = []
         metrics: dict[str, Tensor] = {}
         for add_on, learns in zip(self._listed(), self._learn, strict=True):
             if learned not in (None, learns):
                 continue
             term, more = _checked(add_on, add_on.compute_loss_term(batch, distribution, info))
-            total = total + term
+            terms.append(term)
             metrics.update(more)
-        return total, metrics
+        return terms, metrics
 
     def more_state(self) -> StateDict:
         """Return what each keeps beyond parameters and buffers."""

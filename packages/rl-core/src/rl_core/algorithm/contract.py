@@ -221,7 +221,8 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             learned: only add-ons that have parameters to learn, or only those that have none; None
                 takes all.
         """
-        return self.add_ons.terms(batch, distribution, info, self.device, learned=learned)
+        terms, metrics = self.add_ons.terms(batch, distribution, info, learned=learned)
+        return sum(terms, torch.zeros((), device=self.device)), metrics
 
     def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
         """Let the add-ons look at a fresh rollout, each at what the one before it made of it."""

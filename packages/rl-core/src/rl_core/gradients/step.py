@@ -107,6 +107,8 @@ class GradientStep(Generic[BatchT]):
         try:
             self._stopped.fill_(True)
             self._graph(self._due(), batch, noise)(batch, noise)
+        except ConfigError:  # it would not run uncompiled either
+            raise
         except Exception as error:
             failure = compilation_error("the gradient step", error)
             if mode == "on":
