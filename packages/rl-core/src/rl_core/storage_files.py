@@ -77,7 +77,7 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
             "(trainer.checkpoint_replay=True)"
         )
     saved = StateReader(checkpoint.state, str(checkpoint.path))
-    component = _component(saved.reader("storage_spec").reader("component"))
+    component = _component(saved)
     if component.is_custom:
         raise ConfigError(
             f"the storage in {checkpoint.path} was built from a Python object without a registered "
@@ -120,8 +120,9 @@ def check_spec(storage: AnyStorage, saved: StateReader) -> None:
     """Compare an allocated storage with the one whose state, from `state_of`, was saved.
 
     Raises:
-        CheckpointError: when they keep other things.
+        CheckpointError: when they keep other things, or the record of what was saved is damaged.
     """
+    _component(saved)
     spec, recorded = storage.spec, _spec_from(saved.reader("storage_spec"))
     assert spec is not None
     for name in ("observation", "action", "num_envs", "state_sizes", "extras"):
@@ -136,18 +137,16 @@ def check_spec(storage: AnyStorage, saved: StateReader) -> None:
 
 def _differences(storage: AnyStorage, saved: StateReader) -> str:
     """Say in which options a storage is another one than that which was saved."""
-    try:
-        component = _component(saved.reader("storage_spec").reader("component"))
-    except CheckpointError:  # then what is known is told without it
-        return ""
     own = describe_component("storage", storage, without_objects=True)
-    of_saved, of_this = (storage.options_to_read(each.kwargs) for each in (component, own))
+    of_saved, of_this = (storage.options_to_read(c.kwargs) for c in (_component(saved), own))
     names = [name for name in of_this if name in of_saved and of_this[name] != of_saved[name]]
     saved_as, this = (", ".join(f"{n} = {of[n]}" for n in names) for of in (of_saved, of_this))
     return f"; the saved one was built with {saved_as}, this one with {this}" if names else ""
 
 
 def _component(saved: StateReader) -> ComponentSpec:
+    """Read what a storage was built with from a state that `state_of` made."""
+    saved = saved.reader("storage_spec").reader("component")
     saved.expect(("name", "options"))
     try:
         options = parse_json(saved.text("options"))
