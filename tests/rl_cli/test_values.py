@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused_by_the_option_it_was_given_to(
         (
             list[dict[str, Json]],
             '[{"a": 1, "a": 2}]',
-            "nor JSON (The key 'a' is there twice)",
+            "nor JSON (The key 'a' is there twice: line 1 column 11 (char 10))",
         ),
         (
             Mapping[str, Json],
