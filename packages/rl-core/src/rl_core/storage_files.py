@@ -42,8 +42,7 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
     try:
         storage.load_state_dict(saved.tree("storage"))
     except CheckpointError as error:
-        differences = _differences(storage, saved)
-        raise (CheckpointError(f"{error}{differences}") if differences else error) from error
+        raise CheckpointError(f"{error}{_differences(storage, saved)}") from error
     storage.cut()  # it is of another run, or of another time of this one
 
 
