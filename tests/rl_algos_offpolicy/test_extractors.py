@@ -234,3 +234,21 @@ def test_extractors_that_do_not_fit_are_refused(arguments: dict[str, Any], messa
     space = arguments.pop("space", BOX)
     with pytest.raises(ConfigError, match=message):
         OffPolicyActor(VECTOR, space, **arguments)
+
+
+class _Ones(Layers):
+    """Layers that start in a way of their own."""
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__(in_features)
+        nn.init.ones_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+
+def test_layers_of_ones_own_keep_their_start() -> None:
+    actor = OffPolicyActor(VECTOR, BOX, common_extractor=_Ones)
+    starts = [m for m in actor.modules() if isinstance(m, _Ones)]
+    assert len(starts) == 3
+    for layers in starts:
+        assert bool(layers.linear.weight.eq(1.0).all())
+        assert not bool(layers.linear.bias.any())

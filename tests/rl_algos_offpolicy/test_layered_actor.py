@@ -48,6 +48,27 @@ class TestMemoryOfAHead(ActorSuite):
         return OffPolicyActor(observation_space, action_space, config)
 
 
+@pytest.mark.parametrize("space", [BOX, spaces.Discrete(3)], ids=["box", "discrete"])
+def test_layers_start_with_biases_by_the_number_of_inputs(space: Space) -> None:
+    wide = LayerConfig("Linear", {"out_features": 400})
+    for config in (
+        OffPolicyActorConfig(hidden_sizes=(400,)),
+        OffPolicyActorConfig(hidden_sizes=(400,), recurrent_net="gru"),
+        OffPolicyActorConfig(body=(wide,), hidden_sizes=(400,)),
+        OffPolicyActorConfig(head=(wide,)),
+    ):
+        actor = OffPolicyActor(VECTOR, space, config)
+        outputs = ("head.", "memory.")
+        starts = [
+            p.detach()
+            for name, p in actor.named_parameters()
+            if "bias" in name and p.shape[-1] == 400 and not any(o in name for o in outputs)
+        ]
+        assert starts
+        for biases in starts:
+            assert 0.01 < biases.abs().max().item() <= 0.5  # 4 to 400 inputs
+
+
 class TestSAC(AlgorithmSuite):
     is_smooth: ClassVar[bool] = False
     has_compile_test: ClassVar[bool] = False

@@ -30,11 +30,23 @@ def test_batch_axes_are_kept() -> None:
     assert ensemble(features[0, 0]).shape == (2, 3)
 
 
-def test_every_member_is_orthogonal_by_itself() -> None:
-    ensemble = EnsembleMLP(2, 8, (4,), 1)
-    for weight in ensemble.weights[0]:
-        torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(4))
-    assert all(bool(bias.eq(0.0).all()) for bias in ensemble.biases)
+def test_weights_and_biases_start_uniform_by_the_number_of_inputs() -> None:
+    torch.manual_seed(0)
+    ensemble = EnsembleMLP(2, 4, (400,), 100)
+    layer = EnsembleLinear(2, 400, 100)
+    starts = [
+        (ensemble.weights[0], 0.5),
+        (ensemble.biases[0], 0.5),
+        (ensemble.weights[1], 0.05),
+        (ensemble.biases[1], 0.05),
+        (layer.weight, 0.05),
+        (layer.bias, 0.05),
+    ]
+    for parameter, bound in starts:
+        assert parameter.abs().max().item() <= bound
+        # A uniform number in ±b has standard deviation b / √3; the fewest here are 200.
+        assert parameter.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+        assert not torch.equal(parameter[0], parameter[1])
 
 
 @pytest.mark.parametrize(
@@ -81,6 +93,8 @@ def _sizes_of_one_layer(ensemble: EnsembleMLP) -> tuple[Tensor, Tensor]:
     """Make a hidden layer that copies (1, 3) and an output that adds up, for one member."""
     ensemble.weights[0].data = torch.eye(2).unsqueeze(0)
     ensemble.weights[1].data = torch.tensor([[[1.0, 10.0]]])
+    for bias in ensemble.biases:
+        bias.data.zero_()
     return torch.tensor([[1.0, 3.0]]), torch.tensor([[[0.1, 0.3]]])
 
 

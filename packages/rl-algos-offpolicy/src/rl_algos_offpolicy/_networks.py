@@ -13,8 +13,10 @@ from rl_algos_offpolicy.critics import Critics
 from rl_algos_offpolicy.policy import Policy
 from rl_core.errors import ConfigError
 from rl_core.nn.heads import ActionHead, CategoricalHead, DeterministicHead, SquashedGaussianHead
+from rl_core.nn.init import fan_in_uniform_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, make_encoder
+from rl_core.nn.mlp import MLP
 from rl_core.nn.trunk import Trunk
 
 _REPLACED = {
@@ -104,12 +106,10 @@ class NetworkMaker:
         memory = config.memory
         trunk = Trunk(
             self._encoder("body"),
-            config.hidden_sizes,
-            config.activation,
             memory=memory.kind,
             memory_size=memory.size,
             memory_layers=memory.num_layers,
-            make_layers=self._layers(config.head, "actor.head"),
+            make_layers=self._layers(config.head, "actor.head") or self._mlp,
         )
         head: ActionHead
         if isinstance(space, spaces.Discrete):
@@ -185,7 +185,14 @@ class NetworkMaker:
     def _layers(
         self, head: tuple[LayerConfig, ...] | None, path: str
     ) -> Callable[[int], nn.Module] | None:
-        return self._extractors.common_extractor or head_maker(head, path)
+        if self._extractors.common_extractor is not None:
+            return self._extractors.common_extractor
+        make = head_maker(head, path)
+        return None if make is None else lambda width: fan_in_uniform_(make(width))
+
+    def _mlp(self, width: int) -> nn.Module:
+        config = self._config
+        return fan_in_uniform_(MLP(width, config.hidden_sizes, activation=config.activation))
 
     @property
     def _critic_body(self) -> str:
@@ -195,10 +202,11 @@ class NetworkMaker:
         config, space = self._config, self._observation_space
         if self._extractors.observation_extractor is not None:
             return self._extractors.observation_extractor(space)
-        return make_encoder(
+        encoder = make_encoder(
             space,
             getattr(config, option),
             normalize=config.normalize_observations,
             image_features=config.image_features,
             path=f"actor.{option}",
         )
+        return fan_in_uniform_(encoder)

@@ -1,7 +1,6 @@
 """Several networks of one shape, computed by batched products."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
+from rl_core.nn.init import fan_in_uniform
 from rl_core.nn.mlp import Activation, activation_function
 
 Members: TypeAlias = slice | Tensor | None
@@ -19,19 +19,18 @@ Members: TypeAlias = slice | Tensor | None
 class EnsembleLinear(nn.Module):
     """One linear layer per member, computed as one batched product.
 
+    Each starts as ``nn.Linear`` does, see `fan_in_uniform_`.
+
     Args:
         num_members: how many layers, E.
         in_features: size of each one's input.
         out_features: size of each one's output.
-        gain: of the orthogonal initialisation; biases start at 0.
     """
 
-    def __init__(
-        self, num_members: int, in_features: int, out_features: int, *, gain: float = 1.0
-    ) -> None:
+    def __init__(self, num_members: int, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.weight = _orthogonal_weights(num_members, out_features, in_features, gain)
-        self.bias = nn.Parameter(torch.zeros(num_members, 1, out_features))
+        self.weight = fan_in_uniform((num_members, out_features, in_features), in_features)
+        self.bias = fan_in_uniform((num_members, 1, out_features), in_features)
 
     def forward(self, features: Tensor) -> Tensor:
         """Map each member's own inputs `(*T, E, N, in_features)` to `(*T, E, N, out_features)`."""
@@ -47,6 +46,7 @@ class EnsembleMLP(nn.Module):
 
     Two critics cost little more than one in this form, because small layers are bound by calls
     and not by arithmetic. Graphs that are compiled for the CPU compute each member by itself.
+    Layers start as ``nn.Linear`` does, see `fan_in_uniform_`.
 
     Args:
         num_members: how many networks, E.
@@ -54,7 +54,6 @@ class EnsembleMLP(nn.Module):
         hidden_sizes: width of each hidden layer; may be empty.
         out_features: width of the final layer, which has no activation; None leaves it out.
         activation: name of the activation.
-        out_gain: gain of the final layers' orthogonal initialisation; hidden layers take √2.
         layer_norm: normalise each hidden layer before its activation (Ba et al. 2016,
             https://arxiv.org/abs/1607.06450).
         dropout: probability with which an output of a hidden layer is 0, before it is normalised;
@@ -76,12 +75,10 @@ class EnsembleMLP(nn.Module):
         out_features: int | None,
         *,
         activation: Activation = "relu",
-        out_gain: float = 1.0,
         layer_norm: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        is_open = out_features is None
         widths = [in_features, *hidden_sizes, *(() if out_features is None else (out_features,))]
         if num_members < 1 or min(widths) < 1:
             raise ConfigError(
@@ -94,14 +91,9 @@ class EnsembleMLP(nn.Module):
         self.out_features = widths[-1]
         self._num_activated = len(hidden_sizes)
         self._activate = activation_function(activation)
-        gains = [*[math.sqrt(2.0)] * len(hidden_sizes), *(() if is_open else (out_gain,))]
-        self.weights = nn.ParameterList(
-            _orthogonal_weights(num_members, b, a, gain)
-            for (a, b), gain in zip(itertools.pairwise(widths), gains, strict=True)
-        )
-        self.biases = nn.ParameterList(
-            nn.Parameter(torch.zeros(num_members, 1, width)) for width in widths[1:]
-        )
+        layers = list(itertools.pairwise(widths))
+        self.weights = nn.ParameterList(fan_in_uniform((num_members, q, p), p) for p, q in layers)
+        self.biases = nn.ParameterList(fan_in_uniform((num_members, 1, q), p) for p, q in layers)
         normalized = hidden_sizes if layer_norm else ()
         self.norm_scales = nn.ParameterList(
             nn.Parameter(torch.ones(num_members, 1, width)) for width in normalized
@@ -200,11 +192,3 @@ class EnsembleMLP(nn.Module):
         by_member = noise.reshape(-1, num_members, self.noise_size).transpose(0, 1)
         kept = (by_member >= self._dropout) / (1.0 - self._dropout)
         return torch.split(kept, self._drops, -1)
-
-
-def _orthogonal_weights(num_members: int, rows: int, columns: int, gain: float) -> nn.Parameter:
-    """Draw matrices `(E, rows, columns)`, each orthogonal by itself, as linear layers have them."""
-    weights = torch.empty(num_members, rows, columns)
-    for weight in weights:
-        nn.init.orthogonal_(weight, gain)
-    return nn.Parameter(weights)

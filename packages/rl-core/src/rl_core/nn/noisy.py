@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
+from rl_core.nn.init import fan_in_uniform
 from rl_core.nn.mlp import Activation, activation_function
 
 
@@ -67,12 +68,12 @@ class NoisyEnsembleMLP(nn.Module):
         self.weight_sigmas = nn.ParameterList()
         self.bias_sigmas = nn.ParameterList()
         for p, q in itertools.pairwise(widths):
-            bound, sigma = 1.0 / math.sqrt(p), initial_sigma / math.sqrt(p)
+            sigma = initial_sigma / math.sqrt(p)
             for shape, means, sigmas in (
                 ((num_members, q, p), self.weights, self.weight_sigmas),
                 ((num_members, 1, q), self.biases, self.bias_sigmas),
             ):
-                means.append(nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
+                means.append(fan_in_uniform(shape, p))
                 sigmas.append(nn.Parameter(torch.full(shape, sigma)))
         self._splits = [size for pair in itertools.pairwise(widths) for size in pair]
         self.noise_size = sum(self._splits)

@@ -159,22 +159,17 @@ def _flags(episode_start: Tensor, state: Tensor) -> Tensor:
 def _gate_layer(
     in_features: int, hidden_size: int, gates: int, num_members: int | None
 ) -> nn.Module:
-    if num_members is not None:
-        return _ensemble_gate_layer(num_members, in_features, hidden_size, gates)
-    layer = nn.Linear(in_features, gates * hidden_size)
+    """Make the layer of all gates, each of which starts orthogonal, with zero biases."""
+    layer: nn.Linear | EnsembleLinear
+    if num_members is None:
+        layer = nn.Linear(in_features, gates * hidden_size)
+        of_members = layer.weight[None]
+    else:
+        layer = EnsembleLinear(num_members, in_features, gates * hidden_size)
+        of_members = layer.weight
     with torch.no_grad():
-        for gate in layer.weight.chunk(gates):
-            nn.init.orthogonal_(gate)
-        layer.bias.zero_()
-    return layer
-
-
-def _ensemble_gate_layer(
-    num_members: int, in_features: int, hidden_size: int, gates: int
-) -> EnsembleLinear:
-    layer = EnsembleLinear(num_members, in_features, gates * hidden_size)
-    with torch.no_grad():
-        for member in layer.weight:
-            for gate in member.chunk(gates):
+        for weight in of_members:
+            for gate in weight.chunk(gates):
                 nn.init.orthogonal_(gate)
+        layer.bias.zero_()
     return layer

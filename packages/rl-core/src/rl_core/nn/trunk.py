@@ -26,13 +26,13 @@ class Trunk(nn.Module):
         memory_size: its hidden size.
         memory_layers: how many of its layers are stacked.
         make_layers: from the encoder's width to what is in the MLP's place; it must have
-            ``out_features``. None makes the MLP.
+            ``out_features``. None makes the MLP of ``hidden_sizes``.
     """
 
     def __init__(
         self,
         encoder: nn.Module,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Sequence[int] = (),
         activation: Activation = "tanh",
         *,
         memory: MemoryKind = "none",
