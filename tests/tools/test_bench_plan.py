@@ -60,6 +60,7 @@ SAME = {
     ("algorithm", "start_steps"): "learning_starts",
     ("algorithm", "reward_scale"): "reward_scale",
     ("storage", "size"): "buffer_size",
+    ("storage", "n_step"): "n_steps",
 }
 
 SAME_TRPO = {
