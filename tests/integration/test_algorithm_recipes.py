@@ -8,6 +8,7 @@ from rl_core import plugins
 from rl_core.assembly import build, build_trainer, compose
 from rl_core.components import describe_component
 from rl_core.errors import ConfigError
+from rl_core.options import filled
 from rl_core.recipe import Recipe
 from rl_core.stateful import StateReader
 from rl_core.testing.stateful import check_same_state
@@ -34,6 +35,21 @@ def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
     assert parts.algorithm.actor.is_recurrent
     assert parts.storage.gives_sequences
     assert describe_component("actor", parts.algorithm.actor) == recipe.actor
+
+
+@pytest.mark.parametrize("algorithm", sorted(plugins.available("algorithms")))
+def test_options_that_replace_others_also_replace_those_of_the_algorithm(algorithm: str) -> None:
+    usual = Recipe.default(algorithm, DEFAULT_ENVS[algorithm])
+    noise: dict[str, Json] = {"noisy": False} if algorithm == "rainbow" else {}  # needs own layers
+    head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
+    actor: dict[str, Json] = {"name": usual.actor.name, "head": head, **noise}
+    recipe = compose(algorithm, DEFAULT_ENVS[algorithm], {"actor": actor})
+    assert recipe.actor["hidden_sizes"] == filled("actor", usual.actor.name, {})["hidden_sizes"]
+    assert recipe.actor["normalize_observations"] == usual.actor["normalize_observations"]
+    with pytest.raises(ConfigError, match="hidden_sizes has no effect with head; leave one"):
+        compose(algorithm, DEFAULT_ENVS[algorithm], {"actor": {**actor, "hidden_sizes": [7]}})
+    same = compose(algorithm, DEFAULT_ENVS[algorithm], {"actor": {"head": "none"}})
+    assert same.actor == usual.actor
 
 
 def test_the_default_recipe_of_an_algorithm() -> None:

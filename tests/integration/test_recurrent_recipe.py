@@ -35,22 +35,22 @@ def _storage_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "load", loaded)
 
 
-def test_memory_brings_sequences_and_smaller_minibatches() -> None:
+def test_memory_brings_sequences_and_larger_minibatches() -> None:
     plain = compose("dqn", "CartPole-v1")
     recurrent = compose("dqn", "CartPole-v1", {"actor": {"recurrent_net": "gru"}})
     assert plain.storage["sequences"] == "none"
     assert plain.algorithm["mini_batch_size"] == 128
     assert recurrent.storage["sequences"] == {"length": 7}
     assert recurrent.storage["size"] == plain.storage["size"]
-    assert recurrent.algorithm["mini_batch_size"] == 32
+    assert recurrent.algorithm["mini_batch_size"] == 640
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"storage": {"sequences": {"length": 3}}}, ({"length": 3}, 32)),
+        ({"storage": {"sequences": {"length": 3}}}, ({"length": 3}, 640)),
         ({"algorithm": {"mini_batch_size": 8}}, ({"length": 7}, 8)),
-        ({"storage": {"sequences": "none"}}, ("none", 32)),
+        ({"storage": {"sequences": "none"}}, ("none", 640)),
     ],
 )
 def test_what_is_given_wins(options: Sections, expected: tuple[object, int]) -> None:

@@ -19,6 +19,7 @@ from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 CATEGORIES = spaces.Discrete(4, start=5)
+SMALL_NUMBERS = spaces.Discrete(4, start=5, dtype=np.uint8)
 WHOLE = spaces.Box(0, 5, (2,), np.int64)
 HALF_BOUNDED = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, 1], np.float32))
 SMALL = OffPolicyActorConfig(hidden_sizes=(8,))
@@ -94,6 +95,8 @@ class TestGreedy(OffPolicyActorSuite):
         (BOX, "deterministic", Deterministic),
         (CATEGORIES, "stochastic", Categorical),
         (CATEGORIES, "greedy", Deterministic),
+        (SMALL_NUMBERS, "stochastic", Categorical),
+        (SMALL_NUMBERS, "greedy", Deterministic),
     ],
 )
 def test_every_kind_of_policy_acts_within_the_space(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rl_cli.errors import UsageError
 from rl_cli.train_arguments import DEFAULT_TOTAL_STEPS, read_train_request
 from rl_core.trainer import Goal
 
@@ -122,6 +123,17 @@ def test_of_two_options_that_say_the_same_the_one_that_is_typed_counts(tmp_path:
     path.write_text("[algorithm]\nnum_mini_batch = 2\n")
     algorithm = read_train_request(words).recipe.algorithm
     assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (2, "none")
+
+
+def test_an_option_that_replaces_another_replaces_that_of_a_file(tmp_path: Path) -> None:
+    words = ["ppo", "CartPole-v1", "--total-steps=7", "--actor.hidden-sizes", "16", "8"]
+    path = tmp_path / "recipe.toml"
+    read_train_request(words).recipe.save(path)
+    head = "--actor.head=[{func = 'Linear', kwargs = {out_features = 5}}]"
+    actor = read_train_request([f"--config={path}", head]).recipe.actor
+    assert actor["hidden_sizes"] == [64, 64]
+    with pytest.raises(UsageError, match="hidden-sizes has no effect with head"):
+        read_train_request([*words, head])
 
 
 def test_every_form_of_value_is_taken() -> None:

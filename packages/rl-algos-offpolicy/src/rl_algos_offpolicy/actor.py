@@ -15,6 +15,7 @@ from rl_algos_offpolicy.memory import Remembered, Seen
 from rl_core.actor import Actor
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
 from rl_core.nn.encoder import check_encoder_options
+from rl_core.nn.heads import ActionHead, Categories
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -85,6 +86,8 @@ class OffPolicyActor(Actor):
         self._uses_objects = bool(extractors)
         make = NetworkMaker(observation_space, action_space, config, extractors)
         self.policy = None if config.policy == "greedy" else make.policy()
+        if isinstance(action_space, spaces.Discrete):
+            self._categories = Categories(action_space)
         action_size = 0 if self.is_discrete else self.action_spec.shape[0]
         self.critics: Critics | ComposedCritics = make.critics(action_size)
 
@@ -192,17 +195,15 @@ class OffPolicyActor(Actor):
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Scale to the bounds, or count from the space's first category."""
-        if self.policy is not None:
-            return self.policy.head.to_env_action(action)
-        assert isinstance(self.action_space, spaces.Discrete)
-        return action + int(self.action_space.start)
+        return self._env_actions.to_env_action(action)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Undo `to_env_action`, for actions of a data set."""
-        if self.policy is not None:
-            return self.policy.head.from_env_action(env_action)
-        assert isinstance(self.action_space, spaces.Discrete)
-        return env_action.long() - int(self.action_space.start)
+        return self._env_actions.from_env_action(env_action)
+
+    @property
+    def _env_actions(self) -> ActionHead | Categories:
+        return self._categories if self.policy is None else self.policy.head
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what sampling from the policy needs."""

@@ -1,7 +1,8 @@
 """Which networks an off-policy actor is made of, and for which spaces."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import gymnasium
 from gymnasium import spaces
@@ -25,12 +26,6 @@ _OWNERS = {
     "recurrent_layers": ("recurrent_net", ("gru", "lstm")),
 }
 """Which option with which values each other option belongs to."""
-
-_REPLACED = {
-    "head": ("hidden_sizes",),
-    "critic_head": ("critic_hidden_sizes",),
-}
-"""Which options each option leaves without effect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +60,11 @@ class OffPolicyActorConfig(CriticConfig):
         ConfigError: when a value is out of range, or an option belongs to what is not chosen.
     """
 
+    replaces: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "head": ("hidden_sizes",),
+        "critic_head": ("critic_hidden_sizes",),
+    }
+
     policy: PolicyKind = "stochastic"
     hidden_sizes: tuple[int, ...] = (256, 256)
     critic_hidden_sizes: tuple[int, ...] | None = None
@@ -95,8 +95,7 @@ class OffPolicyActorConfig(CriticConfig):
         check_owners(self, _OWNERS)
         for path in ("body", "critic_body", "critic_head"):
             check_layers(getattr(self, path), path)
-        for option, unused in _REPLACED.items():
-            check_unused(self, option, unused)
+        check_unused(self)
         for name in ("hidden_sizes", "body", "head"):
             if self.policy == "greedy" and getattr(self, f"critic_{name}") is not None:
                 raise ConfigError(
@@ -124,7 +123,7 @@ class OffPolicyActorConfig(CriticConfig):
             if getattr(self, option) and self.has_layered_critics:
                 raise ConfigError(
                     f"{option} is for the critics' default layers, and head or critic_head "
-                    "replaces them; leave one of them out"
+                    "replaces them; set it off, or leave that out"
                 )
         if self.activation != "relu" and self.head is not None and self.has_layered_critics:
             raise ConfigError("activation has no effect with head; leave one of them out")

@@ -10,14 +10,6 @@ from rl_core.ranges import check_unused
 if TYPE_CHECKING:
     from rl_algos_onpolicy.actor_config import OnPolicyActorConfig
 
-_REPLACED = {
-    "head": ("hidden_sizes", "activation", "value_hidden_sizes"),
-    "value_head": ("value_hidden_sizes",),
-    "share_body": ("value_body",),
-    "shared_policy_value_network": ("value_body", "value_head", "value_hidden_sizes", "share_body"),
-}
-"""Which options each option leaves without effect."""
-
 
 def check_networks(config: "OnPolicyActorConfig") -> None:
     """Refuse layers that are unknown, and options that say the same in two ways.
@@ -28,7 +20,6 @@ def check_networks(config: "OnPolicyActorConfig") -> None:
     for path in ("body", "value_body", "value_head"):
         check_layers(getattr(config, path), path)
     memory = head_memory(config.head, "head")
-    for option, unused in _REPLACED.items():
-        check_unused(config, option, unused)
+    check_unused(config)
     if memory is not None and config.recurrent_net != "none":
         raise ConfigError("head has a memory of its own; leave recurrent_net out")

@@ -1,7 +1,8 @@
 """Which networks an `OnPolicyActor` has, as data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import ClassVar, get_args
 
 import gymnasium
 
@@ -12,7 +13,7 @@ from rl_core.nn.layered_head import Memory, head_memory
 from rl_core.nn.layers import LayerConfig
 from rl_core.nn.mlp import Activation
 from rl_core.nn.trunk import MemoryKind
-from rl_core.ranges import check_choice, check_owners, check_ranges, check_unused
+from rl_core.ranges import check_choice, check_owners, check_ranges
 
 _OWNERS = {
     "recurrent_hidden_size": ("recurrent_net", ("gru", "lstm")),
@@ -55,6 +56,19 @@ class OnPolicyActorConfig:
         ConfigError: when options contradict each other.
     """
 
+    replaces: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "head": ("hidden_sizes", "activation", "value_hidden_sizes"),
+        "value_head": ("value_hidden_sizes",),
+        "share_body": ("value_body",),
+        "shared_policy_value_network": (
+            "value_body",
+            "value_head",
+            "value_hidden_sizes",
+            "share_body",
+        ),
+        "squash_actions": ("state_dependent_std",),
+    }
+
     hidden_sizes: tuple[int, ...] = (64, 64)
     value_hidden_sizes: tuple[int, ...] | None = None
     activation: Activation = "tanh"
@@ -83,7 +97,6 @@ class OnPolicyActorConfig:
             widths=("hidden_sizes", "value_hidden_sizes"),
         )
         check_owners(self, _OWNERS)
-        check_unused(self, "squash_actions", ("state_dependent_std",))
 
     @property
     def memory(self) -> Memory:

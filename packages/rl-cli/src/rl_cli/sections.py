@@ -108,24 +108,24 @@ def _written(tables: Tables) -> str:
 
 
 def merged_sections(
-    algorithm: str, filed: Mapping[str, Tables], given: Tables
+    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str] | None = None
 ) -> dict[str, Tables]:
     """Let the command line win over the file, option by option.
 
     Args:
-        algorithm: registered name of the one that the file or the command line names.
         filed: options of the file.
         given: what the user typed; other values than sections are left out.
+        names: registered names by section. Where one is known, what the user typed also wins over
+            options of the file that it replaces.
     """
     merged: dict[str, Tables] = {}
     for section in SECTIONS:
         old, new = filed[section], cast("Tables", given.get(section, {}))
         if "name" in old and "name" in new and old["name"] != new["name"]:
             old = {}  # the options of one component mean nothing to another
+        if names and section in names:
+            old = without_replaced(section, names[section], old, new)
         merged[section] = _merged(old, new)
-    merged["algorithm"] = without_replaced(
-        algorithm, merged["algorithm"], cast("Tables", given.get("algorithm", {}))
-    )
     return merged
 
 

@@ -118,7 +118,7 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         recipe = compose(
             algo,
             env,
-            merged_sections(algo, file.sections, given),
+            merged_sections(file.sections, given, {"algorithm": algo, "actor": bare.actor.name}),
             seed=cast("int", given.get("seed", file.tables.get("seed", 0))),
             device=cast("str", given.get("device", file.tables.get("device", "auto"))),
         )
@@ -176,7 +176,7 @@ def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -
     env_options = _choosable(component_options("env", component_of("env", env)))
     known = (*_run_options(None), *_name_options(None), *env_options)
     given = _with_num_envs(_parse_known(words, known))
-    merged = merged_sections(algo, file.sections, given)
+    merged = merged_sections(file.sections, given)
     sections = {"env": merged["env"]}
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}

@@ -36,19 +36,22 @@ def checked_sections(options: Sections | None) -> dict[str, dict[str, Json]]:
 
 
 def without_replaced(
-    algorithm: str, defaults: Mapping[str, Json], given: Mapping[str, Json]
+    kind: str, name: str, defaults: Mapping[str, Json], given: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Return defaults without those that given options say in another way.
+    """Return defaults without those that given options replace, or say in another way.
 
     Args:
-        algorithm: registered name of what the options are for.
-        defaults: of the algorithm.
-        given: options of the algorithm.
+        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
+        name: registered name of what the options are for.
+        defaults: what holds unless something else is given.
+        given: what is.
 
     Raises:
-        PluginError: for an unknown algorithm.
+        ConfigError: when a given option that replaces others has a value that does not fit.
+        PluginError: for an unknown component.
     """
-    replaced = _replaced(options_of(plugins.load("algorithm", algorithm)), given)
+    cls = options_of(plugins.load(kind, name))
+    replaced = _alternatives(cls, given) | _replaced(cls, given, kind)
     return {option: value for option, value in defaults.items() if option not in replaced}
 
 
@@ -61,7 +64,8 @@ def filled(
         kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         name: the registered name.
         kwargs: options; a table of them may be given in part.
-        wanted: what somebody wants instead of the component's own defaults.
+        wanted: what somebody wants instead of the component's own defaults, as far as the options
+            do not replace it.
 
     Raises:
         ConfigError: for an unknown option, or a value that does not fit.
@@ -74,14 +78,29 @@ def filled(
     else:
         more = {}
     cls = options_of(plugins.load(kind, name))
-    given = _with_nested_defaults(cls, kwargs, wanted or {})
-    for other in _replaced(cls, given):
+    given = _with_nested_defaults(cls, kwargs, without_replaced(kind, name, wanted or {}, kwargs))
+    for other in _alternatives(cls, given):
         given.setdefault(other, None)
     options = decode(cls, given, kind)
     return ComponentSpec(kind, name, {**as_table(options), **more})
 
 
-def _replaced(cls: type[object], given: Mapping[str, Json]) -> set[str]:
+def _replaced(cls: type[object], given: Mapping[str, Json], kind: str) -> set[str]:
+    """Name the options of a component that given ones leave without effect."""
+    replaces: Mapping[str, tuple[str, ...]] = getattr(cls, "replaces", {})
+    if not given.keys() & replaces.keys():
+        return set()
+    types = field_types(cls)
+    usual = {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # options are a dataclass
+    return {
+        name
+        for option in given.keys() & replaces.keys()
+        if decode(types[option], given[option], f"{kind}.{option}") != usual[option]
+        for name in replaces[option]
+    }
+
+
+def _alternatives(cls: type[object], given: Mapping[str, Json]) -> set[str]:
     """Name the options of a component that say in another way what a given one says."""
     types = field_types(cls)
     if not all(name in types and admits_none(types[name]) for name in _ALTERNATIVES):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType
-from typing import Literal, TypeAlias, TypeGuard, get_args, get_origin
+from typing import ClassVar, Literal, Protocol, TypeAlias, TypeGuard, get_args, get_origin
 
 from rl_core.codec import admits_none, field_types, is_union
 from rl_core.errors import ConfigError, nearest
@@ -28,6 +28,13 @@ _NUMBERS: Mapping[Range, str] = {
     "above 0": "a finite number above 0",
     "in [0, 1]": "a number in [0, 1]",
 }
+
+
+class Replacing(Protocol):
+    """A config some of whose options leave others without effect."""
+
+    replaces: ClassVar[Mapping[str, tuple[str, ...]]]
+    """By option, those that it replaces where it differs from its default."""
 
 
 def check_ranges(
@@ -137,25 +144,21 @@ def check_owners(config: object, owners: Mapping[str, tuple[str, tuple[object, .
             )
 
 
-def check_unused(config: object, option: str, unused: Sequence[str]) -> None:
+def check_unused(config: Replacing) -> None:
     """Refuse options that were given although another one, which was given too, replaces them.
 
     Args:
         config: a dataclass; an option counts as given where it differs from its default.
-        option: the one that replaces others.
-        unused: the others.
 
     Raises:
         ConfigError: naming both.
     """
     by_name = {field.name: field for field in fields(config)}  # type: ignore[arg-type]  # one
-
-    def is_given(name: str) -> bool:
-        return bool(getattr(config, name) != _default(by_name[name]))
-
-    for name in unused:
-        if is_given(option) and is_given(name):
-            raise ConfigError(f"{name} has no effect with {option}; leave one of them out")
+    given = {name for name, field in by_name.items() if getattr(config, name) != _default(field)}
+    for option, replaced in config.replaces.items():
+        for name in replaced:
+            if {option, name} <= given:
+                raise ConfigError(f"{name} has no effect with {option}; leave one of them out")
 
 
 def check_number(name: str, value: object, expected: Range = "of at least 0") -> float:

@@ -9,7 +9,7 @@ from rl_core.assembly.environments import env_component, filled_env, inspect_env
 from rl_core.codec import decode, options_of
 from rl_core.env import checked_num_envs
 from rl_core.errors import ConfigError
-from rl_core.options import Sections, as_table, checked_sections, filled, without_replaced
+from rl_core.options import Sections, as_table, checked_sections, filled
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.trainer import Trainer, TrainerConfig
 
@@ -55,7 +55,6 @@ def compose(
         if kind == "actor" and _is_recurrent(components[kind]):
             besides = wanted.recurrent
     trainer = {**wanted.trainer, **options.get("trainer", {})}
-    given_algorithm = options.get("algorithm", {})
     env_table = filled_env(env, {**wanted.env, **env_options})
     if "num_envs" in env_table:
         checked_num_envs(cast("int", env_table["num_envs"]))
@@ -65,10 +64,8 @@ def compose(
         algorithm=filled(
             "algorithm",
             algorithm,
-            given_algorithm,
-            without_replaced(
-                algorithm, {**wanted.algorithm, **besides.get("algorithm", {})}, given_algorithm
-            ),
+            options.get("algorithm", {}),
+            {**wanted.algorithm, **besides.get("algorithm", {})},
         ),
         storage=components["storage"],
         trainer=as_table(decode(TrainerConfig, trainer, "trainer")),

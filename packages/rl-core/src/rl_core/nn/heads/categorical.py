@@ -14,6 +14,26 @@ from rl_core.nn.heads.base import ActionHead
 from rl_core.nn.init import orthogonal_
 
 
+class Categories:
+    """The actions of a Discrete space, which networks count from 0.
+
+    Args:
+        action_space: of one environment.
+    """
+
+    def __init__(self, action_space: spaces.Discrete) -> None:
+        self._start = int(action_space.start)
+        self._env_dtype = tensor_dtype(action_space)
+
+    def to_env_action(self, action: Tensor) -> Tensor:
+        """Count from the space's start, in its dtype."""
+        return (action + self._start if self._start else action).to(self._env_dtype)
+
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        """Count from 0."""
+        return env_action.to(torch.int64) - self._start
+
+
 @final
 class CategoricalHead(ActionHead):
     """One of n actions, for Discrete spaces.
@@ -31,8 +51,7 @@ class CategoricalHead(ActionHead):
         num_actions = int(action_space.n)
         self.noise_kind, self.noise_shape = "gumbel", (num_actions,)
         self.action_shape, self.action_dtype = (), torch.int64
-        self._start = int(action_space.start)
-        self._env_dtype = tensor_dtype(action_space)
+        self._categories = Categories(action_space)
         self.linear = orthogonal_(nn.Linear(in_features, num_actions), gain)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Categorical:
@@ -41,11 +60,11 @@ class CategoricalHead(ActionHead):
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Count from the space's start."""
-        return (action + self._start if self._start else action).to(self._env_dtype)
+        return self._categories.to_env_action(action)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Count from 0."""
-        return env_action.to(torch.int64) - self._start
+        return self._categories.from_env_action(env_action)
 
 
 @final
