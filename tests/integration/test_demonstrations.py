@@ -146,6 +146,15 @@ def test_a_data_set_of_another_environment_is_refused(minari_id: str) -> None:
         read_demonstrations(minari_id, actor)
 
 
+def test_a_new_run_does_not_drop_what_a_storage_holds(minari_id: str) -> None:
+    first = _trainer(minari_id)
+    first.train(total_steps=20)
+    with pytest.raises(ConfigError, match=r"holds \d+ transitions, which a new run would drop"):
+        Trainer(_envs(), first.algorithm, first.storage, seed=0)
+    first.storage.reset()
+    Trainer(_envs(), first.algorithm, first.storage, seed=0)
+
+
 def test_wrong_options_are_refused(minari_id: str) -> None:
     with pytest.raises(ConfigError, match=r"trainer.scale_rewards .* demonstrations"):
         TrainerConfig(demonstrations=minari_id, scale_rewards=True)

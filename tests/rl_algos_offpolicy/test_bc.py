@@ -141,9 +141,11 @@ def test_options_out_of_range_are_refused(option: str, value: object) -> None:
 SQUARE = spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
-def _collected(learner: BC, env_space: Space, steps: int = 40) -> ReferenceReplayStorage:
+def _collected(
+    learner: BC, env_space: Space, steps: int = 40, num_envs: int = 2
+) -> ReferenceReplayStorage:
     """Let the learner's expert act in environments whose right action is what they show."""
-    envs = SyncVecEnv([IdentityEnv(env_space, 5) for _ in range(2)])
+    envs = SyncVecEnv([IdentityEnv(env_space, 5) for _ in range(num_envs)])
     collector = Collector(envs, learner, generator=torch.Generator(), seed=0)
     storage = ReferenceReplayStorage(200)
     storage.allocate(collector.storage_spec(), seeded())
@@ -182,19 +184,29 @@ def test_an_experts_memory_is_its_own_and_is_saved() -> None:
     learner = BC(_actor(space, seen=space), expert=Echo(space, space, remembers=True))
     _collected(learner, space, steps=20)
     memory = _memory(learner)
-    assert bool((memory == 10.0).all())
+    assert memory.tolist() == [[10.0] * 4] * 2
     other = BC(_actor(space, seen=space), expert=Echo(space, space, remembers=True))
     other.load_state_dict(learner.state_dict())
     assert torch.equal(_memory(other), memory)
     with pytest.raises(CheckpointError, match="the saved expert has the states"):
         BC(_actor(space, seen=space), expert=_identity).load_state_dict(learner.state_dict())
+    _collected(learner, space, steps=15, num_envs=3)  # what it remembers is of two others
+    assert _memory(learner).tolist() == [[5.0] * 4] * 3
 
 
-@pytest.mark.parametrize("answer", [lambda seen: seen[:1], lambda seen: seen.astype(np.int64)])
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (lambda seen: seen[:1], r"shape \(1, 2\) and dtype float32; expected \(2, 2\) and float32"),
+        (lambda seen: seen.astype(np.int64), r"shape \(2, 2\) and dtype int64; expected"),
+        (lambda seen: np.where([[False], [True]], 50.0, seen), "of observation 1 is .*50"),
+        (lambda seen: np.full_like(seen, np.nan), "of observation 0 is .*nan"),
+    ],
+)
 def test_a_function_that_answers_no_actions_is_refused(
-    answer: Callable[[np.ndarray], np.ndarray],
+    answer: Callable[[np.ndarray], np.ndarray], problem: str
 ) -> None:
-    with pytest.raises(DataError, match="the expert answered"):
+    with pytest.raises(DataError, match=f"the expert answered: .*{problem}"):
         _collected(BC(_actor(SQUARE, seen=SQUARE), expert=answer), SQUARE)  # type: ignore[arg-type]
 
 
@@ -237,7 +249,7 @@ def test_an_expert_on_another_device_is_brought_what_it_needs() -> None:
     expert = ExpertPolicy(
         Elsewhere(space, space, remembers=True), _actor(space, seen=space), is_deterministic=True
     )
-    expert.state = {"sum": torch.zeros(2, 1)}
+    expert.state = {"sum": torch.zeros(2, 4)}
     action = expert.act(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0), torch.zeros(2) > 0)
     assert action.tolist() == [1, 1]
 

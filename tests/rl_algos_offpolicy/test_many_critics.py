@@ -180,6 +180,8 @@ def test_nothing_is_dropped_outside_of_updates() -> None:
     [
         ({"critic_dropout": 1.0}, r"critic_dropout must be in \[0, 1\)"),
         ({"critic_dropout": 0.1, "policy": "deterministic"}, "needs the policy 'stochastic'"),
+        ({"critic_dropout": 0.1, "hidden_sizes": ()}, "critic_dropout has no effect on critics w"),
+        ({"critic_layer_norm": True, "critic_hidden_sizes": ()}, "critic_layer_norm has no effect"),
         (
             {"critic_dropout": 0.1, "recurrent_net": "gru"},
             "critic_dropout does not go with recurrent_net",

@@ -22,6 +22,7 @@ from rl_algos_offpolicy import (
 )
 from rl_algos_offpolicy.exploration import OrnsteinUhlenbeck, draw_exploration_noise
 from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
 from rl_core.schedules import Linear
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
@@ -264,6 +265,12 @@ def test_an_ornstein_uhlenbeck_process_pulls_back_and_starts_with_episodes() -> 
     assert first.tolist() == [[0.5], [1.0]]
     second = process.step(torch.tensor([[0.0], [2.0]]), torch.tensor([False, True]))
     assert second.tolist() == [[0.5 * 0.875], [1.0]]
+
+
+def test_a_process_that_would_swing_ever_wider_is_refused() -> None:
+    DDPGConfig(exploration_noise="ou", ou_theta=3.9, ou_dt=0.25)
+    with pytest.raises(ConfigError, match=r"ou_theta \* ou_dt must be below 1, got 0.15 \* 7.0"):
+        DDPGConfig(exploration_noise="ou", ou_dt=7.0)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "uniform", "ou"])

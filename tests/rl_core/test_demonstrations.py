@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rl_core.batch import Trajectory
 from rl_core.demonstrations import dataset_trajectories, fill_storage, insert_trajectories
-from rl_core.demonstrations.minari import action_problem, space_problem
+from rl_core.demonstrations.minari import space_problem
 from rl_core.errors import ConfigError, DataError, SpaceError
-from rl_core.spaces import Space
+from rl_core.spaces import Space, action_problem
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.testing.reference import ReferenceRolloutStorage
 from rl_core.testing.replay import ReferenceReplayStorage
@@ -191,12 +191,12 @@ def test_an_episode_that_is_not_what_its_spaces_say_is_refused(
 
 def test_actions_beside_the_bounds_are_found() -> None:
     box = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, np.inf]), dtype=np.float64)
-    assert action_problem(box, np.array([[2.0 + 1e-6, 1e9], [-2.0, 0.0]])) is None
-    problem = action_problem(box, np.array([[2.0, 1.0], [2.1, 1.0]]))
+    assert action_problem(box, np.array([[2.0 + 1e-6, 1e9], [-2.0, 0.0]]), 2, "step") is None
+    problem = action_problem(box, np.array([[2.0, 1.0], [2.1, 1.0]]), 2, "step")
     assert problem is not None
     assert problem.startswith("the action of step 1 is [2.1 1. ]; expected one of Box")
-    assert action_problem(spaces.MultiDiscrete([3, 2]), np.array([[2, 2]])) is not None
-    assert action_problem(spaces.MultiBinary(2), np.array([[1, 0]])) is None
+    assert action_problem(spaces.MultiDiscrete([3, 2]), np.array([[2, 2]]), 1, "step") is not None
+    assert action_problem(spaces.MultiBinary(2), np.array([[1, 0]]), 1, "step") is None
 
 
 def test_trajectories_of_other_shapes_are_refused() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_core.batch import Transition
+from rl_core.batch import Trajectory, Transition
 from rl_core.checkpoint import save_checkpoint_as
 from rl_core.demonstrations import insert_trajectories
 from rl_core.errors import CheckpointError, ConfigError
@@ -21,7 +21,7 @@ from rl_core.testing.replay.goals import WITHOUT_ENDS
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.storages import seeded, stored
 from rl_core.types import Array, StateDict
-from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer
+from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 
 SCRIPT = RandomTransitionScript(seed=3, observation="dict", action="box")
 
@@ -84,6 +84,59 @@ def test_another_size_takes_it_over_as_trajectories(tmp_path: Path) -> None:
     large = _buffer(200, num_envs=3)
     insert_trajectories(large, open_storage(tmp_path / "demos").trajectories())
     assert large.num_transitions == buffer.num_transitions
+
+
+def test_demonstrations_that_do_not_fit_beside_each_other_are_refused() -> None:
+    """One environment lives through a long episode, the other through many short ones."""
+    lengths = [100] + [2] * 50
+    for size, refused in ((204, True), (400, False)):
+        buffer = ReplayBuffer(size)
+        buffer.allocate(
+            StorageSpec(
+                observation=TensorSpec((1,), torch.float32),
+                action=TensorSpec((), torch.int64),
+                num_envs=2,
+                state_sizes={},
+                extras={},
+                device=torch.device("cpu"),
+            ),
+            seeded(),
+        )
+        trajectories = [
+            Trajectory(
+                torch.zeros(n + 1, 1), torch.zeros(n, dtype=torch.int64), torch.ones(n), True
+            )
+            for n in lengths
+        ]
+        if refused:
+            with pytest.raises(ConfigError, match="too small: 200 demonstrated transitions do not"):
+                insert_trajectories(buffer, trajectories)
+        else:
+            assert insert_trajectories(buffer, trajectories) == buffer.num_transitions == 200
+
+
+@pytest.mark.parametrize(("saved", "other"), [((8, 0.5), (8, 0.0)), ((8, 0.0), (8, 0.5))])
+def test_other_sequences_are_refused(
+    tmp_path: Path, saved: tuple[int, float], other: tuple[int, float]
+) -> None:
+    script = RandomTransitionScript(seed=3, recurrent=True)
+
+    def buffer(length: int, overlap: float) -> ReplayBuffer:
+        sequences = SequenceConfig(length=length, overlap=overlap)
+        made = ReplayBuffer(40, sequences=sequences)
+        made.allocate(script.spec(), seeded())
+        return made
+
+    filled = buffer(*saved)
+    for transition in script.transitions(30):
+        filled.insert_transition(transition)
+    path = filled.save(tmp_path / "sequences")
+    like, unlike = buffer(*saved), buffer(*other)
+    like.load(path)
+    check_same_state(stored(like), stored(filled))
+    with pytest.raises(CheckpointError, match="was cut into other sequences; resume with the same"):
+        unlike.load(path)
+    assert unlike.num_transitions == 0
 
 
 @pytest.mark.parametrize(("size", "num_envs"), [(60, 2), (40, 3)])

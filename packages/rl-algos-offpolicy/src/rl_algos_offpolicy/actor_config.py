@@ -125,6 +125,12 @@ class OffPolicyActorConfig(CriticConfig):
                     f"{option} is for the critics' default layers, and head or critic_head "
                     "replaces them; set it off, or leave that out"
                 )
+        for option in ("critic_layer_norm", "critic_dropout"):
+            if getattr(self, option) and not self.critic_widths:
+                raise ConfigError(
+                    f"{option} has no effect on critics without hidden layers; leave it out, or "
+                    "give hidden_sizes or critic_hidden_sizes"
+                )
         if self.activation != "relu" and self.head is not None and self.has_layered_critics:
             raise ConfigError("activation has no effect with head; leave one of them out")
         if self.noisy and self.critic_layer_norm:

@@ -74,8 +74,13 @@ class DeterministicConfig(OffPolicyConfig):
             not_negative=("policy_learning_rate", "critic_learning_rate", "exploration_std"),
         )
         check_owners(self, _OWNERS)
+        self.ou_process()
         if self.clip_positive_returns and self.clip_return is None:
             raise ConfigError("clip_positive_returns needs clip_return, the bound below")
+
+    def ou_process(self) -> OrnsteinUhlenbeck:
+        """Return a new process for the noise ``"ou"``."""
+        return OrnsteinUhlenbeck(self.ou_theta or 0.15, self.ou_dt or 0.01)
 
 
 ConfigT = TypeVar("ConfigT", bound=DeterministicConfig)
@@ -114,7 +119,7 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         self.policy = actor.policy
         self.target_policy = copy.deepcopy(actor.policy)
         self.target_critics = copy.deepcopy(actor.critics)
-        self._process = OrnsteinUhlenbeck(self.config.ou_theta or 0.15, self.config.ou_dt or 0.01)
+        self._process = self.config.ou_process()
         return {"target_policy": self.target_policy, "target_critics": self.target_critics}
 
     @cached_property

@@ -11,7 +11,7 @@ from rl_core.actor import Actor
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.evaluation import HasActor, evaluation_mode
 from rl_core.runs import load_actor
-from rl_core.spaces import check_same_space
+from rl_core.spaces import action_problem, check_same_space
 from rl_core.stateful import StateReader
 from rl_core.types import (
     ArrayLike,
@@ -106,7 +106,8 @@ class ExpertPolicy:
         if actor is None:
             return self._ask(observation)
         device = actor.device
-        if set(self.state) != set(actor.state_sizes):
+        shapes = {name: (len(noise), size) for name, size in actor.state_sizes.items()}
+        if {name: tuple(part.shape) for name, part in self.state.items()} != shapes:
             self.state = actor.actor_initial_states(len(noise))
         seen = map_observation(lambda part: part.to(device), observation)
         starts = None if episode_start is None else episode_start.to(device)
@@ -146,15 +147,10 @@ class ExpertPolicy:
             else {key: part.numpy(force=True) for key, part in observation.items()}
         )
         answer = self._function(arrays)
-        action = torch.as_tensor(answer if isinstance(answer, Tensor) else np.asarray(answer))
+        actions = answer.numpy(force=True) if isinstance(answer, Tensor) else np.asarray(answer)
         space = self._learner.action_space
         first = observation if isinstance(observation, Tensor) else next(iter(observation.values()))
-        expected = (len(first), *(space.shape or ()))
-        is_real = np.dtype(space.dtype).kind == "f"
-        if tuple(action.shape) != expected or action.is_floating_point() != is_real:
-            raise DataError(
-                f"the expert answered {action.dtype} of shape {tuple(action.shape)}; expected "
-                f"{space.dtype} of shape {expected}: an action of {space} for each observation"
-            )
-        dtype = torch.from_numpy(np.empty(0, dtype=space.dtype)).dtype
-        return action.to(device=self._learner.device, dtype=dtype)
+        problem = action_problem(space, actions, len(first), "observation")
+        if problem is not None:
+            raise DataError(f"what the expert answered: {problem}")
+        return torch.from_numpy(np.array(actions, dtype=space.dtype)).to(self._learner.device)

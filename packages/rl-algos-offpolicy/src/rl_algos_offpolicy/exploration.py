@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rl_core.errors import ConfigError
+
 ExplorationNoise = Literal["gaussian", "ou", "uniform", "none"]
 """The noise that a deterministic policy explores with.
 
@@ -44,12 +46,20 @@ class OrnsteinUhlenbeck:
         theta: rate of the pull, θ.
         dt: time between two steps, Δt.
 
+    Raises:
+        ConfigError: when steps are so long that each would pull beyond zero.
+
     Source:
         Uhlenbeck and Ornstein 1930; its use in Lillicrap et al. 2016,
         https://arxiv.org/abs/1509.02971, section 7.
     """
 
     def __init__(self, theta: float = 0.15, dt: float = 0.01) -> None:
+        if theta * dt >= 1.0:
+            raise ConfigError(
+                f"ou_theta * ou_dt must be below 1, got {theta} * {dt}: each step would pull the "
+                "noise beyond zero"
+            )
         self.theta = theta
         self.dt = dt
         self.state = torch.zeros(0, 0)

@@ -15,12 +15,15 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_core.errors import DataError, SpaceError
-from rl_core.types import ArrayLike, ArrayObservation, Observation
+from rl_core.types import Array, ArrayLike, ArrayObservation, Observation
 
 Space: TypeAlias = gymnasium.Space[object]
 """Any Gymnasium space."""
 
 LEAF_TYPES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+_TOLERANCE = 1e-4
+"""By how much of a bound's width an action may lie outside, for rounding."""
 
 _TORCH_DTYPES = {
     "bool": torch.bool,
@@ -242,6 +245,43 @@ def check_same_space(expected: Space, actual: Space, what: str) -> None:
             f"the {what} is {actual}; expected {expected}: use the environment, with the "
             "wrappers, that this part was built for"
         )
+
+
+def action_problem(space: Space, actions: Array, length: int, each: str) -> str | None:
+    """Say why some numbers are no actions of a space; None when they are.
+
+    Rounding may carry real actions out of their bounds by 0.0001 of these' distance.
+
+    Args:
+        space: of one action.
+        actions: what should have shape `(length, ...)`.
+        length: how many there should be.
+        each: what there is one for, such as ``"step"``.
+    """
+    shape = (length, *(space.shape or ()))
+    kinds = "f" if isinstance(space, spaces.Box) else "biu"
+    if actions.shape != shape or actions.dtype.kind not in kinds:
+        return (
+            f"the actions have shape {actions.shape} and dtype {actions.dtype}; expected {shape} "
+            f"and {space.dtype}"
+        )
+    inside: Array
+    if isinstance(space, spaces.Box):
+        values = actions.astype(np.float64)
+        width = np.where(np.isfinite(space.high - space.low), space.high - space.low, 1.0)
+        slack = _TOLERANCE * width
+        inside = (values >= space.low - slack) & (values <= space.high + slack)
+    elif isinstance(space, spaces.Discrete):
+        inside = (actions >= space.start) & (actions < space.start + space.n)
+    elif isinstance(space, spaces.MultiDiscrete):
+        inside = (actions >= space.start) & (actions < space.start + space.nvec)
+    else:
+        inside = (actions == 0) | (actions == 1)
+    outside = ~inside.reshape(length, -1).all(1)
+    if not outside.any():
+        return None
+    row = int(outside.argmax())
+    return f"the action of {each} {row} is {actions[row]}; expected one of {space}"
 
 
 def _walk(space: Space, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Space]]:

@@ -197,9 +197,15 @@ class ReplayRing:
             "origin": self._heads.origin,
             "heads": torch.from_numpy(self.heads.copy()),
             "told": torch.from_numpy(self._told.copy()),
+            "sequences": self._sequences(),
             "continuity": self.writer.continuity.state_dict(),
             "columns": {name: column[:rows] for name, column in self.columns.by_row.items()},
         }
+
+    def _sequences(self) -> dict[str, int]:
+        """Return how data is cut, by which its flags were set."""
+        tiles = self._tiles
+        return {} if tiles is None else {"learned": tiles.learned, "burn_in": tiles.burn_in}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
@@ -208,12 +214,20 @@ class ReplayRing:
             CheckpointError: when it is of another size, or damaged; nothing is written.
         """
         saved = StateReader(state, "storage/ring")
-        saved.expect(("num_rows", "origin", "heads", "told", "continuity", "columns"))
+        saved.expect(("num_rows", "origin", "heads", "told", "sequences", "continuity", "columns"))
         if saved.count("num_rows") != self.num_rows:
             raise CheckpointError(
                 f"the saved replay buffer has {saved.count('num_rows')} rows per environment, "
                 f"this one {self.num_rows}; resume with the same size and number of environments, "
                 "or give the directory as trainer.demonstrations to take over its transitions"
+            )
+        sequences = saved.reader("sequences")
+        sequences.expect(self._sequences())
+        if any(sequences.count(name) != count for name, count in self._sequences().items()):
+            raise CheckpointError(
+                "the saved replay buffer was cut into other sequences; resume with the same "
+                "lengths and overlaps of storage.sequences, or give the directory as "
+                "trainer.demonstrations to cut its transitions anew"
             )
         origin = saved.count("origin")
         like = torch.zeros(self.num_envs, dtype=torch.int64)

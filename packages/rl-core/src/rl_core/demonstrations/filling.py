@@ -73,17 +73,16 @@ def insert_trajectories(
             f"demonstrations have no {sorted(spec.extras)}, which the algorithm stores with each "
             "step; choose an algorithm that stores nothing of its own"
         )
-    before, rows, count = len(storage), 0, 0
+    before, count = storage.num_transitions, 0
     storage.cut()
     with torch.no_grad():
         for transition in _Rows(spec, iter(trajectories), actor):
             storage.insert_transition(transition)
-            rows += 1
             count += int(np.count_nonzero(transition.valid))
     storage.cut()
     if count == 0:
         raise DataError("the demonstrations hold no transition; expected at least one")
-    if len(storage) < before + rows:
+    if storage.num_transitions < before + count:
         raise ConfigError(
             f"storage.size is too small: {count} demonstrated transitions do not fit into it; "
             "make it larger, so that there is room for what is collected too"

@@ -14,11 +14,8 @@ from rl_core.actor import Actor
 from rl_core.batch import Trajectory
 from rl_core.env.checks import observation_problem
 from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
-from rl_core.spaces import Space, flatten_observation, leaf_spaces, tensor_dtype
+from rl_core.spaces import Space, action_problem, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.types import Array, ArrayObservation, Observation
-
-_TOLERANCE = 1e-4
-"""By how much of a bound's width an action may lie outside, for rounding."""
 
 
 class EpisodeData(Protocol):
@@ -238,45 +235,12 @@ def _map_leaves(
 def _action(value: object, actor: Actor, length: int, where: str) -> Tensor:
     space = actor.action_space
     array = np.asarray(value)
-    shape = (length, *(space.shape or ()))
-    is_box = isinstance(space, spaces.Box)
-    if array.shape != shape or array.dtype.kind not in ("f" if is_box else "biu"):
-        raise DataError(
-            f"{where}: the actions have shape {array.shape} and dtype {array.dtype}; expected "
-            f"{shape} and {space.dtype}"
-        )
-    problem = action_problem(space, array)
+    problem = action_problem(space, array, length, "step")
     if problem is not None:
         raise DataError(f"{where}: {problem}")
     env_action = torch.from_numpy(np.array(array, dtype=space.dtype)).to(actor.device)
     with torch.no_grad():
         return actor.from_env_action(env_action).cpu()
-
-
-def action_problem(space: Space, actions: Array) -> str | None:
-    """Say which action is none of a space; None when all are.
-
-    Args:
-        space: of one action.
-        actions: shape `(L, ...)`.
-    """
-    inside: Array
-    if isinstance(space, spaces.Box):
-        values = actions.astype(np.float64)
-        width = np.where(np.isfinite(space.high - space.low), space.high - space.low, 1.0)
-        slack = _TOLERANCE * width
-        inside = (values >= space.low - slack) & (values <= space.high + slack)
-    elif isinstance(space, spaces.Discrete):
-        inside = (actions >= space.start) & (actions < space.start + space.n)
-    elif isinstance(space, spaces.MultiDiscrete):
-        inside = (actions >= space.start) & (actions < space.start + space.nvec)
-    else:
-        inside = (actions == 0) | (actions == 1)
-    outside = ~inside.reshape(len(actions), -1).all(1)
-    if not outside.any():
-        return None
-    step = int(outside.argmax())
-    return f"the action of step {step} is {actions[step]}; expected one of {space}"
 
 
 def _numbers(value: object, field: str, where: str) -> Array:

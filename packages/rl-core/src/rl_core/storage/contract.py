@@ -179,6 +179,15 @@ class Storage(ABC, Generic[BatchT]):
         """
         raise ConfigError(f"{type(self).__name__} gives no trajectories; replay storages do")
 
+    @property
+    def num_transitions(self) -> int:
+        """How many transitions are stored, of all environments together.
+
+        Raises:
+            ConfigError: when this storage does not keep what happened.
+        """
+        return sum(map(len, self.trajectories()))
+
     def save(self, directory: str | Path, *, recipe: "Recipe | None" = None) -> Path:
         """Write the storage alone, to go on with by `load` or to be demonstrations elsewhere.
 

@@ -96,6 +96,12 @@ class Trainer:
                 "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
                 "it out"
             )
+        if storage.rollout_steps is None and storage.is_allocated and len(storage):
+            raise ConfigError(
+                f"the {type(storage).__name__} holds {storage.num_transitions} transitions, which "
+                "a new run would drop; save it and give that directory as trainer.demonstrations, "
+                "or load it into a new storage when the Trainer is made, or reset it"
+            )
         self.seed = secrets.randbits(31) if seed is None else seed
         self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)

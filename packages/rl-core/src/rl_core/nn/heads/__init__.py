@@ -3,8 +3,8 @@
 from rl_core.nn.heads._layout import box_size as box_size
 from rl_core.nn.heads.base import ActionHead as ActionHead
 from rl_core.nn.heads.bernoulli import BernoulliHead as BernoulliHead
-from rl_core.nn.heads.categorical import Categories as Categories
 from rl_core.nn.heads.categorical import CategoricalHead as CategoricalHead
+from rl_core.nn.heads.categorical import Categories as Categories
 from rl_core.nn.heads.categorical import MultiCategoricalHead as MultiCategoricalHead
 from rl_core.nn.heads.gaussian import LOG_STD_RANGE as LOG_STD_RANGE
 from rl_core.nn.heads.gaussian import GaussianHead as GaussianHead

@@ -217,6 +217,7 @@ class ReplayStorageSuite(RefusalTests):
         held = check_trajectories(storage.trajectories(), oracle)
         expected = must_hold(oracle, SHARE - self.slack, self.per_episode)
         assert set(expected) <= set(held), "steps are missing from the trajectories"
+        assert storage.num_transitions == len(held), "num_transitions is not what is there"
 
     def test_trajectories_bring_the_same_transitions(
         self, life: RandomTransitionScript, n_step: int
