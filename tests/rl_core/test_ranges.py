@@ -1,12 +1,19 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import pytest
 
 from rl_core.errors import ConfigError
-from rl_core.ranges import Range, check_choice, check_number, check_owners, check_ranges
+from rl_core.ranges import (
+    Range,
+    check_choice,
+    check_number,
+    check_owners,
+    check_ranges,
+    check_unused,
+)
 from rl_core.schedules import Constant, Linear, Piecewise, Schedule
 
 
@@ -190,3 +197,31 @@ def test_options_with_their_owner_are_taken(config: Owned) -> None:
 def test_options_without_their_owner_are_refused(config: Owned, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_owners(config, OWNERS)
+
+
+@dataclass(frozen=True)
+class Replaced:
+    replaces: ClassVar[Mapping[str, tuple[str, ...]]] = {"layers": ("sizes", "activation")}
+
+    layers: tuple[str, ...] | None = None
+    sizes: tuple[int, ...] = (64,)
+    activation: str = "tanh"
+
+
+@pytest.mark.parametrize(
+    "config", [Replaced(), Replaced(sizes=(8,), activation="relu"), Replaced(("a",), (64,), "tanh")]
+)
+def test_options_that_nothing_replaces_are_taken(config: Replaced) -> None:
+    check_unused(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Replaced(("a",), (8,)), "^sizes has no effect with layers; leave one of them out$"),
+        (Replaced((), activation="relu"), "^activation has no effect with layers"),
+    ],
+)
+def test_options_that_another_one_replaces_are_refused(config: Replaced, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_unused(config)
