@@ -144,6 +144,7 @@ class NetworkMaker:
             noisy_sigma=config.sigma,
             layer_norm=config.critic_layer_norm,
             dropout=config.critic_dropout,
+            start=config.initial_weights,
         )
 
     def _composed_critics(self, action_size: int) -> ComposedCritics:
@@ -169,6 +170,7 @@ class NetworkMaker:
             num_actions=self._num_actions,
             dueling=config.dueling,
             returns=config.returns,
+            start=config.initial_weights,
         )
 
     @property
@@ -188,11 +190,16 @@ class NetworkMaker:
         if self._extractors.common_extractor is not None:
             return self._extractors.common_extractor
         make = head_maker(head, path)
-        return None if make is None else lambda width: fan_in_uniform_(make(width))
+        return None if make is None else lambda width: self._started(make(width))
 
     def _mlp(self, width: int) -> nn.Module:
         config = self._config
-        return fan_in_uniform_(MLP(width, config.hidden_sizes, activation=config.activation))
+        return self._started(MLP(width, config.hidden_sizes, activation=config.activation))
+
+    def _started(self, module: nn.Module) -> nn.Module:
+        """Start layers of the project's own, which are made orthogonal, as the options say."""
+        is_uniform = self._config.initial_weights == "uniform"
+        return fan_in_uniform_(module) if is_uniform else module
 
     @property
     def _critic_body(self) -> str:
@@ -209,4 +216,4 @@ class NetworkMaker:
             image_features=config.image_features,
             path=f"actor.{option}",
         )
-        return fan_in_uniform_(encoder)
+        return self._started(encoder)

@@ -12,6 +12,7 @@ from rl_algos_offpolicy.critic_config import CriticConfig
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.encoder import ACTION_MASK_KEY
 from rl_core.nn.heads import box_size
+from rl_core.nn.init import Start
 from rl_core.nn.layered_head import Memory, head_memory
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
@@ -48,6 +49,9 @@ class OffPolicyActorConfig(CriticConfig):
             ``ActionLinear``, the output that is there in any case.
         critic_body: the critics'; None takes layers like the policy's.
         critic_head: the critics'; None takes layers like the policy's.
+        initial_weights: how layers start: ``"uniform"`` as ``nn.Linear`` does, weights and biases
+            alike, or ``"orthogonal"`` with zero biases. Memories and the policy's output are
+            orthogonal anyway, and the user's own parts stay as they are.
         num_critics: how many action-value functions.
         dueling: value and advantages as streams of their own (Discrete).
         normalize_observations: vectors by running statistics, refreshed once per update.
@@ -75,6 +79,7 @@ class OffPolicyActorConfig(CriticConfig):
     head: tuple[LayerConfig, ...] | None = None
     critic_body: tuple[LayerConfig, ...] | None = None
     critic_head: tuple[LayerConfig, ...] | None = None
+    initial_weights: Start = "uniform"
     num_critics: int = 2
     dueling: bool = False
     normalize_observations: bool = False
@@ -87,6 +92,7 @@ class OffPolicyActorConfig(CriticConfig):
         CriticConfig.__post_init__(self)
         check_choice(self, "policy", get_args(PolicyKind))
         check_choice(self, "recurrent_net", get_args(MemoryKind))
+        check_choice(self, "initial_weights", get_args(Start))
         check_ranges(
             self,
             counts=("num_critics", "image_features", "recurrent_hidden_size", "recurrent_layers"),
@@ -133,6 +139,10 @@ class OffPolicyActorConfig(CriticConfig):
                 )
         if self.activation != "relu" and self.head is not None and self.has_layered_critics:
             raise ConfigError("activation has no effect with head; leave one of them out")
+        if self.noisy and self.initial_weights != "uniform":
+            raise ConfigError(
+                "noisy layers start uniform; leave initial_weights out, or set noisy off"
+            )
         if self.noisy and self.critic_layer_norm:
             raise ConfigError("noisy does not go with critic_layer_norm; set one of them off")
 

@@ -10,6 +10,7 @@ from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Remembered, Seen
 from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
 from rl_core.nn.ensemble import EnsembleMLP, Members
+from rl_core.nn.init import Start
 from rl_core.nn.mlp import Activation
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
 from rl_core.types import Observation
@@ -40,6 +41,7 @@ class ComposedCritics(nn.Module):
         dueling: value and advantages are outputs of their own (Wang et al. 2016,
             https://arxiv.org/abs/1511.06581, Eq. 9), of the same layers.
         returns: what is answered for each discrete action; None for its expected return.
+        start: of the layers and outputs made here.
     """
 
     memory_name = "critics"
@@ -60,6 +62,7 @@ class ComposedCritics(nn.Module):
         num_actions: int = 1,
         dueling: bool = False,
         returns: ReturnDistribution | None = None,
+        start: Start = "uniform",
     ) -> None:
         super().__init__()
         self.returns = returns
@@ -73,7 +76,9 @@ class ComposedCritics(nn.Module):
             width += feature_size(self.action_encoders[0]) if action_encoders else action_size
         self.layers: nn.Module
         if make_layers is None:
-            self.layers = EnsembleMLP(num_critics, width, hidden_sizes, None, activation=activation)
+            self.layers = EnsembleMLP(
+                num_critics, width, hidden_sizes, None, activation=activation, start=start
+            )
             width = self.layers.out_features
         else:
             self.layers = nn.ModuleList(make_layers(width) for _ in range(num_critics))
@@ -85,8 +90,10 @@ class ComposedCritics(nn.Module):
             )
             width = self.memory.out_features
         num_outputs = 1 if returns is None else returns.num_outputs
-        self.values = EnsembleMLP(num_critics, width, (), num_actions * num_outputs)
-        self.baseline = EnsembleMLP(num_critics, width, (), num_outputs) if dueling else None
+        self.values = EnsembleMLP(num_critics, width, (), num_actions * num_outputs, start=start)
+        self.baseline = (
+            EnsembleMLP(num_critics, width, (), num_outputs, start=start) if dueling else None
+        )
 
     @property
     def is_recurrent(self) -> bool:

@@ -9,6 +9,7 @@ from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Seen
 from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
 from rl_core.nn.ensemble import EnsembleMLP, Members
+from rl_core.nn.init import Start
 from rl_core.nn.mlp import Activation
 from rl_core.nn.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_core.types import Observation
@@ -33,6 +34,7 @@ class Critics(nn.Module):
         noisy_sigma: σ₀ of noisy layers; None for plain ones.
         layer_norm: normalise hidden layers; not with noisy ones.
         dropout: of hidden layers' outputs; not with noisy ones.
+        start: of layers that are not noisy.
 
     Attributes:
         noise_size: K, how many numbers one critic's noisy weights or dropout take; 0 without.
@@ -54,6 +56,7 @@ class Critics(nn.Module):
         noisy_sigma: float | None = None,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        start: Start = "uniform",
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -67,7 +70,11 @@ class Critics(nn.Module):
             sizes = num_critics, width, hidden_sizes, out_features
             if noisy_sigma is None:
                 return EnsembleMLP(
-                    *sizes, activation=activation, layer_norm=layer_norm, dropout=dropout
+                    *sizes,
+                    activation=activation,
+                    layer_norm=layer_norm,
+                    dropout=dropout,
+                    start=start,
                 )
             return NoisyEnsembleMLP(*sizes, activation=activation, initial_sigma=noisy_sigma)
 

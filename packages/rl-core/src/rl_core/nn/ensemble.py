@@ -1,6 +1,7 @@
 """Several networks of one shape, computed by batched products."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
-from rl_core.nn.init import fan_in_uniform
+from rl_core.nn.init import Start, ensemble_biases, ensemble_weights, fan_in_uniform
 from rl_core.nn.mlp import Activation, activation_function
 
 Members: TypeAlias = slice | Tensor | None
@@ -46,7 +47,6 @@ class EnsembleMLP(nn.Module):
 
     Two critics cost little more than one in this form, because small layers are bound by calls
     and not by arithmetic. Graphs that are compiled for the CPU compute each member by itself.
-    Layers start as ``nn.Linear`` does, see `fan_in_uniform_`.
 
     Args:
         num_members: how many networks, E.
@@ -58,6 +58,7 @@ class EnsembleMLP(nn.Module):
             https://arxiv.org/abs/1607.06450).
         dropout: probability with which an output of a hidden layer is 0, before it is normalised;
             what is left grows in proportion.
+        start: of all layers; hidden ones that are orthogonal have the gain √2, final ones 1.
 
     Attributes:
         noise_size: K, how many numbers decide what one member drops of a row; 0 without dropout.
@@ -77,6 +78,7 @@ class EnsembleMLP(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: float = 0.0,
+        start: Start = "uniform",
     ) -> None:
         super().__init__()
         widths = [in_features, *hidden_sizes, *(() if out_features is None else (out_features,))]
@@ -92,8 +94,14 @@ class EnsembleMLP(nn.Module):
         self._num_activated = len(hidden_sizes)
         self._activate = activation_function(activation)
         layers = list(itertools.pairwise(widths))
-        self.weights = nn.ParameterList(fan_in_uniform((num_members, q, p), p) for p, q in layers)
-        self.biases = nn.ParameterList(fan_in_uniform((num_members, 1, q), p) for p, q in layers)
+        gains = [math.sqrt(2.0)] * len(hidden_sizes) + [1.0] * (len(layers) - len(hidden_sizes))
+        self.weights = nn.ParameterList(
+            ensemble_weights((num_members, q, p), start, gain)
+            for (p, q), gain in zip(layers, gains, strict=True)
+        )
+        self.biases = nn.ParameterList(
+            ensemble_biases((num_members, 1, q), start, p) for p, q in layers
+        )
         normalized = hidden_sizes if layer_norm else ()
         self.norm_scales = nn.ParameterList(
             nn.Parameter(torch.ones(num_members, 1, width)) for width in normalized

@@ -1,9 +1,12 @@
 """Initialisation of layers."""
 
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from torch import nn
+
+Start: TypeAlias = Literal["uniform", "orthogonal"]
+"""How layers start: as `fan_in_uniform_` or as `orthogonal_` says."""
 
 LayerT = TypeVar("LayerT", bound=nn.Linear | nn.Conv2d)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -53,6 +56,33 @@ def fan_in_uniform_(module: ModuleT) -> ModuleT:
         if isinstance(layer, nn.Linear | nn.Conv2d):
             layer.reset_parameters()
     return module
+
+
+def ensemble_weights(shape: tuple[int, int, int], start: Start, gain: float) -> nn.Parameter:
+    """Draw the weights of several layers of one shape.
+
+    Args:
+        shape: how many layers, outputs and inputs, `(E, q, p)`.
+        start: of each layer by itself.
+        gain: factor on orthogonal matrices.
+    """
+    if start == "uniform":
+        return fan_in_uniform(shape, shape[-1])
+    weights = torch.empty(shape)
+    for weight in weights:
+        nn.init.orthogonal_(weight, gain)
+    return nn.Parameter(weights)
+
+
+def ensemble_biases(shape: tuple[int, int, int], start: Start, fan_in: int) -> nn.Parameter:
+    """Draw the biases of several layers of one shape, which are zero beside orthogonal weights.
+
+    Args:
+        shape: how many layers, one, and outputs, `(E, 1, q)`.
+        start: of each layer by itself.
+        fan_in: how many inputs one output has.
+    """
+    return fan_in_uniform(shape, fan_in) if start == "uniform" else nn.Parameter(torch.zeros(shape))
 
 
 def fan_in_uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
