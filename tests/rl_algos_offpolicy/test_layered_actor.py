@@ -1,6 +1,7 @@
 """The off-policy actor with networks from data."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_algos_offpolicy.critics import Critics
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import feature_size, has_vectors
+from rl_core.nn.init import Start
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.spaces import Space
 from rl_core.testing.actors import ACTION_SPACES, ActorSuite
@@ -48,8 +50,11 @@ class TestMemoryOfAHead(ActorSuite):
         return OffPolicyActor(observation_space, action_space, config)
 
 
+@pytest.mark.parametrize("start", ["uniform", "orthogonal"])
 @pytest.mark.parametrize("space", [BOX, spaces.Discrete(3)], ids=["box", "discrete"])
-def test_layers_start_with_biases_by_the_number_of_inputs(space: Space) -> None:
+def test_layers_start_with_biases_by_the_number_of_inputs_or_without(
+    space: Space, start: Start
+) -> None:
     wide = LayerConfig("Linear", {"out_features": 400})
     for config in (
         OffPolicyActorConfig(hidden_sizes=(400,)),
@@ -57,7 +62,7 @@ def test_layers_start_with_biases_by_the_number_of_inputs(space: Space) -> None:
         OffPolicyActorConfig(body=(wide,), hidden_sizes=(400,)),
         OffPolicyActorConfig(head=(wide,)),
     ):
-        actor = OffPolicyActor(VECTOR, space, config)
+        actor = OffPolicyActor(VECTOR, space, replace(config, initial_weights=start))
         outputs = ("head.", "memory.")
         starts = [
             p.detach()
@@ -66,7 +71,8 @@ def test_layers_start_with_biases_by_the_number_of_inputs(space: Space) -> None:
         ]
         assert starts
         for biases in starts:
-            assert 0.01 < biases.abs().max().item() <= 0.5  # 4 to 400 inputs
+            largest = biases.abs().max().item()
+            assert largest == 0.0 if start == "orthogonal" else 0.01 < largest <= 0.5  # 4 to 400
 
 
 class TestSAC(AlgorithmSuite):

@@ -178,6 +178,11 @@ def test_nothing_is_dropped_outside_of_updates() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"initial_weights": "orthogonl"}, "unknown name 'orthogonl'; did you mean 'orthogonal'"),
+        (
+            {"initial_weights": "orthogonal", "policy": "greedy", "noisy": True},
+            "noisy layers start uniform; leave initial_weights out",
+        ),
         ({"critic_dropout": 1.0}, r"critic_dropout must be in \[0, 1\)"),
         ({"critic_dropout": 0.1, "policy": "deterministic"}, "needs the policy 'stochastic'"),
         ({"critic_dropout": 0.1, "hidden_sizes": ()}, "critic_dropout has no effect on critics w"),

@@ -49,6 +49,17 @@ def test_weights_and_biases_start_uniform_by_the_number_of_inputs() -> None:
         assert not torch.equal(parameter[0], parameter[1])
 
 
+def test_layers_start_orthogonal_on_request_each_by_itself() -> None:
+    torch.manual_seed(0)
+    ensemble = EnsembleMLP(2, 4, (6,), 3, start="orthogonal")
+    first, last = ensemble.weights
+    for member in range(2):
+        torch.testing.assert_close(first[member].mT @ first[member], 2.0 * torch.eye(4))
+        torch.testing.assert_close(last[member] @ last[member].mT, torch.eye(3))
+    assert not torch.equal(first[0], first[1])
+    assert not any(bias.any() for bias in ensemble.biases)
+
+
 @pytest.mark.parametrize(
     "sizes", [(0, 4, (5,), 1), (2, 0, (5,), 1), (2, 4, (0,), 1), (2, 4, (), 0)]
 )
