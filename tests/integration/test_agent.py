@@ -52,6 +52,55 @@ def small_recurrent_agent() -> Agent:
     return rl_core.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "actor": actor})
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_what_is_changed_of_a_loaded_agent_stays_changed(tmp_path: Path, algorithm: str) -> None:
+    options: Sections = {"trainer": {"compile": "off"}}
+    if algorithm == "ppo":
+        options = {**SMALL, **options}
+    first = rl_core.make(algorithm, "CartPole-v1", seed=3, options=options)
+    first.train(total_steps=64)
+    first.save(tmp_path / "first")
+    loaded = rl_core.load(tmp_path / "first")
+    with torch.no_grad():
+        for parameter in loaded.actor.parameters():
+            parameter.fill_(0.5)
+    loaded.algorithm.update_algorithm_parameter("learning_rate", 0.0)
+    for name in ("second", "third"):
+        loaded.save(tmp_path / name)
+    for agent in (loaded, rl_core.load(tmp_path / "third")):
+        agent.train(total_steps=128)
+        assert agent.algorithm.hyper["learning_rate"].item() == 0.0
+        assert all(bool((parameter == 0.5).all()) for parameter in agent.actor.parameters())
+
+
+def test_a_first_call_that_is_refused_may_be_mended(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    agent = small_agent()
+    with pytest.raises(ConfigError, match="is not empty"):
+        agent.train(total_steps=64, run_dir=tmp_path / "full")
+    with pytest.raises(ConfigError, match="give just one of total_steps"):
+        agent.train(run_dir=tmp_path / "run")
+    assert agent.train(total_steps=64, run_dir=tmp_path / "run").total_steps == 64
+
+
+def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_path: Path) -> None:
+    envs = make_vec("CartPole-v1", num_envs=2, seed=0)
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
+    trainer = Trainer(envs, PPO(actor), RolloutStorage(32), seed=0, run_dir=tmp_path / "run")
+    trainer.train(total_steps=64)
+    own = make_vec("CartPole-v1", num_envs=1, seed=1)
+    given = {"env": make_vec(lambda: gymnasium.make("CartPole-v1"), num_envs=2, seed=0)}
+    recipe = trainer.recipe
+    assert recipe is not None
+    loaded = rl_core.load(tmp_path / "run", parts=given)
+    assert loaded.train(total_steps=128).total_steps == 128
+    if recipe.env.is_custom:
+        with pytest.raises(ConfigError, match="give evaluate envs"):
+            loaded.evaluate(2)
+    assert loaded.evaluate(2, envs=own).num_episodes == 2
+
+
 def test_options_reach_every_part() -> None:
     agent = rl_core.make("ppo", "CartPole-v1", options=SMALL, learning_rate=0.5)
     assert agent.recipe.algorithm["learning_rate"] == 0.5

@@ -15,7 +15,7 @@ from rl_core.actor import ActionOutput
 from rl_core.algorithm import UpdateSchedule
 from rl_core.batch import Rollout
 from rl_core.collector import Collection, Collector
-from rl_core.env import GymVecEnv, VecEnv
+from rl_core.env import EnvStep, GymVecEnv, VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.rewards import RewardScaler
@@ -25,7 +25,7 @@ from rl_core.testing.scripted import CountingEnv, IdentityEnv
 from rl_core.testing.stateful import check_plain, check_same_state, copy_state
 from rl_core.testing.storages import stored
 from rl_core.testing.toy import ToyActor, ToyActorCritic, counting_envs
-from rl_core.types import Observation, State, StateDict, StateValue
+from rl_core.types import ArrayLike, Observation, State, StateDict, StateValue
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 
@@ -357,6 +357,22 @@ def test_environments_of_tensors_are_collected_alike(mode: AutoresetMode, scale:
         results.append(cast("StateValue", {**stored(storage), "episodes": episodes}))
     assert tensors.array_type == "torch"
     check_same_state(results[1], results[0])
+
+
+class Overwriting(GymVecEnv):
+    """Writes into the actions that it gets."""
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        assert isinstance(action, np.ndarray)
+        outcome = super().step(action.copy())
+        action[...] = 77
+        return outcome
+
+
+def test_what_environments_make_of_their_actions_is_not_stored() -> None:
+    envs = Overwriting(SyncVectorEnv([partial(CountingEnv, [9])] * 2, autoreset_mode=SAME_STEP))
+    _, rollout = _collect(_collector(envs), 4)
+    assert not rollout.action.eq(77).any()
 
 
 class Nested(CountingEnv):

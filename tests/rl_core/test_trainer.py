@@ -3,7 +3,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from rl_core.callbacks import Callback
 from rl_core.checkpoint import list_checkpoints, load_checkpoint
 from rl_core.env import EnvStep, VecEnv, as_vec_env, make_gym_vec
 from rl_core.episodes import Episode
-from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
+from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
 from rl_core.logger import ConsoleLogger, JsonlLogger, Logger, read_metrics
 from rl_core.schedules import Linear
@@ -110,18 +110,21 @@ def test_what_cannot_listen_is_refused(options: dict[str, Any], message: str) ->
         _trainer(**options)
 
 
-@pytest.mark.parametrize("tensorboard", [False, True])
 def test_histograms_that_nobody_shows_are_refused_before_anything_is_written(
-    tmp_path: Path, tensorboard: bool
+    tmp_path: Path,
 ) -> None:
-    run_dir = None if tensorboard else tmp_path / "run"
-    config = TrainerConfig(log_histograms=True, tensorboard=tensorboard)
-    trainer = _trainer(run_dir, config=config, loggers=(ConsoleLogger(),))
+    config = TrainerConfig(log_histograms=True)
+    trainer = _trainer(tmp_path / "run", config=config, loggers=(ConsoleLogger(),))
     with pytest.raises(
         ConfigError, match=r"trainer\.log_histograms has no effect.*which needs a r"
     ):
         trainer.train(ROWS)
     assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_needs_a_place_for_its_files() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.tensorboard needs a run_dir"):
+        _trainer(config=TrainerConfig(tensorboard=True)).train(ROWS)
 
 
 # Counts
@@ -348,6 +351,85 @@ def test_a_failed_run_says_goodbye_too() -> None:
         trainer.train(total_updates=5)
     assert diary.turns[-1] == "end"
     assert recorder.closed == 1
+
+
+class Failing(Callback):
+    """Fails where it is told to."""
+
+    def __init__(self, turn: str) -> None:
+        self.turn = turn
+
+    def on_training_start(self, trainer: Trainer, target: int, unit: str) -> bool:
+        if self.turn == "start":
+            raise ValueError(self.turn)
+        return False
+
+    def on_training_end(self, trainer: Trainer) -> None:
+        if self.turn == "end":
+            raise ValueError(self.turn)
+
+
+@pytest.mark.parametrize("turn", ["start", "end"])
+def test_a_callback_that_fails_keeps_nobody_else_from_ending(turn: str) -> None:
+    diary, recorder = Diary(), Recorder()
+    trainer = _trainer(callbacks=(Failing(turn), diary), loggers=(recorder,))
+    with pytest.raises(ValueError, match=turn):
+        trainer.train(total_updates=1)
+    assert diary.turns[-1] == "end"
+    assert recorder.closed == 1
+
+
+@pytest.mark.parametrize("checkpoint_every", ["auto", "end"])
+def test_what_came_before_an_environments_fault_is_saved(
+    tmp_path: Path, checkpoint_every: Literal["auto", "end"]
+) -> None:
+    at_step = 10 + ROWS
+    envs = make_gym_vec(lambda: FaultyEnv(CountingEnv([9]), "raise_step", at_step=at_step), 1)
+    config = TrainerConfig(checkpoint_every=checkpoint_every)
+    trainer = _trainer(tmp_path / "run", envs=envs, config=config)
+    with pytest.raises(EnvironmentFaultError, match=r"; the state before it is in .*step-\d+$"):
+        trainer.train(total_updates=50)
+    (saved,) = list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert load_checkpoint(saved).step == trainer.total_steps >= 9
+    again = _trainer(tmp_path / "run", envs=make_gym_vec(lambda: CountingEnv([9]), 1))
+    again.resume()
+    assert again.train(total_updates=trainer.updates + 2).total_updates == trainer.updates + 2
+
+
+def test_loggers_are_logged_to_in_the_next_session_too(tmp_path: Path) -> None:
+    trainer = _trainer(loggers=(JsonlLogger(tmp_path / "lines.jsonl"),))
+    trainer.train(total_updates=1)
+    trainer.train(total_updates=2)
+    assert len(list(read_metrics(tmp_path / "lines.jsonl"))) == 2
+
+
+def test_test_environments_with_other_spaces_are_refused_before_training() -> None:
+    with pytest.raises(SpaceError, match="the observation space of test_envs is"):
+        _trainer(test_envs=make_gym_vec("CartPole-v1", 1))
+
+
+LEFT_OVER = f".tmp-{32 * '0'}"
+"""What a save that was interrupted leaves behind."""
+
+
+def test_a_damaged_best_state_costs_no_run(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "algorithm": ToyConfig(test_every=1, num_test_episodes=1),
+        "test_envs": _identity_envs,
+    }
+    _trainer(tmp_path / "run", **options).train(total_updates=1)
+    (best,) = list_checkpoints(tmp_path / "run" / "best")
+    damaged = bytearray((best / "tensors.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (best / "tensors.safetensors").write_bytes(damaged)
+    (tmp_path / "run" / "best" / LEFT_OVER).mkdir()
+    again = _trainer(tmp_path / "run", **options)
+    again.resume()
+    with pytest.warns(UserWarning, match="the next evaluation counts as the best"):
+        again.train(total_updates=2)
+    (best,) = list_checkpoints(tmp_path / "run" / "best")
+    assert load_checkpoint(best).step == again.total_steps
+    assert not (tmp_path / "run" / "best" / LEFT_OVER).exists()
 
 
 def test_the_last_evaluation_may_have_more_episodes() -> None:

@@ -22,6 +22,7 @@ from rl_core.assembly import (
 )
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
+from rl_core.env import AnyEnv
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.evaluation import (
     EvaluationResult,
@@ -37,7 +38,7 @@ from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.trainer import Trainer, TrainingResult
-from rl_core.types import Json, State
+from rl_core.types import Json, State, StateDict
 
 
 class Agent:
@@ -97,11 +98,16 @@ class Agent:
         """
         if self._trainer is not None and (run_dir is not None or loggers or callbacks):
             raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
-        if self._trainer is None:
-            self._trainer = self._new_trainer(run_dir, loggers, callbacks)
-        return self._trainer.train(
-            total_steps, total_episodes=total_episodes, total_updates=total_updates
-        )
+        trainer = self._trainer or self._new_trainer(run_dir, loggers, callbacks)
+        try:
+            return trainer.train(
+                total_steps, total_episodes=total_episodes, total_updates=total_updates
+            )
+        finally:
+            if trainer.num_sessions > 0:
+                self._trainer = trainer
+            else:  # what was refused before it began may be asked for again, in another way
+                self.parts.storage.reset()
 
     @torch.no_grad()
     def predict(
@@ -146,14 +152,35 @@ class Agent:
         return (action if batched else action[0]), output.state
 
     def evaluate(
-        self, num_episodes: int = 100, *, seed: int = 0, deterministic: bool = True
+        self,
+        num_episodes: int = 100,
+        *,
+        seed: int = 0,
+        deterministic: bool = True,
+        envs: AnyEnv | None = None,
     ) -> EvaluationResult:
-        """Run the policy in fresh environments; see `evaluate_policy`."""
-        envs = build_test_envs(self.recipe)
+        """Run the policy in fresh environments; see `evaluate_policy`.
+
+        Args:
+            num_episodes: how many count.
+            seed: of the environments and of what is drawn.
+            deterministic: take the distribution's mode instead of sampling.
+            envs: other ones than the recipe's, which stay open.
+
+        Raises:
+            ConfigError: when none are given, and the recipe's are Python objects.
+        """
+        if envs is None and self.recipe.env.is_custom:
+            raise ConfigError(
+                "the recipe's env was built from Python objects, of which no fresh ones can be "
+                "made; give evaluate envs"
+            )
+        used = build_test_envs(self.recipe) if envs is None else envs
         try:
-            return evaluate_policy(self, envs, num_episodes, seed=seed, deterministic=deterministic)
+            return evaluate_policy(self, used, num_episodes, seed=seed, deterministic=deterministic)
         finally:
-            envs.close()
+            if envs is None:
+                used.close()
 
     def save(self, directory: str | Path) -> Path:
         """Write recipe and state, so that `load` brings the agent back.
@@ -165,27 +192,35 @@ class Agent:
             CheckpointError: when this step was saved there before, or the disk refuses.
         """
         directory = Path(directory)
-        trainer = self._trainer or self._new_trainer()
+        if self._trainer is None and self._checkpoint is not None:
+            step, state = self._checkpoint.step, self._loaded_state(self._checkpoint)
+            grade = self._checkpoint.resume_grade
+        else:
+            trainer = self._trainer or self._new_trainer()
+            step, state = trainer.total_steps, trainer.state_dict()
+            grade = trainer.resume_grade
         path = save_checkpoint(
             directory / "checkpoints",
-            trainer.total_steps,
-            trainer.state_dict(),
+            step,
+            state,
             recipe=self.recipe,
             metadata={},
-            resume_grade=self.parts.envs.resume_grade,
+            resume_grade=grade,
         )
         self.recipe.save(directory / "recipe.toml")
         return path
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint's weights now, and the rest of its state when training goes on.
+        """Take over a checkpoint's weights and hyper-parameters now, and the rest when it trains.
+
+        What is changed of the weights and hyper-parameters before then stays changed.
 
         Raises:
             CheckpointError: when it belongs to an agent built otherwise.
         """
-        self.parts.algorithm.load_modules(
-            StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
-        )
+        state = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
+        self.parts.algorithm.load_modules(state)
+        self.parts.algorithm.load_schedules(state)
         self._checkpoint = checkpoint
 
     @cached_property
@@ -205,8 +240,15 @@ class Agent:
         """Build a trainer that goes on where the agent was saved."""
         trainer = build_trainer(self.parts, run_dir=run_dir, loggers=loggers, callbacks=callbacks)
         if self._checkpoint is not None:
-            trainer.load_state_dict(self._checkpoint.state)
+            trainer.load_state_dict(self._loaded_state(self._checkpoint))
         return trainer
+
+    def _loaded_state(self, checkpoint: Checkpoint) -> StateDict:
+        """Return a checkpoint's state, but weights and hyper-parameters as they are now."""
+        now = self.algorithm.state_dict()
+        saved = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
+        changed = {name: now[name] for name in ("modules", "schedules")}
+        return {**checkpoint.state, "algorithm": {**saved, **changed}}
 
 
 def make(

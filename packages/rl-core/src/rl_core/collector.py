@@ -129,7 +129,10 @@ class Collector:
                 output = algorithm.random_step(*inputs, self.generator, episode_start=starts)
             else:
                 output = algorithm.acting_step(*inputs, episode_start=starts)
-            outcome = envs.step(self._to_env(output.env_action))
+            env_action = output.env_action
+            if env_action.data_ptr() == output.action.data_ptr():
+                env_action = env_action.clone()  # environments may write into what they get
+            outcome = envs.step(self._to_env(env_action))
             ended = self._tracker.track(outcome)
             self._check_masks.look_at(outcome)
             episodes += ended

@@ -13,6 +13,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Protocol, TextIO, cast, final
 
@@ -47,7 +48,10 @@ class Logger(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is pending and free what is held; calling it twice is fine."""
+        """Write what is pending and free what is held; calling it twice is fine.
+
+        A run that goes on logs again, and what was logged before stays.
+        """
 
 
 @final
@@ -74,8 +78,7 @@ class JsonlLogger(Logger):
                 _mend_last_line(path)
             elif not append:
                 path.write_bytes(b"")
-            # Unbuffered: a line is handed over at once, or not at all.
-            self._file = path.open("ab", buffering=0)
+            self._file = self._opened()
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be opened for writing: {error.strerror}; choose another directory"
@@ -94,6 +97,8 @@ class JsonlLogger(Logger):
         line: dict[str, float | None] = {"step": int(step), "time": self._clock()}
         line |= {name: _finite_or_none(value) for name, value in metrics.items()}
         raw = json.dumps(line, allow_nan=False).encode() + b"\n"
+        if self._file.closed:
+            self._file = self._opened()
         start = self._file.tell()
         try:
             if self._file.write(raw) != len(raw):
@@ -120,8 +125,12 @@ class JsonlLogger(Logger):
                 return
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, which `log` opens again."""
         self._file.close()
+
+    def _opened(self) -> FileIO:
+        # Unbuffered: a line is handed over at once, or not at all.
+        return self._path.open("ab", buffering=0)
 
 
 @final

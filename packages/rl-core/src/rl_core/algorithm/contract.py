@@ -309,15 +309,26 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             CheckpointError: when it belongs to an algorithm built otherwise.
         """
         saved = StateReader(state, "algorithm")
-        schedules = saved.reader("schedules")
-        schedules.expect(self.schedules)
-        loaded = {name: saved_schedule(schedules, self.config, name) for name in self.schedules}
+        self._saved_schedules(state)  # refused before anything is taken over
         self.load_modules(state)
-        self.schedules = loaded
+        self.load_schedules(state)
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
         self.add_ons.load_more_state(saved.reader("add_ons"))
         self.load_more_state(saved.tree("more"))
+
+    def load_schedules(self, state: StateDict) -> None:
+        """Take over the hyper-parameters of a state returned by `state_dict`, and nothing else.
+
+        Raises:
+            CheckpointError: when it belongs to an algorithm built otherwise.
+        """
+        self.schedules = self._saved_schedules(state)
+
+    def _saved_schedules(self, state: StateDict) -> dict[str, Schedule]:
+        saved = StateReader(state, "algorithm").reader("schedules")
+        saved.expect(self.schedules)
+        return {name: saved_schedule(saved, self.config, name) for name in self.schedules}
 
     def load_modules(self, state: StateDict) -> None:
         """Take over all that was learned of a state returned by `state_dict`, which is what acts.

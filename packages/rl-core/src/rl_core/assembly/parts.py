@@ -147,17 +147,20 @@ def build_algorithm(
 
 
 def build_trainer(parts: Parts, **options: object) -> Trainer:
-    """Put built parts into a `Trainer`; test environments are made on first use."""
+    """Put built parts into a `Trainer`; test environments are made on first use.
+
+    Where the environments are Python objects there are none, unless they are given here.
+    """
     recipe = parts.recipe
+    made = {} if recipe.env.is_custom else {"test_envs": lambda: build_test_envs(recipe)}
     return Trainer(
         parts.envs,
         parts.algorithm,
         parts.storage,
         config=parts.trainer_config,
         seed=recipe.seed,
-        test_envs=lambda: build_test_envs(recipe),
         recipe=recipe,
-        **options,  # type: ignore[arg-type]  # checked by Trainer's own signature
+        **{**made, **options},  # type: ignore[arg-type]  # checked by Trainer's own signature
     )
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,7 @@ from rl_core.checkpoint import (
     ResumeGrade,
     clean_temporary,
     latest_checkpoint,
+    list_checkpoints,
     prune_checkpoints,
     save_checkpoint,
     set_aside_checkpoint,
@@ -135,7 +137,7 @@ class RunDirectory:
         Raises:
             CheckpointError: when it cannot be written.
         """
-        kept = latest_checkpoint(self._best)
+        kept = self._kept_best()
         if kept is not None and not score > _score_of(kept):
             return None
         if kept is not None and kept.step >= total_steps:
@@ -150,6 +152,16 @@ class RunDirectory:
         )
         prune_checkpoints(self._best, keep=1)
         return path
+
+    def _kept_best(self) -> Checkpoint | None:
+        """Read what is kept in ``best``; damaged ones are renamed, and cost no run."""
+        try:
+            return latest_checkpoint(self._best)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; the next evaluation counts as the best", stacklevel=2)
+            for path in list_checkpoints(self._best):
+                set_aside_checkpoint(path)
+            return None
 
     def save_faulty(
         self, total_steps: int, step: FaultyStep[BatchT], message: str, *, recipe: Recipe
@@ -213,7 +225,9 @@ class RunDirectory:
     def _made_ready(self, recipe: Recipe) -> JsonlLogger:
         self._check_ours()
         self._checkpoints.mkdir(exist_ok=True)
-        clean_temporary(self._checkpoints)
+        for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
+            if directory.is_dir():
+                clean_temporary(directory)
         recipe.save(self.path / "recipe.toml")
         return JsonlLogger(self.path / "metrics.jsonl", append=True)
 

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
-from rl_core.errors import CheckpointError, NonFiniteError
+from rl_core.errors import CheckpointError, EnvironmentFaultError, NonFiniteError, RLError
 from rl_core.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
@@ -69,23 +70,21 @@ class Session:
         """Train until the goal is reached or somebody asks to stop."""
         trainer, goal = self._trainer, self._goal
         callbacks = trainer.callbacks
-        trainer.algorithm.watch = watch_of(callbacks, trainer)
-        starts = [c.on_training_start(trainer, goal.target, goal.unit) for c in callbacks]
-        try:
+        with ExitStack() as endings:  # each is run, from the last to the first, whatever fails
+            for logger in reversed(self._loggers):
+                endings.callback(logger.close)
+            for callback in reversed(callbacks):
+                endings.callback(callback.on_training_end, trainer)
+            endings.callback(setattr, trainer.algorithm, "watch", UpdateWatch())
+            endings.callback(self._tester.close)
+            trainer.algorithm.watch = watch_of(callbacks, trainer)
+            starts = [c.on_training_start(trainer, goal.target, goal.unit) for c in callbacks]
             if not any(starts):
-                self._warm_up()
                 self._go_on()
             seconds = time.perf_counter() - self._started_at
             if self._directory is not None:
                 trainer.save_checkpoint()  # before an evaluation that could fail
             return self._result(seconds)
-        finally:
-            self._tester.close()
-            trainer.algorithm.watch = UpdateWatch()
-            for callback in callbacks:
-                callback.on_training_end(trainer)
-            for logger in self._loggers:
-                logger.close()
 
     def _warm_up(self) -> None:
         """Let the algorithm see random steps before the first one of a run."""
@@ -95,9 +94,21 @@ class Session:
 
     def _go_on(self) -> None:
         try:
+            self._warm_up()
             self._loop()
         except NonFiniteError as error:
             raise NonFiniteError(f"{error}; {self._keep_evidence(str(error))}") from error
+        except EnvironmentFaultError as error:
+            raise EnvironmentFaultError(f"{error}{self._kept_state()}") from error
+
+    def _kept_state(self) -> str:
+        """Save what was reached before an environment failed, and say where it is."""
+        if self._directory is None or self._trainer.total_steps == 0:
+            return ""
+        try:
+            return f"; the state before it is in {self._trainer.save_checkpoint()}"
+        except RLError as failure:  # such as environments that cannot be saved any more
+            return f"; the state before it could not be saved: {failure}"
 
     def _keep_evidence(self, message: str) -> str:
         """Save the last good state and the batch that led out of it, and say where they are."""
@@ -160,11 +171,14 @@ class Session:
         trainer.storage.set_progress(progress)
         trainer.collector.set_progress(progress)
         while (lacks := update_every - self._collected()) > 0 and not self._is_stopping:
-            if trainer.algorithm.collects:
-                collection = trainer.collector.collect(lacks, trainer.storage, self._stops)
-            else:
-                collection = trainer.collector.skip(lacks)
-            trainer.turn.transitions += collection.steps
+            before = trainer.total_steps
+            try:
+                if trainer.algorithm.collects:
+                    collection = trainer.collector.collect(lacks, trainer.storage, self._stops)
+                else:
+                    collection = trainer.collector.skip(lacks)
+            finally:
+                trainer.turn.transitions += trainer.total_steps - before
             self._recent.extend(collection.episodes)
             trainer.storage.note_returns([e.episode_return for e in collection.episodes])
         return lacks <= 0

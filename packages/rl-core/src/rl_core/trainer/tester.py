@@ -9,6 +9,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import AnyEnv, VecEnv, as_vec_env
 from rl_core.errors import ConfigError
 from rl_core.evaluation import EvaluationResult, evaluate_policy
+from rl_core.spaces import check_same_space
 
 
 class Tester:
@@ -20,6 +21,7 @@ class Tester:
 
     Raises:
         ConfigError: when both are, or wrap, the same environment.
+        SpaceError: when they have other spaces.
     """
 
     def __init__(self, test_envs: AnyEnv | Callable[[], AnyEnv] | None, envs: VecEnv) -> None:
@@ -27,7 +29,7 @@ class Tester:
         self._envs = envs
         self._open: VecEnv | None = None
         if test_envs is not None and not callable(test_envs):
-            self._check_apart(test_envs)
+            self._check(test_envs)
 
     @property
     def has_envs(self) -> bool:
@@ -52,9 +54,7 @@ class Tester:
         if given is None:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if self._open is None:
-            made = given() if callable(given) else given
-            self._check_apart(made)
-            self._open = as_vec_env(made)
+            self._open = self._check(given() if callable(given) else given)
         return evaluate_policy(
             algorithm, self._open, num_episodes, seed=seed, is_stopping=is_stopping
         )
@@ -65,12 +65,20 @@ class Tester:
             self._open.close()
         self._open = None
 
-    def _check_apart(self, test_envs: AnyEnv) -> None:
+    def _check(self, test_envs: AnyEnv) -> VecEnv:
+        """Make sure that a policy can be evaluated there, and return them as environments."""
         if _inside(test_envs).keys() & _inside(self._envs).keys():
             raise ConfigError(
                 "test_envs are, or wrap, the environments that are learned in, whose episodes an "
                 "evaluation would break off; make others for it"
             )
+        checked = as_vec_env(test_envs)
+        for name in ("observation", "action"):
+            learned_in, tested_in = (
+                getattr(envs, f"single_{name}_space") for envs in (self._envs, checked)
+            )
+            check_same_space(learned_in, tested_in, f"{name} space of test_envs")
+        return checked
 
 
 def _inside(envs: AnyEnv) -> dict[int, AnyEnv]:

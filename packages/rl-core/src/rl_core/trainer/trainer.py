@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.callbacks import Callback
-from rl_core.checkpoint import Checkpoint
+from rl_core.checkpoint import Checkpoint, ResumeGrade
 from rl_core.collector import Collector
 from rl_core.demonstrations import fill_storage
 from rl_core.description import describe
@@ -64,6 +64,7 @@ class Trainer:
         filled_since: environment transitions that came before those which the storage holds; 0
             unless the run was resumed without what it replays.
         turn: how far the loop is in the turn that is going on.
+        num_sessions: how many were begun by `train`.
 
     Raises:
         ConfigError: when parts or options contradict each other.
@@ -108,6 +109,7 @@ class Trainer:
         self.callbacks = listeners("callbacks", callbacks, Callback)
         self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
         self.updates = 0
+        self.num_sessions = 0
         self.turn = Turn()
         self.num_demonstrations = 0
         self.filled_since = 0
@@ -140,6 +142,11 @@ class Trainer:
         return None if self._directory is None else self._directory.path
 
     @property
+    def resume_grade(self) -> ResumeGrade:
+        """What a checkpoint brings back besides what was learned."""
+        return self.envs.resume_grade if self.config.checkpoint_replay else "weights"
+
+    @property
     def total_steps(self) -> int:
         """Environment transitions so far."""
         return self.collector.total_steps
@@ -170,6 +177,10 @@ class Trainer:
                 f"total_{goal.unit} is {goal.target}, but the run already has "
                 f"{goal.reached(self)} {goal.unit}; ask for more"
             )
+        if self.config.tensorboard and self._directory is None:
+            raise ConfigError(
+                "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
+            )
         if self.config.log_histograms:
             writes_events = self._directory is not None and self.config.tensorboard
             check_histograms(self._loggers, writes_events)
@@ -187,6 +198,7 @@ class Trainer:
                     tester=self._tester,
                     directory=self._directory,
                 )
+                self.num_sessions += 1
                 result = self._session.run()
             if self._directory is not None:
                 self._directory.write_summary(result.as_dict())
@@ -241,7 +253,7 @@ class Trainer:
             self.total_steps,
             self.state_dict(),
             recipe=self.recipe,
-            resume_grade=self.envs.resume_grade if self.config.checkpoint_replay else "weights",
+            resume_grade=self.resume_grade,
             keep=self.config.keep_checkpoints,
         )
 
