@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from rl_core.errors import ConfigError
 from rl_core.recipe import Recipe
 
 RECIPE, METRICS, CHECKPOINTS = "recipe.toml", "metrics.jsonl", "checkpoints"
+_RUNS = Path("runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +35,56 @@ class Run:
 
 
 def default_run_dir(recipe: Recipe, now: datetime) -> Path:
-    """Choose a directory that does not exist yet."""
+    """Choose a directory that does not exist yet; nothing is created."""
     env = recipe.env.name.replace("/", "-")
     name = f"{recipe.algorithm.name}-{env}-s{recipe.seed}-{now:%Y%m%d-%H%M%S}"
-    path, number = Path("runs") / name, 2
-    while path.exists():
-        path, number = Path("runs") / f"{name}-{number}", number + 1
+    path, number = _RUNS / name, 2
+    while os.path.lexists(path):
+        path, number = _RUNS / f"{name}-{number}", number + 1
     return path
 
 
-def check_new(path: Path) -> None:
+@contextlib.contextmanager
+def new_run_dir(given: Path | None, recipe: Recipe, now: datetime) -> Iterator[Path]:
+    """Hold the directory of a new run, and remove it when the run fails with nothing to keep.
+
+    A default directory is created here, so that no other run chooses it, too.
+
+    Args:
+        given: what the user chose, created when the run writes into it; None takes a default one.
+        recipe: of the run.
+        now: when it starts.
+
+    Yields:
+        The directory.
+    """
+    has_runs = _RUNS.exists()
+    path = _reserved(recipe, now) if given is None else given
+    try:
+        yield path
+    except BaseException:
+        discard_if_fresh(path)
+        if given is None:
+            _remove_if_empty(path)
+            if not has_runs:
+                _remove_if_empty(_RUNS)
+        raise
+
+
+def check_new(given: Path | None) -> None:
     """Make sure that a run can be written into a directory; nothing is created.
+
+    Args:
+        given: what the user chose; None stands for a default one.
 
     Raises:
         UsageError: when it holds something already, or cannot be written.
     """
+    path = _RUNS if given is None else given
     if path.exists() and not path.is_dir():
         raise UsageError(f"run directory {path} is a file; choose another --run-dir")
     try:
-        if path.exists() and any(path.iterdir()):
+        if given is not None and path.exists() and any(path.iterdir()):
             is_run = (path / RECIPE).is_file()
             advice = f", or go on with it: rl resume {path}" if is_run else ""
             raise UsageError(
@@ -121,3 +154,19 @@ def tell_of_skipped(checkpoint: Checkpoint) -> None:
         print_warning(
             f"{skipped.path.name} is damaged, so {checkpoint.path.name} is used: {skipped.reason}"
         )
+
+
+def _reserved(recipe: Recipe, now: datetime) -> Path:
+    """Create a default directory that was not there, under another name if one is faster."""
+    while True:
+        path = default_run_dir(recipe, now)
+        path.parent.mkdir(exist_ok=True)
+        # Another run has taken the name since, or was refused and removed the parent.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            path.mkdir()
+            return path
+
+
+def _remove_if_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.rmdir()

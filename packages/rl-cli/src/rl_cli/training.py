@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +15,7 @@ from rl_cli.progress import ProgressBar
 from rl_cli.run_directory import (
     Run,
     check_new,
-    default_run_dir,
-    discard_if_fresh,
+    new_run_dir,
     open_run,
     tell_of_skipped,
 )
@@ -57,21 +57,18 @@ def train(words: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    with held_warnings():
-        request = read_train_request(words)
-        run_dir = request.run_dir or default_run_dir(request.recipe, datetime.now())
-        check_new(run_dir)
-        parts = build(request.recipe, restart_model=request.restart_model)
-        interruption = Interruption()
-        callbacks = [ProgressBar(sys.stderr), interruption]
-        trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
-    try:
+    with ExitStack() as stack:
+        with held_warnings():
+            request = read_train_request(words)
+            check_new(request.run_dir)
+            parts = build(request.recipe, restart_model=request.restart_model)
+            stack.callback(parts.envs.close)
+            reserved = new_run_dir(request.run_dir, request.recipe, datetime.now())
+            run_dir = stack.enter_context(reserved)
+            interruption = Interruption()
+            callbacks = [ProgressBar(sys.stderr), interruption]
+            trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
         return _run(trainer, request.goal, run_dir, interruption)
-    except BaseException:
-        discard_if_fresh(run_dir)
-        raise
-    finally:
-        parts.envs.close()
 
 
 def resume(words: Sequence[str]) -> int:
@@ -139,9 +136,14 @@ def _run(trainer: Trainer, goal: Goal, run_dir: Path, interruption: Interruption
     with interruption:
         result = trainer.train(**goal.arguments)
     if interruption.number is not None:
+        advice = (
+            f"to go on: rl resume {run_dir}"
+            if goal.reached_before(trainer) < goal.target
+            else f"it is complete but for its last evaluation: rl eval {run_dir}"
+        )
         print(
             f"rl: stopped at step {trainer.total_steps}; saved {trainer.save_checkpoint()}; "
-            f"to go on: rl resume {run_dir}",
+            f"{advice}",
             file=sys.stderr,
         )
         return 128 + interruption.number

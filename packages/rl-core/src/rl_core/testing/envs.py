@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_core.env import EnvStep, VecEnv
@@ -21,7 +22,8 @@ from rl_core.testing.scripted import (
     FaultyEnv,
     IdentityEnv,
 )
-from rl_core.types import Array, ArrayLike, ArrayObservation
+from rl_core.testing.stateful import copy_state
+from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
 
 EnvFunctions = Sequence[Callable[[], gymnasium.Env]]
 """One function per environment, which builds it."""
@@ -34,7 +36,7 @@ class VecEnvSuite:
 
     Attributes:
         is_random: set it to False where seeds make no difference.
-        num_steps: how many steps the tests play; enough for a random policy to end an episode.
+        num_steps: how many steps the tests play; a random policy must end an episode in them.
     """
 
     is_random = True
@@ -117,27 +119,33 @@ class VecEnvSuite:
         """A row is invalid exactly where it resets in a step of its own."""
         with self.make_env() as envs:
             envs.reset(seed=1)
-            owes_reset = np.zeros(envs.num_envs, np.bool_)
+            owes_reset: NDArray[np.bool_] = np.zeros(envs.num_envs, np.bool_)
+            has_ended = False
             for step in _play(envs, self.num_steps):
                 np.testing.assert_array_equal(_numpy(step.valid), ~owes_reset)
-                ended = np.logical_or(_numpy(step.terminated), _numpy(step.truncated))
+                ended = _ended(step)
+                has_ended |= bool(ended.any())
                 assert not ended[owes_reset].any(), "a row that only reset cannot end"
                 assert not _numpy(step.reward)[owes_reset].any(), "nor be rewarded"
                 owes_reset = ended if step.final_observation is None else np.zeros_like(ended)
+        assert has_ended, self._too_long()
 
     def test_final_observations_differ_only_where_a_row_ended(self) -> None:
         """The other rows of a final observation hold the next observation."""
         with self.make_env() as envs:
             envs.reset(seed=1)
+            has_ended = False
             for step in _play(envs, self.num_steps):
+                goes_on = ~_ended(step)
+                has_ended |= not bool(goes_on.all())
                 if step.final_observation is None:
                     continue
-                goes_on = ~np.logical_or(_numpy(step.terminated), _numpy(step.truncated))
                 final = _flat(step.final_observation)
                 for name, value in _flat(step.observation).items():
                     np.testing.assert_array_equal(
                         _numpy(final[name])[goes_on], _numpy(value)[goes_on], err_msg=name
                     )
+        assert has_ended, self._too_long()
 
     def test_close_may_be_called_twice_and_ends_it(self) -> None:
         """After `close` nothing but another `close` is allowed."""
@@ -166,16 +174,26 @@ class VecEnvSuite:
             envs.step(good)
 
     def test_what_a_checkpoint_holds_fits_a_new_one(self) -> None:
-        """State goes from one object to a new one of the same making."""
+        """State goes from one object to a new one of the same making, which plays on from it.
+
+        Where the grade is exact it does so bit for bit, from the middle of episodes and from
+        where one has just ended.
+        """
         with self.make_env() as envs:
             envs.reset(seed=1)
             _play(envs, 3)
-            state = envs.state_dict()
-        with self.make_env() as envs:
-            envs.load_state_dict(state)
-            if envs.resume_grade == "episode":
-                envs.reset()
-            _play(envs, 3)
+            saved = [_saved(envs)]
+            if envs.resume_grade == "exact":
+                self._play_until_a_row_ends(envs)
+                saved.append(_saved(envs))
+        for state, expected in saved:
+            with self.make_env() as envs:
+                envs.load_state_dict(state)
+                if envs.resume_grade == "episode":
+                    envs.reset()
+                steps = _play(envs, len(expected), seed=2)
+                if envs.resume_grade == "exact":
+                    _check_same_steps(steps, expected)
 
     def test_every_transition_is_the_right_one(self) -> None:
         """Observation, reward, end and successor belong together, by value, in every mode."""
@@ -234,6 +252,18 @@ class VecEnvSuite:
                 ):
                     _play(envs, 1)
 
+    def _play_until_a_row_ends(self, envs: VecEnv) -> None:
+        for action in _actions(envs, self.num_steps):
+            if _ended(envs.step(action)).any():
+                return
+        pytest.fail(self._too_long())
+
+    def _too_long(self) -> str:
+        return (
+            f"no row ended within {self.num_steps} steps, so nothing was learned about ends; give "
+            "the suite environments with episodes that are short enough, or more num_steps"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Transition:
@@ -275,6 +305,39 @@ def _actions(envs: VecEnv, num_steps: int, seed: int = 0) -> list[Array]:
     space = batch_space(envs.single_action_space, envs.num_envs)
     space.seed(seed)
     return [np.asarray(space.sample()) for _ in range(num_steps)]
+
+
+def _ended(step: EnvStep) -> NDArray[np.bool_]:
+    return np.logical_or(_numpy(step.terminated), _numpy(step.truncated))
+
+
+def _saved(envs: VecEnv) -> tuple[StateDict, list[EnvStep]]:
+    """Return what a checkpoint would hold now, and the steps that follow."""
+    state = {name: copy_state(value) for name, value in envs.state_dict().items()}
+    return state, _play(envs, 20, seed=2)
+
+
+def _check_same_steps(actual: Sequence[EnvStep], expected: Sequence[EnvStep]) -> None:
+    for number, (step, other) in enumerate(zip(actual, expected, strict=True), 1):
+        got, wanted = _parts(step), _parts(other)
+        place = f"step {number} after loading, where resume_grade is 'exact'"
+        assert list(got) == list(wanted), f"{place}: {list(got)}; expected {list(wanted)}"
+        for name, value in wanted.items():
+            message = f"{name} in {place}"
+            np.testing.assert_array_equal(_numpy(got[name]), _numpy(value), err_msg=message)
+
+
+def _parts(step: EnvStep) -> dict[str, ArrayLike]:
+    """Return all of a step that is trained on, by name."""
+    final = {} if step.final_observation is None else _flat(step.final_observation)
+    return {
+        **_flat(step.observation),
+        **{f"final {name}": value for name, value in final.items()},
+        "reward": step.reward,
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "valid": step.valid,
+    }
 
 
 def _record(envs: VecEnv, seed: int) -> dict[str, Array]:

@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_core.env import EnvStep, VecEnv
+from rl_core.env import EnvStep, VecEnv, action_error, as_numpy
+from rl_core.errors import EnvironmentFaultError
 from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
 from rl_core.types import Array, ArrayLike, StateDict
 
@@ -27,6 +28,8 @@ class WalkVecEnv(VecEnv):
         self.generator = np.random.default_rng()
         self.place = np.zeros((self._num_envs, 2), np.float32)
         self.age = np.zeros(self._num_envs, np.int64)
+        self._has_begun = False
+        self._is_closed = False
 
     @property
     def num_envs(self) -> int:
@@ -55,15 +58,23 @@ class WalkVecEnv(VecEnv):
 
     def reset(self, seed: int | None = None) -> Array:
         """Begin everywhere."""
+        self._require_open("reset")
         if seed is not None:
             self.generator = np.random.default_rng(seed)
         self._begin(np.ones(self._num_envs, np.bool_))
+        self._has_begun = True
         return self.place.copy()
 
     def step(self, action: ArrayLike) -> EnvStep:
         """Walk."""
+        self._require_open("step")
+        if not self._has_begun:
+            raise EnvironmentFaultError(f"{self.spec_id} was not reset; call reset() first")
+        drift = as_numpy(action)
+        if drift.shape != (self._num_envs,):
+            raise action_error(drift.shape, spaces.Discrete(2), self._num_envs)
         moves = self.generator.normal(0.0, 0.5, (self._num_envs, 2)).astype(np.float32)
-        moves[:, 0] += 0.1 * np.asarray(action)
+        moves[:, 0] += 0.1 * drift
         self.place = self.place + moves
         self.age += 1
         terminated = np.abs(self.place).max(axis=1) > 1.0
@@ -75,11 +86,13 @@ class WalkVecEnv(VecEnv):
         return EnvStep(self.place.copy(), reward, terminated, truncated, final, valid, {})
 
     def close(self) -> None:
-        """Nothing to release."""
+        """End it."""
+        self._is_closed = True
 
     def state_dict(self) -> StateDict:
-        """Return places, ages and the generator's state."""
+        """Return places, ages, the generator's state, and whether there was a reset."""
         return {
+            "has_begun": self._has_begun,
             "generator": numpy_generator_state(self.generator),
             "place": torch.from_numpy(self.place.copy()),
             "age": self.age.tolist(),
@@ -93,6 +106,11 @@ class WalkVecEnv(VecEnv):
         set_numpy_generator_state(self.generator, generator)
         self.place = place.numpy().copy()
         self.age = np.array(age)
+        self._has_begun = bool(state["has_begun"])
+
+    def _require_open(self, call: str) -> None:
+        if self._is_closed:
+            raise EnvironmentFaultError(f"{self.spec_id}: {call}() was called after close()")
 
     def _begin(self, which: Array) -> None:
         start = self.generator.uniform(-0.5, 0.5, (self._num_envs, 2)).astype(np.float32)

@@ -1,0 +1,138 @@
+"""What the suite of vectorised environments accepts, and what it catches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rl_core.env import EnvStep, VecEnv
+from rl_core.errors import DataError, EnvironmentFaultError
+from rl_core.testing.envs import VecEnvSuite
+from rl_core.testing.scripted import WalkVecEnv
+from rl_core.types import Array, ArrayLike, StateDict
+
+NUM_ENVS = 3
+
+
+class LateWalks(WalkVecEnv):
+    """Shows where an episode ended, and resets in a step of its own."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.is_late = np.zeros(num_envs, np.bool_)
+
+    def reset(self, seed: int | None = None) -> Array:
+        self.is_late = np.zeros(self.num_envs, np.bool_)
+        return super().reset(seed)
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        taken, late = super().step(action), self.is_late
+        begun, seen = np.asarray(taken.observation), np.asarray(taken.successor)
+        terminated = np.asarray(taken.terminated) & ~late
+        truncated = np.asarray(taken.truncated) & ~late
+        self.is_late = terminated | truncated
+        return replace(
+            taken,
+            observation=np.where(late[:, None], begun, seen),
+            reward=np.where(late, np.float32(0.0), np.asarray(taken.reward)),
+            terminated=terminated,
+            truncated=truncated,
+            final_observation=None,
+            valid=~late,
+        )
+
+    def state_dict(self) -> StateDict:
+        return {**super().state_dict(), "is_late": self.is_late.tolist()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.is_late = np.array(state["is_late"])
+
+
+class TestWalks(VecEnvSuite):
+    def make_env(self) -> VecEnv:
+        return WalkVecEnv(NUM_ENVS)
+
+
+class TestLateWalks(VecEnvSuite):
+    def make_env(self) -> VecEnv:
+        return LateWalks(NUM_ENVS)
+
+
+class BeginningAgain(WalkVecEnv):
+    """Says that it goes on where it was, and merely resets."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.reset(seed=0)
+
+
+class ForgettingItsGenerator(WalkVecEnv):
+    """Goes on where it was, to another place."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.generator = np.random.default_rng(0)
+
+
+class ForgettingWhoIsLate(LateWalks):
+    """Goes on where it was, unless a row has just ended."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict({**state, "is_late": [False] * self.num_envs})
+
+
+class AlwaysValid(LateWalks):
+    """Calls steps that only reset transitions."""
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        return replace(super().step(action), valid=np.ones(self.num_envs, np.bool_))
+
+
+class Endless(WalkVecEnv):
+    """Never says that an episode has ended."""
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        never = np.zeros(self.num_envs, np.bool_)
+        step = super().step(action)
+        return replace(step, terminated=never, truncated=never, final_observation=None)
+
+
+RESUMES = "test_what_a_checkpoint_holds_fits_a_new_one"
+RESETS = "test_an_ended_row_resets_at_once_or_in_one_invalid_step"
+FINAL = "test_final_observations_differ_only_where_a_row_ended"
+
+
+@pytest.mark.parametrize(
+    ("walks", "test", "message"),
+    [
+        (BeginningAgain, RESUMES, "step 1 after loading"),
+        (ForgettingItsGenerator, RESUMES, "step 1 after loading"),
+        (ForgettingWhoIsLate, RESUMES, "step 1 after loading"),
+        (AlwaysValid, RESETS, "not equal"),
+        (Endless, RESETS, "no row ended within 300 steps.*more num_steps"),
+        (Endless, FINAL, "no row ended within 300 steps.*more num_steps"),
+    ],
+)
+def test_the_suite_catches(walks: type[WalkVecEnv], test: str, message: str) -> None:
+    class Suite(VecEnvSuite):
+        def make_env(self) -> VecEnv:
+            return walks(NUM_ENVS)
+
+    with pytest.raises(AssertionError, match=f"(?s){message}"):
+        getattr(Suite(), test)()
+
+
+def test_walks_go_on_only_after_a_reset_of_their_own_or_of_the_saved_ones() -> None:
+    stay = np.zeros(NUM_ENVS)
+    new, begun, restored = (WalkVecEnv(NUM_ENVS) for _ in range(3))
+    begun.reset(seed=1)
+    restored.load_state_dict(new.state_dict())
+    with pytest.raises(EnvironmentFaultError, match="WalkVecEnv was not reset"):
+        restored.step(stay)
+    restored.load_state_dict(begun.state_dict())
+    restored.step(stay)
+    with pytest.raises(DataError, match=r"shape \(3, 2\); expected \(3,\)"):
+        restored.step(np.zeros((NUM_ENVS, 2)))
+    restored.close()
+    with pytest.raises(EnvironmentFaultError, match=r"step\(\) was called after close\(\)"):
+        restored.step(stay)
