@@ -190,8 +190,8 @@ def test_a_run_goes_on_in_the_middle_of_a_rollout(name: str, memory: MemoryKind)
     check_same_state(resumed.state_dict(), whole.state_dict())
 
 
-def test_a_minibatch_that_is_no_whole_number_of_sequences_is_refused() -> None:
-    algorithm = PPO(_actor(WalkVecEnv(NUM_ENVS), "lstm"), PPOConfig(mini_batch_size=2 * LENGTH + 1))
+def test_a_minibatch_without_room_for_a_sequence_is_refused() -> None:
+    algorithm = PPO(_actor(WalkVecEnv(NUM_ENVS), "lstm"), PPOConfig(mini_batch_size=LENGTH - 1))
     storage = _collected(algorithm, 1)
-    with pytest.raises(ConfigError, match="mini_batch_size=9 is no whole number of sequences of 4"):
+    with pytest.raises(ConfigError, match="mini_batch_size=3 has no room for one sequence of 4"):
         algorithm.update(storage)

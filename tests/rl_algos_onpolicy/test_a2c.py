@@ -142,7 +142,10 @@ def test_a_shared_trunk_has_one_rate() -> None:
         VECTOR, spaces.Discrete(2), OnPolicyActorConfig(shared_policy_value_network=True)
     )
     with pytest.raises(ConfigError, match=r"share policy_trunk.*must be equal, got 0\.001"):
-        A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=7e-4))
+        A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=5e-4))
+    for only in ("policy_learning_rate", "value_learning_rate"):
+        given = A2C(actor, A2CConfig(**{only: 1e-3}))  # type: ignore[arg-type]  # by name
+        assert {group.learning_rate for group in given.parameter_groups()} == {only}
     algorithm = A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=1e-3))
     for name, rate in (("value_learning_rate", 0.5), ("policy_learning_rate", 0.25)):
         algorithm.update_algorithm_parameter(name, rate)
@@ -156,7 +159,7 @@ def test_a_shared_trunk_has_one_rate() -> None:
 def test_a_shared_extractor_has_one_rate_too() -> None:
     extractor = nn.Linear(3, 4)
     actor = OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor)
-    config = A2CConfig(policy_learning_rate=1e-3, value_learning_rate=7e-4)
+    config = A2CConfig(policy_learning_rate=1e-3, value_learning_rate=5e-4)
     with pytest.raises(ConfigError, match=r"share policy_trunk\.encoder"):
         A2C(actor, config)
     A2C(OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor), A2CConfig())

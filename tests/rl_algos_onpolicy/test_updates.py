@@ -228,6 +228,10 @@ def test_an_update_tells_how_it_went(
 def test_each_update_starts_from_the_behaviours_policy(memory: MemoryKind) -> None:
     with _envs() as envs:
         algorithm = PPO(_actor(envs, memory), WHOLE)
+        with torch.no_grad():  # a policy that depends on what it sees
+            for name, parameter in algorithm.actor.named_parameters():
+                if "head" in name and "weight" in name:
+                    parameter.mul_(100.0)
         for num_rollouts in (1, 2, 3):
             storage = _collected(envs, algorithm, num_rollouts)
             algorithm.read_metrics()

@@ -174,5 +174,5 @@ def test_a_shared_trunk_has_one_rate() -> None:
         VECTOR, spaces.Discrete(2), OnPolicyActorConfig(shared_policy_value_network=True)
     )
     with pytest.raises(ConfigError, match="must be equal"):
-        VPG(actor, VPGConfig(value_learning_rate=1e-2))
+        VPG(actor, VPGConfig(policy_learning_rate=2e-3, value_learning_rate=1e-2))
     VPG(actor, VPGConfig(optimizer=OptimizerConfig(name="sgd")))

@@ -5,6 +5,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.types import Array
@@ -64,6 +65,21 @@ def test_the_hidden_entries_are_what_the_simulator_calls_velocities(
     assert np.abs(velocity).max() < 10.0
     np.testing.assert_allclose(hidden, velocity)
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [("HalfCheetah-v5", {"exclude_current_positions_from_observation": False}), ("Hopper-v5", {})],
+)
+def test_observations_of_another_size_are_not_guessed_at(
+    env_id: str, options: dict[str, Any]
+) -> None:
+    env = gymnasium.make(env_id, **options)
+    if not options:
+        env = FlattenObservation(FrameStackObservation(env, 2))
+    with pytest.raises(ConfigError, match=r"numbers, and these have .*; give velocity_indices"):
+        MaskVelocity(env)
+    assert MaskVelocity(env, [0]).observation_space.shape is not None
 
 
 def test_entries_of_other_environments_can_be_given() -> None:

@@ -190,8 +190,13 @@ def test_sequences_are_padded_where_they_do_not_divide() -> None:
     assert [batch.mask.tolist() for batch in batches] == [[[1.0, 1.0]] * 2, [[1.0, 0.0]] * 2]
 
 
-@pytest.mark.parametrize(("num_steps", "expected"), [(32, 16), (16, 16), (24, 24), (5, 5)])
-def test_sequences_have_sixteen_steps_where_that_divides(num_steps: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("num_steps", "expected"),
+    [(32, 16), (16, 16), (24, 12), (100, 10), (8, 8), (34, 17), (38, 19), (97, 97), (5, 5)],
+)
+def test_sequences_that_nobody_sized_have_about_sixteen_steps(
+    num_steps: int, expected: int
+) -> None:
     (batch,) = _recurrent(num_steps, None).generate_batches(1, None)
     assert batch.mask.shape == (expected, 2 * num_steps // expected)
 
@@ -207,13 +212,18 @@ def test_the_smallest_minibatch_has_as_many_samples_as_are_learned_from() -> Non
 
 def test_a_minibatch_is_a_whole_number_of_sequences() -> None:
     storage = _recurrent(8, 4, num_envs=4)
-    for mini_batch_size, shapes in ((4, [(4, 1)] * 8), (8, [(4, 2)] * 4), (12, [(4, 3)] * 3)):
+    for mini_batch_size, shapes in (
+        (4, [(4, 1)] * 8),
+        (8, [(4, 2)] * 4),
+        (11, [(4, 2)] * 4),
+        (12, [(4, 3)] * 3),
+    ):
         batches = list(storage.generate_batches(None, mini_batch_size))
         assert [tuple(batch.mask.shape) for batch in batches] == shapes
     with pytest.raises(
-        ConfigError, match="mini_batch_size=10 is no whole number of sequences of 4"
+        ConfigError, match="mini_batch_size=3 has no room for one sequence of 4 steps; use at le"
     ):
-        list(storage.generate_batches(None, 10))
+        list(storage.generate_batches(None, 3))
     with pytest.raises(ConfigError, match=r"num_mini_batch=9 is more than the 8 sequences of 4"):
         list(storage.generate_batches(9, None))
 

@@ -1,5 +1,6 @@
 """What VPG and A2C share: the policy gradient, and an optimiser each for policy and value."""
 
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from torch import Tensor
@@ -75,16 +76,22 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
         )
         if config.value_learning_rate is None:
             return (policy,)
+        value_rate = "value_learning_rate"
         shared, rates = shared_modules(self.actor), [getattr(config, rate) for rate in _RATES]
         if shared and rates[0] != rates[1]:
-            raise ConfigError(
-                f"policy and value function share {', '.join(shared)}, so {' and '.join(_RATES)} "
-                f"must be equal, got {rates[0]} and {rates[1]}"
-            )
+            usual = type(config)()
+            given = [rate for rate in _RATES if getattr(config, rate) != getattr(usual, rate)]
+            if len(given) == 2:
+                raise ConfigError(
+                    f"policy and value function share {', '.join(shared)}, so "
+                    f"{' and '.join(_RATES)} must be equal, got {rates[0]} and {rates[1]}"
+                )
+            (value_rate,) = given  # the one that was given is both
+            policy = replace(policy, learning_rate=value_rate)
         value = ParameterGroup(
             name="value",
             modules=tuple(f"actor.{name}" for name in self.actor.value_modules),
-            learning_rate="value_learning_rate",
+            learning_rate=value_rate,
             max_grad_norm=bound,
             joint_norm=True,
             optimizer=config.optimizer,

@@ -28,7 +28,6 @@ Deviations from the paper:
   never seen. This matters where observations have few dimensions.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
@@ -288,7 +287,7 @@ class RND(PolicyLossAddOn):
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Make the networks."""
-        target, predictor = copy.deepcopy(self._given)
+        target, predictor = self._given
         self.novelty = Novelty(
             actor.observation_space, self.rnd, target=target, predictor=predictor, device=device
         )

@@ -30,6 +30,25 @@ VELOCITY_INDICES = {
 }
 """Where the observations of an environment hold velocities, by id without version."""
 
+_SIZES = {
+    "CartPole": (4,),
+    "Pendulum": (3,),
+    "MountainCar": (2,),
+    "MountainCarContinuous": (2,),
+    "Acrobot": (6,),
+    "LunarLander": (8,),
+    "LunarLanderContinuous": (8,),
+    "BipedalWalker": (24,),
+    "BipedalWalkerHardcore": (24,),
+    "InvertedPendulum": (4,),
+    "InvertedDoublePendulum": (9, 11),
+    "Hopper": (11,),
+    "Walker2d": (17,),
+    "HalfCheetah": (17,),
+    "Swimmer": (8,),
+}
+"""How many numbers they are then, unless options or wrappers of the environment change that."""
+
 
 class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
     """Hide the velocities, so that a single observation no longer tells the state.
@@ -42,8 +61,9 @@ class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
         velocity_indices: the entries to hide; None takes them from `VELOCITY_INDICES`.
 
     Raises:
-        ConfigError: when the environment is not in the table and no entries are given, or when
-            an entry is not in the observation.
+        ConfigError: when no entries are given and the environment is not in the table, or its
+            observations have another size than they have by default, or when an entry is not in
+            the observation.
         SpaceError: when its observations are not vectors, or nothing would be left of them.
     """
 
@@ -53,8 +73,8 @@ class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
         space = env.observation_space
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise SpaceError(f"the observation space is {space}; expected a Box of rank 1")
-        hidden = _known_indices(env) if velocity_indices is None else tuple(velocity_indices)
         size = space.shape[0]
+        hidden = _known_indices(env, size) if velocity_indices is None else tuple(velocity_indices)
         if any(not 0 <= index < size for index in hidden):
             raise ConfigError(
                 f"velocity_indices={list(hidden)}; expected entries from 0 to {size - 1}"
@@ -71,11 +91,17 @@ class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
         return cast("Array", observation[self._kept])
 
 
-def _known_indices(env: gymnasium.Env) -> tuple[int, ...]:
+def _known_indices(env: gymnasium.Env, size: int) -> tuple[int, ...]:
     name = env.spec.name if env.spec is not None else type(env.unwrapped).__name__
     if name not in VELOCITY_INDICES:
         raise ConfigError(
             f"the velocities of {name} are not known{nearest(name, VELOCITY_INDICES)}; "
             "give velocity_indices"
+        )
+    if size not in _SIZES[name]:
+        raise ConfigError(
+            f"the velocities of {name} are known in observations of "
+            f"{' or '.join(map(str, _SIZES[name]))} numbers, and these have {size}; give "
+            "velocity_indices"
         )
     return VELOCITY_INDICES[name]

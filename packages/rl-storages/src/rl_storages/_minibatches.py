@@ -19,15 +19,21 @@ def sequence_length_of(num_steps: int, sequence_length: int | None) -> int:
 
     Args:
         num_steps: rows of the rollout.
-        sequence_length: what was asked for; None takes `SEQUENCE_LENGTH`, or the whole rollout
-            where that does not divide it.
+        sequence_length: what was asked for; None takes the largest length from half of
+            `SEQUENCE_LENGTH` up to it that divides the rollout, or else the smallest above.
 
     Raises:
         ConfigError: when it is no whole number of at least 1, or a rollout is no whole number of
             sequences.
     """
     if sequence_length is None:
-        return SEQUENCE_LENGTH if num_steps % SEQUENCE_LENGTH == 0 else num_steps
+        lengths = [n for n in range(1, num_steps + 1) if num_steps % n == 0]
+        usual = [n for n in lengths if SEQUENCE_LENGTH // 2 <= n <= SEQUENCE_LENGTH]
+        return (
+            max(usual)
+            if usual
+            else min(n for n in lengths if n > SEQUENCE_LENGTH or n == num_steps)
+        )
     check_count("storage.sequence_length", sequence_length, ", or None")
     if num_steps % sequence_length:
         divisors = [n for n in range(1, num_steps + 1) if num_steps % n == 0]
@@ -51,7 +57,7 @@ def count_minibatches(
 
     Args:
         num_mini_batch: that number itself, or None.
-        mini_batch_size: samples in each, at most; or None.
+        mini_batch_size: samples in each, at most, in whole sequences; or None.
         num_steps: rows of the rollout.
         num_envs: environments in each row.
         sequence_length: rows of the sequences that minibatches are made of; None for single
@@ -59,7 +65,7 @@ def count_minibatches(
 
     Raises:
         ConfigError: when not just one of the two is given, it asks for more than there is, or
-            a minibatch is no whole number of sequences.
+            not one sequence has room in a minibatch.
     """
     if (num_mini_batch is None) == (mini_batch_size is None):
         raise ConfigError("give just one of num_mini_batch and mini_batch_size")
@@ -84,10 +90,10 @@ def count_minibatches(
         raise ConfigError(
             f"mini_batch_size={mini_batch_size} is larger than the {samples} samples of {rollout}"
         )
-    if mini_batch_size % length:
+    if mini_batch_size < length:
         raise ConfigError(
-            f"mini_batch_size={mini_batch_size} is no whole number of sequences of {length} steps; "
-            f"use a multiple of {length}, or another storage.sequence_length"
+            f"mini_batch_size={mini_batch_size} has no room for one sequence of {length} steps; "
+            f"use at least {length}, or another storage.sequence_length"
         )
     return -(-units // (mini_batch_size // length))
 

@@ -42,7 +42,8 @@ class RolloutStorage(Storage[RolloutBatch]):
     Args:
         num_steps: rows per rollout, T.
         sequence_length: rows per sequence of a recurrent actor, a divisor of ``num_steps``; None
-            takes 16, or the whole rollout where that is no multiple of 16.
+            takes 16, or where that does not divide the rollout the largest divisor from 8 on, or
+            else the smallest above 16.
 
     Raises:
         ConfigError: unless both are whole numbers of at least 1, and ``sequence_length`` divides

@@ -109,7 +109,7 @@ class ReferenceRolloutStorage(Storage[RolloutBatch]):
             raise ConfigError("give just one of num_mini_batch and mini_batch_size")
         if num_mini_batch is None:
             assert mini_batch_size is not None
-            if mini_batch_size % length or mini_batch_size > len(self) * spec.num_envs:
+            if not length <= mini_batch_size <= len(self) * spec.num_envs:
                 raise ConfigError(f"mini_batch_size={mini_batch_size} does not fit the rollout")
             num_mini_batch = -(-units // (mini_batch_size // length))
         if num_mini_batch > units:

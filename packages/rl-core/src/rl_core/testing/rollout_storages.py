@@ -141,9 +141,9 @@ class RolloutStorageSuite(StorageSuite):
                 list(storage.generate_batches(*sizes))
         if script.recurrent:
             length = self._length(script, len(storage))
-            for size in (length - 1, length + 1) if length > 1 else ():
+            if length > 1:
                 with pytest.raises(ConfigError, match="mini_batch_size"):
-                    list(storage.generate_batches(None, size))
+                    list(storage.generate_batches(None, length - 1))
 
     def test_a_full_rollout_takes_no_more(self, script: TransitionScript) -> None:
         """Overwriting would mix two policies in one rollout."""
