@@ -136,6 +136,17 @@ def test_an_option_that_replaces_another_replaces_that_of_a_file(tmp_path: Path)
         read_train_request([*words, head])
 
 
+def test_another_optimizer_than_the_files_starts_anew(tmp_path: Path) -> None:
+    words = ["ppo", "CartPole-v1", "--total-steps=7", "--algorithm.optimizer.beta2=0.9"]
+    path = tmp_path / "recipe.toml"
+    read_train_request(words).recipe.save(path)
+    typed = [f"--config={path}", "--algorithm.optimizer.name=sgd"]
+    optimizer = read_train_request(typed).recipe.algorithm["optimizer"]
+    assert isinstance(optimizer, dict)
+    assert optimizer["name"] == "sgd"
+    assert optimizer["beta2"] == 0.999
+
+
 def test_every_form_of_value_is_taken() -> None:
     line = (
         "--algorithm.learning-rate linear(3e-4,0) --algorithm.target_kl 0.02"

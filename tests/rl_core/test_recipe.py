@@ -159,6 +159,14 @@ def test_another_component_starts_without_the_old_options() -> None:
     assert same.algorithm.kwargs == {"learning_rate": 2.5e-4, "tau": 0.01}
 
 
+def test_another_optimizer_starts_without_the_old_options() -> None:
+    recipe = make_recipe(optimizer={"name": "adam", "eps": 1e-5})
+    merged = recipe.merged({"algorithm": {"optimizer": {"name": "sgd"}}})
+    assert merged.algorithm["optimizer"] == {"name": "sgd"}
+    same = recipe.merged({"algorithm": {"optimizer": {"name": "adam", "beta1": 0.8}}})
+    assert same.algorithm["optimizer"] == {"name": "adam", "eps": 1e-5, "beta1": 0.8}
+
+
 def test_overrides_are_checked() -> None:
     with pytest.raises(ConfigError, match="unknown table 'algoritm'; did you mean 'algorithm'"):
         make_recipe().merged({"algoritm": {"tau": 0.01}})

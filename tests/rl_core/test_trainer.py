@@ -310,6 +310,11 @@ class Diary(Callback):
         self.turns.append("end")
 
 
+def test_no_machine_has_so_many_threads() -> None:
+    with pytest.raises(ConfigError, match=r"num_threads must be at most 10000, got 99999999999"):
+        TrainerConfig(num_threads=99_999_999_999)
+
+
 def test_callbacks_see_every_turn() -> None:
     diary = Diary()
     trainer = _trainer(

@@ -228,6 +228,12 @@ def test_a_minibatch_is_a_whole_number_of_sequences() -> None:
         list(storage.generate_batches(9, None))
 
 
+def test_a_rollout_that_no_memory_holds_is_refused() -> None:
+    storage = RolloutStorage(10**15)
+    with pytest.raises(ConfigError, match=r"num_steps=1000000000000000: there is no memory for so"):
+        storage.allocate(_recurrent(8, 4).spec, torch.Generator())  # type: ignore[arg-type]  # allocated
+
+
 def test_a_rollout_is_a_whole_number_of_sequences() -> None:
     with pytest.raises(
         ConfigError, match=r"sequence_length=5 does not divide .*num_steps=128; .* 4"

@@ -7,6 +7,9 @@ from rl_core.errors import ConfigError
 from rl_core.gradients import CompileMode, OnNonFinite
 from rl_core.ranges import check_choice, check_ranges
 
+_MOST_THREADS = 10_000
+"""More than any machine has; PyTorch takes larger numbers for faults of its own."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerConfig:
@@ -70,6 +73,10 @@ class TrainerConfig:
             else:
                 counts = ("checkpoint_every", *counts)
             check_ranges(self, counts=counts)
+            if self.num_threads is not None and self.num_threads > _MOST_THREADS:
+                raise ConfigError(
+                    f"num_threads must be at most {_MOST_THREADS}, got {self.num_threads}"
+                )
             check_choice(self, "compile", get_args(CompileMode))
             check_choice(self, "on_nonfinite", get_args(OnNonFinite))
             if self.demonstrations is not None and self.scale_rewards:

@@ -1,6 +1,7 @@
 """How a rollout is cut into minibatches."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -27,13 +28,9 @@ def sequence_length_of(num_steps: int, sequence_length: int | None) -> int:
             sequences.
     """
     if sequence_length is None:
-        lengths = [n for n in range(1, num_steps + 1) if num_steps % n == 0]
-        usual = [n for n in lengths if SEQUENCE_LENGTH // 2 <= n <= SEQUENCE_LENGTH]
-        return (
-            max(usual)
-            if usual
-            else min(n for n in lengths if n > SEQUENCE_LENGTH or n == num_steps)
-        )
+        shorter = range(min(SEQUENCE_LENGTH, num_steps), SEQUENCE_LENGTH // 2 - 1, -1)
+        longer = range(SEQUENCE_LENGTH + 1, num_steps + 1)
+        return next((n for n in chain(shorter, longer) if num_steps % n == 0), num_steps)
     check_count("storage.sequence_length", sequence_length, ", or None")
     if num_steps % sequence_length:
         divisors = [n for n in range(1, num_steps + 1) if num_steps % n == 0]

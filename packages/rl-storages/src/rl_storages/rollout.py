@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
-from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.ranges import check_count
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
@@ -85,13 +85,24 @@ class RolloutStorage(Storage[RolloutBatch]):
         return len(self) == self.num_steps
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
-        """Make room for one rollout; see `Storage.allocate`."""
+        """Make room for one rollout; see `Storage.allocate`.
+
+        Raises:
+            ConfigError: when there is no memory for so many steps, or sequences are asked for
+                and the actor has no memory.
+        """
         if self.sequence_length is not None and not spec.state_sizes:
             raise ConfigError(
                 f"storage.sequence_length={self.sequence_length}, but the actor has no memory "
                 "that would need sequences; leave it out, or use a recurrent actor"
             )
-        self._rows = RolloutRows(spec, self.num_steps)
+        try:
+            self._rows = RolloutRows(spec, self.num_steps)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"storage.num_steps={self.num_steps}: there is no memory for so many steps of "
+                f"{spec.num_envs} environments ({in_brief(error)}); use shorter rollouts"
+            ) from error
         self._generator = generator
         self._attached = {}
 

@@ -194,8 +194,9 @@ class Recipe:
 
         Args:
             overrides: a part of a recipe in the layout of the file, such as a configuration file
-                or the command line's flags. A component that it names differently starts from the
-                overrides alone, because the options of one algorithm mean nothing to another.
+                or the command line's flags. A component, or an optimiser, that it names
+                differently starts from the overrides alone, because the options of one mean
+                nothing to another.
 
         Raises:
             ConfigError: when the overrides are no part of a recipe.
@@ -204,7 +205,7 @@ class Recipe:
         tables = self.to_tables()
         for kind in COMPONENTS:
             table, old = overrides.get(kind), cast("Tables", tables[kind])
-            if isinstance(table, dict) and table.get("name", old["name"]) != old["name"]:
+            if isinstance(table, dict) and _is_other(old, table):
                 tables[kind] = {}
         return Recipe.from_tables(_merge(tables, overrides))
 
@@ -217,11 +218,15 @@ def _component(kind: str, tables: Mapping[str, Json]) -> ComponentSpec:
     return ComponentSpec(kind, cast("str", table["name"]), options)
 
 
+def _is_other(old: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
+    return "name" in old and "name" in new and old["name"] != new["name"]
+
+
 def _merge(base: Mapping[str, Json], overrides: Mapping[str, Json]) -> Tables:
     merged = dict(base)
     for key, value in overrides.items():
         old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
+        if isinstance(old, dict) and isinstance(value, dict) and not _is_other(old, value):
             merged[key] = _merge(old, value)
         else:
             merged[key] = value
