@@ -247,7 +247,11 @@ def test_histograms_of_parameters_reach_loggers_when_asked_for(tmp_path: Path) -
     [
         ({"mini_batch_size": 65}, {}, "larger than the 64 samples"),
         ({"num_mini_batch": 65, "mini_batch_size": None}, {}, "more than the 64 samples"),
-        ({"mini_batch_size": 24}, {"recurrent_net": "gru"}, "no whole number of sequences"),
+        (
+            {"mini_batch_size": 8},
+            {"recurrent_net": "gru"},
+            "has no room for one sequence of 16 steps",
+        ),
         ({"num_mini_batch": 2, "mini_batch_size": 8}, {}, "give just one"),
         ({"num_mini_batch": 64, "mini_batch_size": None}, {}, "only 1 in the smallest"),
         ({"num_mini_batch": 33, "mini_batch_size": None}, {}, "only 1 in the smallest"),
