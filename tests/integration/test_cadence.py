@@ -1,12 +1,10 @@
 """When off-policy algorithms act at random, when they learn, and how often."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import gymnasium
-import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
@@ -24,10 +22,10 @@ from rl_core.env import EnvStep, VecEnv, as_vec_env
 from rl_core.errors import CheckpointError
 from rl_core.schedules import Linear
 from rl_core.storage_files import storage_of
-from rl_core.testing.scripted import WalkVecEnv
+from rl_core.testing.scripted import LateWalkVecEnv, WalkVecEnv
 from rl_core.testing.stateful import check_same_state
 from rl_core.testing.toy import counting_envs
-from rl_core.types import ArrayLike, Json, StateDict
+from rl_core.types import ArrayLike, Json
 from rl_storages import ReplayBuffer
 
 
@@ -226,36 +224,8 @@ class Stopping(WalkVecEnv):
         return super().step(action)
 
 
-class LateStopping(Stopping):
-    """Walks on past the end of an episode, and only resets in the step after it."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.is_late = np.zeros(num_envs, np.bool_)
-
-    def step(self, action: ArrayLike) -> EnvStep:
-        late = self.is_late
-        taken = super().step(action)
-        ended = np.asarray(taken.terminated) | np.asarray(taken.truncated)
-        self.is_late = ended & ~late
-        return replace(
-            taken,
-            observation=np.where(
-                late[:, None], np.asarray(taken.observation), np.asarray(taken.successor)
-            ),
-            reward=np.where(late, 0.0, taken.reward).astype(np.float32),
-            terminated=np.asarray(taken.terminated) & ~late,
-            truncated=np.asarray(taken.truncated) & ~late,
-            final_observation=None,
-            valid=~late,
-        )
-
-    def state_dict(self) -> StateDict:
-        return {**super().state_dict(), "is_late": self.is_late.tolist()}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        super().load_state_dict(state)
-        self.is_late = np.array(state["is_late"])
+class LateStopping(Stopping, LateWalkVecEnv):
+    """The same where an ended row only resets in the step after."""
 
 
 def _check_a_stop(

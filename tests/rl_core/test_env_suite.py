@@ -8,45 +8,10 @@ import pytest
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import DataError, EnvironmentFaultError
 from rl_core.testing.envs import VecEnvSuite
-from rl_core.testing.scripted import WalkVecEnv
-from rl_core.types import Array, ArrayLike, StateDict
+from rl_core.testing.scripted import LateWalkVecEnv, WalkVecEnv
+from rl_core.types import ArrayLike, StateDict
 
 NUM_ENVS = 3
-
-
-class LateWalks(WalkVecEnv):
-    """Shows where an episode ended, and resets in a step of its own."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.is_late = np.zeros(num_envs, np.bool_)
-
-    def reset(self, seed: int | None = None) -> Array:
-        self.is_late = np.zeros(self.num_envs, np.bool_)
-        return super().reset(seed)
-
-    def step(self, action: ArrayLike) -> EnvStep:
-        taken, late = super().step(action), self.is_late
-        begun, seen = np.asarray(taken.observation), np.asarray(taken.successor)
-        terminated = np.asarray(taken.terminated) & ~late
-        truncated = np.asarray(taken.truncated) & ~late
-        self.is_late = terminated | truncated
-        return replace(
-            taken,
-            observation=np.where(late[:, None], begun, seen),
-            reward=np.where(late, np.float32(0.0), np.asarray(taken.reward)),
-            terminated=terminated,
-            truncated=truncated,
-            final_observation=None,
-            valid=~late,
-        )
-
-    def state_dict(self) -> StateDict:
-        return {**super().state_dict(), "is_late": self.is_late.tolist()}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        super().load_state_dict(state)
-        self.is_late = np.array(state["is_late"])
 
 
 class TestWalks(VecEnvSuite):
@@ -56,7 +21,7 @@ class TestWalks(VecEnvSuite):
 
 class TestLateWalks(VecEnvSuite):
     def make_env(self) -> VecEnv:
-        return LateWalks(NUM_ENVS)
+        return LateWalkVecEnv(NUM_ENVS)
 
 
 class BeginningAgain(WalkVecEnv):
@@ -74,14 +39,14 @@ class ForgettingItsGenerator(WalkVecEnv):
         self.generator = np.random.default_rng(0)
 
 
-class ForgettingWhoIsLate(LateWalks):
+class ForgettingWhoIsLate(LateWalkVecEnv):
     """Goes on where it was, unless a row has just ended."""
 
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict({**state, "is_late": [False] * self.num_envs})
 
 
-class AlwaysValid(LateWalks):
+class AlwaysValid(LateWalkVecEnv):
     """Calls steps that only reset transitions."""
 
     def step(self, action: ArrayLike) -> EnvStep:

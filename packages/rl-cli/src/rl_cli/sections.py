@@ -7,7 +7,7 @@ from typing import cast
 from rl_cli.errors import UsageError
 from rl_core.errors import ConfigError
 from rl_core.options import without_replaced
-from rl_core.recipe import CUSTOM, LENGTHS, Tables, load_tables
+from rl_core.recipe import CUSTOM, LENGTHS, Tables, load_tables, merged_tables
 from rl_core.types import Json
 
 SECTIONS = ("algorithm", "actor", "storage", "env", "trainer")
@@ -121,23 +121,7 @@ def merged_sections(
     merged: dict[str, Tables] = {}
     for section in SECTIONS:
         old, new = filed[section], cast("Tables", given.get(section, {}))
-        if _is_other(old, new):
-            old = {}
         if names and section in names:
             old = without_replaced(section, names[section], old, new)
-        merged[section] = _merged(old, new)
-    return merged
-
-
-def _is_other(old: Tables, new: Tables) -> bool:
-    """Whether a table is of another component, to which the options of the old one mean nothing."""
-    return "name" in old and "name" in new and old["name"] != new["name"]
-
-
-def _merged(old: Tables, new: Tables) -> Tables:
-    merged = {**old, **new}
-    for key, value in new.items():
-        below = old.get(key)
-        if isinstance(below, dict) and isinstance(value, dict) and not _is_other(below, value):
-            merged[key] = _merged(below, value)
+        merged[section] = merged_tables(old, new)
     return merged

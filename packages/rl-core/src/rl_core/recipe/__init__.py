@@ -16,4 +16,5 @@ from rl_core.recipe.options import Options as Options
 from rl_core.recipe.recipe import Recipe as Recipe
 from rl_core.recipe.tables import Syntax as Syntax
 from rl_core.recipe.tables import load_tables as load_tables
+from rl_core.recipe.tables import merged_tables as merged_tables
 from rl_core.recipe.tables import parse_tables as parse_tables

@@ -16,7 +16,7 @@ from rl_core.recipe._toml import with_short_arrays
 from rl_core.recipe.component import ComponentSpec
 from rl_core.recipe.layout import FORMAT, Tables
 from rl_core.recipe.options import Options
-from rl_core.recipe.tables import load_tables, parse_tables, syntax_of
+from rl_core.recipe.tables import load_tables, merged_tables, parse_tables, syntax_of
 from rl_core.types import Json
 
 
@@ -202,12 +202,7 @@ class Recipe:
             ConfigError: when the overrides are no part of a recipe.
         """
         check_layout(overrides)
-        tables = self.to_tables()
-        for kind in COMPONENTS:
-            table, old = overrides.get(kind), cast("Tables", tables[kind])
-            if isinstance(table, dict) and _is_other(old, table):
-                tables[kind] = {}
-        return Recipe.from_tables(_merge(tables, overrides))
+        return Recipe.from_tables(merged_tables(self.to_tables(), overrides))
 
 
 def _component(kind: str, tables: Mapping[str, Json]) -> ComponentSpec:
@@ -216,18 +211,3 @@ def _component(kind: str, tables: Mapping[str, Json]) -> ComponentSpec:
         raise ConfigError(f'[{kind}] gives no name; add the line name = "..." to its table')
     options = {key: value for key, value in table.items() if key != "name"}
     return ComponentSpec(kind, cast("str", table["name"]), options)
-
-
-def _is_other(old: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
-    return "name" in old and "name" in new and old["name"] != new["name"]
-
-
-def _merge(base: Mapping[str, Json], overrides: Mapping[str, Json]) -> Tables:
-    merged = dict(base)
-    for key, value in overrides.items():
-        old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and not _is_other(old, value):
-            merged[key] = _merge(old, value)
-        else:
-            merged[key] = value
-    return merged

@@ -1,6 +1,7 @@
 """Reading a recipe, or a part of one, from TOML or JSON."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -9,6 +10,7 @@ from rl_core.recipe._checks import check_layout, check_values
 from rl_core.recipe._json import parse_json
 from rl_core.recipe._toml import parse_toml
 from rl_core.recipe.layout import Tables
+from rl_core.types import Json
 
 _MAX_BYTES = 2**20
 
@@ -86,3 +88,21 @@ def load_tables(path: Path) -> Tables:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: it is not UTF-8 text ({error.reason})") from error
     return parse_tables(text, str(path), syntax_of(path))
+
+
+def merged_tables(base: Mapping[str, Json], overrides: Mapping[str, Json]) -> Tables:
+    """Return tables in which the overrides win, option by option.
+
+    A table that names another component than the old one stands alone, because the options of one
+    mean nothing to another.
+    """
+    if "name" in base and "name" in overrides and base["name"] != overrides["name"]:
+        return dict(overrides)
+    merged = dict(base)
+    for key, value in overrides.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            merged[key] = merged_tables(old, value)
+        else:
+            merged[key] = value
+    return merged

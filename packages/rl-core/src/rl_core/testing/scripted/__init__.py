@@ -7,4 +7,5 @@ from rl_core.testing.scripted.identity import IDENTITY_SPACES as IDENTITY_SPACES
 from rl_core.testing.scripted.identity import IdentityEnv as IdentityEnv
 from rl_core.testing.scripted.info import Info as Info
 from rl_core.testing.scripted.memory import MemoryCueEnv as MemoryCueEnv
+from rl_core.testing.scripted.walks import LateWalkVecEnv as LateWalkVecEnv
 from rl_core.testing.scripted.walks import WalkVecEnv as WalkVecEnv

@@ -1,6 +1,7 @@
 """Environments that a checkpoint brings back exactly."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -116,3 +117,42 @@ class WalkVecEnv(VecEnv):
         start = self.generator.uniform(-0.5, 0.5, (self._num_envs, 2)).astype(np.float32)
         self.place = np.where(which[:, None], start, self.place)
         self.age[which] = 0
+
+
+class LateWalkVecEnv(WalkVecEnv):
+    """Shows where an episode ended, and resets in a step of its own."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.is_late = np.zeros(num_envs, np.bool_)
+
+    def reset(self, seed: int | None = None) -> Array:
+        """Begin everywhere."""
+        self.is_late = np.zeros(self.num_envs, np.bool_)
+        return super().reset(seed)
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        """Walk, or only reset where an episode ended before."""
+        taken, late = super().step(action), self.is_late
+        begun, seen = np.asarray(taken.observation), np.asarray(taken.successor)
+        terminated = np.asarray(taken.terminated) & ~late
+        truncated = np.asarray(taken.truncated) & ~late
+        self.is_late = terminated | truncated
+        return replace(
+            taken,
+            observation=np.where(late[:, None], begun, seen),
+            reward=np.where(late, np.float32(0.0), np.asarray(taken.reward)),
+            terminated=terminated,
+            truncated=truncated,
+            final_observation=None,
+            valid=~late,
+        )
+
+    def state_dict(self) -> StateDict:
+        """Return what the walks hold, and which rows are to reset."""
+        return {**super().state_dict(), "is_late": self.is_late.tolist()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`."""
+        super().load_state_dict(state)
+        self.is_late = np.array(state["is_late"])
