@@ -172,7 +172,10 @@ class _Life:
             assert bool((weight == 1.0).all())
             return
         priorities = np.array([self.errors[(first, self.lengths[first])] for first in firsts])
-        np.testing.assert_allclose(weight, priorities.min() / priorities, rtol=1e-5)
+        smallest = (weight.numpy() * priorities)[0]  # of all that is stored, and of these or less
+        assert smallest <= priorities.min() * (1.0 + 1e-5)
+        assert np.isclose(smallest, list(self.errors.values()), rtol=1e-5).any()
+        np.testing.assert_allclose(weight, smallest / priorities, rtol=1e-5)
 
     def answer(self, batch: ReplayBatch, firsts: list[str], generator: np.random.Generator) -> None:
         """Let the storage learn errors, which are the same for each row of a sequence."""

@@ -54,12 +54,43 @@ def test_weights_by_hand() -> None:
     torch.testing.assert_close(batch.weight, expected)
 
 
-def test_the_largest_weight_of_a_batch_is_one() -> None:
-    storage = _buffer(PrioritizedConfig(beta=1.0), count=30)
+def test_all_batches_have_weights_of_one_scale() -> None:
+    """The smallest priority is that of the buffer, also where a batch has only larger ones."""
+    storage = _buffer(PrioritizedConfig(alpha=1.0, beta=1.0, epsilon=0.0), count=30)
     batch, actions = _all_of(storage)
-    _learn(storage, batch, np.linspace(1.0, 9.0, len(actions)).tolist())
+    errors = torch.linspace(0.5, 9.0, len(actions))
+    _learn(storage, batch, errors.tolist())
+    largest = []
     for _ in range(20):
-        assert float(_draw(storage, 4).weight.max()) == 1.0
+        batch = _draw(storage, 4)
+        of_batch = errors[torch.searchsorted(actions, batch.action)]
+        torch.testing.assert_close(batch.weight, 0.5 / of_batch)
+        largest.append(float(batch.weight.max()))
+    assert min(largest) < 0.2
+
+
+def test_weights_know_the_smallest_priority_that_is_left() -> None:
+    """It goes with the transition it is of, when that is learned from or overwritten."""
+    transitions = LIFE.transitions(200)
+    storage = _buffer(PrioritizedConfig(alpha=1.0, beta=1.0, epsilon=0.0), size=20, count=20)
+    batch, actions = _all_of(storage)
+    rest = [4.0] * (len(actions) - 2)
+    for errors, expected in (([0.5, 1.0], 0.125), ([8.0, 1.0], 0.25), ([8.0, 2.0], 0.5)):
+        _learn(storage, batch, [*errors, *rest])
+        (batch,) = storage.gather(batch.key[:, 0].unsqueeze(0))
+        assert batch.weight.tolist()[2:] == [expected] * len(rest)
+    for transition in transitions[20:60]:
+        storage.insert_transition(transition)
+    assert bool((_draw(storage, 50).weight == 1.0).all())
+
+
+def test_what_is_never_drawn_does_not_scale_the_others() -> None:
+    """With epsilon 0, an error of 0 leaves no chance to be drawn, but no weight of 0 to others."""
+    storage = _buffer(PrioritizedConfig(alpha=1.0, beta=1.0, epsilon=0.0), count=20)
+    batch, actions = _all_of(storage)
+    _learn(storage, batch, [0.0, 2.0] + [4.0] * (len(actions) - 2))
+    (batch,) = storage.gather(batch.key[:, 0].unsqueeze(0))
+    assert batch.weight.tolist() == [1.0, 1.0] + [0.5] * (len(actions) - 2)
 
 
 def test_draws_follow_priorities() -> None:
@@ -317,14 +348,19 @@ def test_priorities_are_those_of_a_slow_dictionary(name: str) -> None:
             continue
         for batch in storage.generate_batches(2, 40):
             actions = [str(action) for action in batch.action.tolist()]
-            for action in actions:
+            for action in _stored(storage):
                 errors.setdefault(action, largest)
+            smallest = min(errors[action] for action in _stored(storage))
             priorities = np.array([errors[action] for action in actions])
-            np.testing.assert_allclose(batch.weight, priorities.min() / priorities, rtol=1e-5)
+            np.testing.assert_allclose(batch.weight, smallest / priorities, rtol=1e-5)
             late.append(batch)
             chosen = late.pop(int(generator.integers(len(late))))
             _check_late(storage, chosen, errors, generator)
             largest = max(largest, max(errors.values()))
+
+
+def _stored(storage: ReplayBuffer) -> list[str]:
+    return [str(action) for piece in storage.trajectories() for action in piece.action.tolist()]
 
 
 def _check_late(

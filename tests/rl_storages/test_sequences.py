@@ -269,7 +269,10 @@ def test_priorities_are_those_of_a_slow_dictionary(name: str) -> None:
         check_sequences(batch, oracle)
         firsts = [str(action) for action in batch.action[0].tolist()]
         priorities = np.array([errors[(first, lengths[first])] for first in firsts])
-        np.testing.assert_allclose(batch.weight[0], priorities.min() / priorities, rtol=1e-5)
+        smallest = (batch.weight[0].numpy() * priorities)[0]
+        assert smallest <= priorities.min() * (1.0 + 1e-5)
+        assert np.isclose(smallest, list(errors.values()), rtol=1e-5).any()
+        np.testing.assert_allclose(batch.weight[0], smallest / priorities, rtol=1e-5)
         late.append(batch)
         chosen = late.pop(int(generator.integers(len(late))))
         answer = {key: float(generator.integers(1, 9)) for key in map(_key, chosen.key)}

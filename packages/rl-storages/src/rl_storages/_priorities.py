@@ -4,7 +4,7 @@ Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952, sections 3.3 and 3
 
 (1) $P(i) = p_i^\alpha / \sum_k p_k^\alpha$ with $p_i = |\delta_i| + \epsilon$
 
-(2) $w_i = (N\,P(i))^{-\beta} / \max_j w_j = (\min_j P(j) / P(i))^\beta$, over the j of the batch
+(2) $w_i = (N\,P(i))^{-\beta} / \max_j w_j = (\min_j P(j) / P(i))^\beta$, over all j stored
 
 Draws are stratified: one from each of N equal shares of the total. A transition that was not
 learned from yet has the highest priority so far.
@@ -34,15 +34,12 @@ from rl_storages._newest import Windows
 from rl_storages._orders import Order, SlotOrder, TimeOrder
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, nothing_to_draw
-from rl_storages._sum_tree import LARGEST_ERROR, Priorities, SumTree
+from rl_storages._sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, SumTree
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.recent import RecentConfig
 
 _ETA = 0.9
 """Of Eq. (3), where none is given."""
-
-_LEAST = float(np.finfo(np.float32).tiny)
-"""Priority of a transition without any, so that it can be drawn where no other has more."""
 
 _STATE_KEYS = ("alpha", "beta", "beta_schedule", "largest", "errors", "priorities")
 
@@ -102,9 +99,11 @@ class PrioritizedSampler(IndexSampler):
             yield torch.from_numpy(slots[None])
 
     def weights(self, slots: Tensor) -> Tensor:
-        """Eq. (2), shape `(K, N)`."""
+        """Eq. (2), shape `(K, N)`; what has no priority counts as what has the smallest."""
+        smallest = self._tree.smallest
         priorities = self._tree.leaves.take(self._order.places(slots.numpy()))
-        return torch.from_numpy((priorities.min(-1, keepdims=True) / priorities) ** self._beta)
+        ratios = smallest / np.maximum(priorities, smallest)
+        return torch.from_numpy(ratios ** np.float32(self._beta))
 
     def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
         """Set priorities by ``info["td_error"]``; of slots overwritten since, nothing is learned.
@@ -260,7 +259,7 @@ class PrioritizedSampler(IndexSampler):
     def _priorities(self, errors: Priorities) -> Priorities:
         """Eq. (1), not divided by the sum."""
         priorities: Priorities = errors ** np.float32(self._alpha)
-        return np.maximum(priorities, np.float32(_LEAST))
+        return np.maximum(priorities, LEAST_PRIORITY)
 
     def _set_priorities(self) -> None:
         """Derive all priorities from the errors."""

@@ -1,4 +1,4 @@
-"""Draws in proportion to priorities that change all the time."""
+"""Draws in proportion to priorities that change all the time, and the smallest of them."""
 
 import math
 
@@ -13,17 +13,23 @@ Priorities = npt.NDArray[np.float32]
 LARGEST_ERROR = 1e30
 """Errors are at most this, so that single-precision sums over sequences are finite too."""
 
+LEAST_PRIORITY = np.finfo(np.float32).tiny
+"""Stands for a priority of 0 where what has it may be drawn, if no other has more."""
+
+_ABOVE_LEAST = LEAST_PRIORITY.view(np.uint32) + np.uint32(1)
+"""The bits of the next number; those of numbers that are not negative are in their order."""
+
 _USUAL_DRAWS = 256
 """Leaves drawn at once, for which the size of blocks is chosen."""
 
 
 class SumTree:
-    """Priorities in blocks, with a sum per block: a tree of two levels, as wide as pays.
+    """Priorities in blocks, with a sum and a minimum per block: a tree of two levels.
 
     A draw adds up the sums of all blocks, and then the leaves of one block per draw. With blocks
     of about ``sqrt(num_leaves / draws)`` leaves both take the same time, and less than going down
-    a binary tree whose twenty levels are a handful of calls each. Sums are computed anew from the
-    leaves whenever these change, so nothing drifts.
+    a binary tree whose twenty levels are a handful of calls each. Sums and minima are computed anew
+    from the leaves whenever these change, so nothing drifts.
 
     Args:
         num_leaves: how many priorities; all are 0 at first.
@@ -38,14 +44,15 @@ class SumTree:
         self.leaves = padded[:num_leaves]
         self._blocks = padded.reshape(num_blocks, 1 << self._shift)
         self._sums: Numbers = np.zeros(num_blocks)
+        self._smallest: npt.NDArray[np.uint32] = np.zeros(num_blocks, np.uint32) - _ABOVE_LEAST
         self._running: Numbers = np.zeros(num_blocks + 1)
         self._stale: list[Indices] = []
 
     @staticmethod
     def bytes_for(num_leaves: int) -> int:
-        """Return what a tree takes: 4 bytes per leaf, and 16 per block."""
+        """Return what a tree takes: 4 bytes per leaf, and 20 per block."""
         shift, num_blocks = _blocks(num_leaves)
-        return 4 * (num_blocks << shift) + 16 * num_blocks + 8
+        return 4 * (num_blocks << shift) + 20 * num_blocks + 8
 
     @property
     def total(self) -> float:
@@ -53,7 +60,14 @@ class SumTree:
         self._add_up()
         return float(self._running[-1])
 
-    def set(self, indices: Indices, priorities: Priorities | float) -> None:
+    @property
+    def smallest(self) -> np.float32:
+        """The smallest priority above the least, or the least where there is none."""
+        self._add_up()
+        smallest = (self._smallest.min(keepdims=True) + _ABOVE_LEAST).view(np.float32)[0]
+        return max(smallest, LEAST_PRIORITY)
+
+    def set(self, indices: Indices, priorities: Priorities | np.float32 | float) -> None:
         """Change priorities; of an index that occurs twice, the last one counts.
 
         Args:
@@ -123,7 +137,10 @@ class SumTree:
         changed = np.concatenate(self._stale)
         if len(changed) >= len(self._sums):
             changed = np.unique(changed)
-        self._sums[changed] = self._blocks.take(changed, 0).sum(1, dtype=np.float64)
+        leaves = self._blocks.take(changed, 0)
+        self._sums[changed] = leaves.sum(1, dtype=np.float64)
+        # What is not above the least wraps round, and comes last.
+        self._smallest[changed] = (leaves.view(np.uint32) - _ABOVE_LEAST).min(1)
         # Torch adds up several times faster than NumPy, each number once and from the left.
         torch.cumsum(torch.from_numpy(self._sums), 0, out=torch.from_numpy(self._running[1:]))
         self._stale = []
