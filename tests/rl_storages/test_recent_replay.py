@@ -128,7 +128,10 @@ def test_all_of_a_window_are_drawn_alike() -> None:
 
 
 def test_priorities_count_within_a_window() -> None:
-    """Eq. (1) of prioritised draws, with its sum over the newest; weights of 1/N and beta 1."""
+    """Eq. (1) of prioritised draws, with its sum over the newest; weights of 1/N and beta 1.
+
+    Smaller priorities that are stored, but not in the window, make no weight smaller.
+    """
     life = LIVES["same_step"]
     storage = _buffer(
         life,
@@ -147,6 +150,10 @@ def test_priorities_count_within_a_window() -> None:
     (batch,) = storage.generate_batches(1, 80)
     weight = dict(zip(batch.action.tolist(), batch.weight.tolist(), strict=True))
     assert [weight[action] for action in newest] == pytest.approx([1.0, 0.5, 0.2])
+    for transition in life.transitions(92)[90:]:  # they have the largest priority so far
+        storage.insert_transition(transition)
+    (batch,) = storage.generate_batches(1, 80)
+    assert bool((batch.weight == 1.0).all())
 
 
 def test_widths_by_hand() -> None:

@@ -16,29 +16,29 @@ def test_draws_by_hand() -> None:
     tree = SumTree(5)
     tree.set(np.array([1, 3, 4]), np.array([1.0, 2.0, 1.0], np.float32))
     assert tree.total == 4.0
-    assert tree.smallest == 1.0
+    assert tree.smallest() == 1.0
     fractions = np.array([0.0, 0.2, 0.25, 0.7, 0.75, 0.99])
     assert tree.find(fractions).tolist() == [1, 1, 3, 3, 4, 4]
     tree.set(np.array([3]), 0.0)
     assert tree.total == 2.0
     assert tree.find(np.array([0.49, 0.5])).tolist() == [1, 4]
     tree.set(np.array([1, 4]), np.array([3.0, 0.0], np.float32))
-    assert tree.smallest == 3.0
+    assert tree.smallest() == 3.0
 
 
 def test_what_stands_for_no_priority_is_not_the_smallest() -> None:
     """It is that of what is there only where nothing has more, and sizes end where floats do."""
     largest = np.finfo(np.float32).max
     tree = SumTree(40)
-    assert tree.smallest == LEAST_PRIORITY
+    assert tree.smallest() == LEAST_PRIORITY
     tree.set(np.array([3]), LEAST_PRIORITY)
-    assert tree.smallest == LEAST_PRIORITY
+    assert tree.smallest() == LEAST_PRIORITY
     tree.set(np.array([30]), largest)
-    assert tree.smallest == largest
+    assert tree.smallest() == largest
     tree.set(np.array([31]), np.nextafter(LEAST_PRIORITY, np.float32(1.0)))
-    assert LEAST_PRIORITY < tree.smallest < 1.2e-38
+    assert LEAST_PRIORITY < tree.smallest() < 1.2e-38
     tree.set_all(0.0)
-    assert tree.smallest == LEAST_PRIORITY
+    assert tree.smallest() == LEAST_PRIORITY
 
 
 @pytest.mark.parametrize("num_leaves", [1, 7, 64, 1000, 70_000])
@@ -56,7 +56,12 @@ def test_it_agrees_with_brute_force_through_random_changes(num_leaves: int) -> N
         assert np.array_equal(tree.leaves, expected)
         assert tree.total == expected.sum(dtype=np.float64)
         if tree.total:
-            assert tree.smallest == expected[expected > 0].min()
+            assert tree.smallest() == expected[expected > 0].min()
+            first, end = generator.integers(num_leaves, size=2).tolist()
+            of_range = expected[first:end] if first < end else [*expected[first:], *expected[:end]]
+            above = [priority for priority in of_range if priority > 0]
+            assert tree.smallest(first, end) == min(above, default=LEAST_PRIORITY)
+
             fractions = np.sort(generator.random(16))
             assert np.array_equal(tree.find(fractions), _brute_force(expected, fractions))
 

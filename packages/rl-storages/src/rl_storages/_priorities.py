@@ -4,7 +4,7 @@ Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952, sections 3.3 and 3
 
 (1) $P(i) = p_i^\alpha / \sum_k p_k^\alpha$ with $p_i = |\delta_i| + \epsilon$
 
-(2) $w_i = (N\,P(i))^{-\beta} / \max_j w_j = (\min_j P(j) / P(i))^\beta$, over all j stored
+(2) $w_i = (N\,P(i))^{-\beta} / \max_j w_j = (\min_j P(j) / P(i))^\beta$, over what could be drawn
 
 Draws are stratified: one from each of N equal shares of the total. A transition that was not
 learned from yet has the highest priority so far.
@@ -70,6 +70,7 @@ class PrioritizedSampler(IndexSampler):
         self._tree = SumTree(ring.num_slots)
         self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)
         self._largest = 1.0
+        self._range: tuple[int, int | None] = (0, None)  # what was drawn from, of the tree
         self._windows = None if recent is None else Windows(recent, ring.learned)
         # In the order of time the newest priorities are next to each other in the tree.
         self._order: Order = SlotOrder(ring) if recent is None else TimeOrder(ring)
@@ -95,12 +96,13 @@ class PrioritizedSampler(IndexSampler):
                 assert isinstance(order, TimeOrder)
                 width = self._windows.width(len(order), batch, num_batches)
                 first = order.first_of_newest(width)
-                slots = order.slots_of(self._tree.find(fractions, *order.range_from(first)), first)
+                self._range = order.range_from(first)
+                slots = order.slots_of(self._tree.find(fractions, *self._range), first)
             yield torch.from_numpy(slots[None])
 
     def weights(self, slots: Tensor) -> Tensor:
         """Eq. (2), shape `(K, N)`; what has no priority counts as what has the smallest."""
-        smallest = self._tree.smallest
+        smallest = self._tree.smallest(*self._range)
         priorities = self._tree.leaves.take(self._order.places(slots.numpy()))
         ratios = smallest / np.maximum(priorities, smallest)
         return torch.from_numpy(ratios ** np.float32(self._beta))
@@ -135,6 +137,7 @@ class PrioritizedSampler(IndexSampler):
         self._errors[:] = 0.0
         self._tree.set_all(0.0)
         self._order.reset()
+        self._range = (0, None)
 
     def set_progress(self, progress: float) -> None:
         """Move beta along its schedule."""

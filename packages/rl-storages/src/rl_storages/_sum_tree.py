@@ -9,6 +9,7 @@ import torch
 Indices = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 Priorities = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.uint32]
 
 LARGEST_ERROR = 1e30
 """Errors are at most this, so that single-precision sums over sequences are finite too."""
@@ -44,7 +45,7 @@ class SumTree:
         self.leaves = padded[:num_leaves]
         self._blocks = padded.reshape(num_blocks, 1 << self._shift)
         self._sums: Numbers = np.zeros(num_blocks)
-        self._smallest: npt.NDArray[np.uint32] = np.zeros(num_blocks, np.uint32) - _ABOVE_LEAST
+        self._smallest: Bits = np.zeros(num_blocks, np.uint32) - _ABOVE_LEAST
         self._running: Numbers = np.zeros(num_blocks + 1)
         self._stale: list[Indices] = []
 
@@ -59,13 +60,6 @@ class SumTree:
         """The sum of all priorities."""
         self._add_up()
         return float(self._running[-1])
-
-    @property
-    def smallest(self) -> np.float32:
-        """The smallest priority above the least, or the least where there is none."""
-        self._add_up()
-        smallest = (self._smallest.min(keepdims=True) + _ABOVE_LEAST).view(np.float32)[0]
-        return max(smallest, LEAST_PRIORITY)
 
     def set(self, indices: Indices, priorities: Priorities | np.float32 | float) -> None:
         """Change priorities; of an index that occurs twice, the last one counts.
@@ -87,6 +81,21 @@ class SumTree:
         self._add_up()
         low, high = self._sum_before(first), self._sum_before(end)
         return high - low if first < end else float(self._running[-1]) - low + high
+
+    def smallest(self, first: int = 0, end: int | None = None) -> np.float32:
+        """Return the smallest priority of some leaves, as `find` counts them.
+
+        It is above the least, but where they have none that is.
+        """
+        self._add_up()
+        num_leaves = len(self.leaves)
+        if end is None:
+            spans = [(first, num_leaves)]
+        else:
+            spans = [(first, end)] if first < end else [(first, num_leaves), (0, end)]
+        bits = np.concatenate([part for span in spans for part in self._bits_of(*span)])
+        smallest = (bits.min(keepdims=True) + _ABOVE_LEAST).view(np.float32)[0]
+        return max(smallest, LEAST_PRIORITY)
 
     def find(self, fractions: Numbers, first: int = 0, end: int | None = None) -> Indices:
         """Return the leaves at fractions of a sum, none of which has priority 0.
@@ -123,6 +132,18 @@ class SumTree:
         leaves = torch.searchsorted(within, torch.from_numpy(rest[:, None]), right=True)
         found: Indices = (blocks << self._shift) + leaves.numpy()[:, 0]
         return found
+
+    def _bits_of(self, first: int, end: int) -> list[Bits]:
+        """Return the minima of whole blocks, and the leaves before and after these."""
+        shift = self._shift
+        low = min(-(-first >> shift) << shift, end)
+        high = max(end >> shift << shift, low)
+        leaves = self.leaves.view(np.uint32)
+        return [
+            leaves[first:low] - _ABOVE_LEAST,
+            self._smallest[low >> shift : high >> shift],
+            leaves[high:end] - _ABOVE_LEAST,
+        ]
 
     def _sum_before(self, index: int) -> float:
         block, within = index >> self._shift, index & (1 << self._shift) - 1
