@@ -99,7 +99,6 @@ def test_what_is_no_actor_is_refused() -> None:
         (TD3Config, "target_noise", -0.1),
         (TD3Config, "exploration_noise", "gauss"),
         (DDPGConfig, "clip_return", 0.0),
-        (DDPGConfig, "clip_positive_returns", True),
         (TD3Config, "clip_return", -1.0),
         (TD3Config, "ou_theta", 0.15),
         (DDPGConfig, "ou_dt", 0.1),

@@ -181,9 +181,12 @@ def test_ddpg_clips_returns() -> None:
     assert plain.target(batch).item() == pytest.approx(expected)
     clipped = DDPG(_twin_actor("deterministic"), DDPGConfig(gamma=0.5, clip_return=1.5))
     assert clipped.target(batch).item() == 1.5
-    config = DDPGConfig(gamma=0.5, clip_return=1.5, clip_positive_returns=True)
-    negative = DDPG(_twin_actor("deterministic"), config)
-    assert negative.target(batch).item() == 0.0
+    for bound in (1.5, None):
+        config = DDPGConfig(gamma=0.5, clip_return=bound, clip_positive_returns=True)
+        negative = DDPG(_twin_actor("deterministic"), config)
+        assert negative.target(batch).item() == 0.0
+        returns = torch.tensor([-7.0, -1.0, 1.0])
+        assert negative.clipped(returns).tolist() == [-7.0 if bound is None else -1.5, -1.0, 0.0]
 
 
 def test_td3_clips_returns() -> None:

@@ -3,7 +3,7 @@ r"""Deep deterministic policy gradient.
 Source: Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971, Algorithm 1.
 
 (1) $y = r + \gamma\,(1 - d)\,\min_i Q_{\theta'_i}(s', \pi_{\phi'}(s'))$, kept between
-    $-c$ and $c$ (or 0) with ``clip_return`` c
+    $-c$ and $c$ with ``clip_return`` c, and at most 0 with ``clip_positive_returns``
 
 (2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
 

@@ -50,7 +50,8 @@ class DeterministicConfig(OffPolicyConfig):
         ou_theta: rate at which an Ornstein-Uhlenbeck process is pulled back; None takes 0.15.
         ou_dt: time between two of its steps; None takes 0.01.
         clip_return: bound of what the critics learn; None clips nothing.
-        clip_positive_returns: the upper bound is 0, for tasks without positive rewards.
+        clip_positive_returns: the upper bound is 0, for tasks without positive rewards; it needs no
+            other bound.
     """
 
     policy_learning_rate: Scheduled = 1e-3
@@ -75,8 +76,6 @@ class DeterministicConfig(OffPolicyConfig):
         )
         check_owners(self, _OWNERS)
         self.ou_process()
-        if self.clip_positive_returns and self.clip_return is None:
-            raise ConfigError("clip_positive_returns needs clip_return, the bound below")
 
     def ou_process(self) -> OrnsteinUhlenbeck:
         """Return a new process for the noise ``"ou"``."""
@@ -169,11 +168,10 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
 
     def clipped(self, returns: Tensor) -> Tensor:
         """Keep what the critics learn within the bounds, where there are any."""
-        if self.config.clip_return is None:
-            return returns
-        bound = self.hyper["clip_return"]
-        highest = torch.zeros_like(bound) if self.config.clip_positive_returns else bound
-        return returns.clamp(-bound, highest)
+        if self.config.clip_return is not None:
+            bound = self.hyper["clip_return"]
+            returns = returns.clamp(-bound, bound)
+        return returns.clamp(max=0.0) if self.config.clip_positive_returns else returns
 
     def climbed(self, seen: Seen, distribution: Distribution) -> Tensor:
         """Return what the first critic, a constant, thinks of the policy's actions, `(N,)`.

@@ -4,7 +4,8 @@ Source: Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, Algorithm 1.
 
 (1) $y = r + \gamma\,(1 - d)\,\min_i Q_{\theta'_i}(s', \tilde a)$ with
     $\tilde a = \pi_{\phi'}(s') + \mathrm{clip}(N(0, \tilde\sigma), -c, c)$, kept between
-    ``-clip_return`` and ``clip_return`` (or 0) where that is set
+    ``-clip_return`` and ``clip_return`` where that is set, and at most 0 with
+    ``clip_positive_returns``
 
 (2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
 
