@@ -83,17 +83,19 @@ class SumTree:
         return high - low if first < end else float(self._running[-1]) - low + high
 
     def smallest(self, first: int = 0, end: int | None = None) -> np.float32:
-        """Return the smallest priority of some leaves, as `find` counts them.
+        """Return the smallest priority above the least, or the least where there is none.
 
-        It is above the least, but where they have none that is.
+        Args:
+            first: of the leaves from this one.
+            end: to this one, as `find` counts them; None means all leaves.
         """
         self._add_up()
-        num_leaves = len(self.leaves)
         if end is None:
-            spans = [(first, num_leaves)]
+            bits = self._smallest
         else:
-            spans = [(first, end)] if first < end else [(first, num_leaves), (0, end)]
-        bits = np.concatenate([part for span in spans for part in self._bits_of(*span)])
+            around = [(first, len(self.leaves)), (0, end)]
+            spans = [(first, end)] if first < end else around
+            bits = np.concatenate([part for span in spans for part in self._bits_of(*span)])
         smallest = (bits.min(keepdims=True) + _ABOVE_LEAST).view(np.float32)[0]
         return max(smallest, LEAST_PRIORITY)
 
@@ -160,8 +162,9 @@ class SumTree:
             changed = np.unique(changed)
         leaves = self._blocks.take(changed, 0)
         self._sums[changed] = leaves.sum(1, dtype=np.float64)
-        # What is not above the least wraps round, and comes last.
-        self._smallest[changed] = (leaves.view(np.uint32) - _ABOVE_LEAST).min(1)
+        bits = leaves.view(np.uint32)
+        bits -= _ABOVE_LEAST  # what is not above the least wraps round, and comes last
+        self._smallest[changed] = bits.min(1)
         # Torch adds up several times faster than NumPy, each number once and from the left.
         torch.cumsum(torch.from_numpy(self._sums), 0, out=torch.from_numpy(self._running[1:]))
         self._stale = []
