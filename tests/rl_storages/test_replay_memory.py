@@ -104,7 +104,7 @@ def test_more_than_there_is_room_for_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("options", "trees", "per_row"), DRAWS)
 def test_what_is_kept_to_draw_counts_too(options: dict[str, Any], trees: int, per_row: int) -> None:
-    """A tree over 1,000,001 rows has 15,626 blocks of 64, two sums and a minimum for each, and a sum."""
+    """A tree over 1,000,001 rows has 15,626 blocks of 64, two sums and a minimum for each."""
     tree = 15_626 * (64 * 4 + 16 + 4) + 8
     plain = _allocated(ReplayBuffer(1_000_000), GOALS).nbytes
     storage = _allocated(ReplayBuffer(1_000_000, **options), GOALS)
