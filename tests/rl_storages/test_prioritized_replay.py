@@ -348,9 +348,10 @@ def test_priorities_are_those_of_a_slow_dictionary(name: str) -> None:
             continue
         for batch in storage.generate_batches(2, 40):
             actions = [str(action) for action in batch.action.tolist()]
-            for action in _stored(storage):
+            stored = _stored(storage)
+            for action in stored:
                 errors.setdefault(action, largest)
-            smallest = min(errors[action] for action in _stored(storage))
+            smallest = min(errors[action] for action in stored)
             priorities = np.array([errors[action] for action in actions])
             np.testing.assert_allclose(batch.weight, smallest / priorities, rtol=1e-5)
             late.append(batch)

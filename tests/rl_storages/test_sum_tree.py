@@ -61,7 +61,6 @@ def test_it_agrees_with_brute_force_through_random_changes(num_leaves: int) -> N
             of_range = expected[first:end] if first < end else [*expected[first:], *expected[:end]]
             above = [priority for priority in of_range if priority > 0]
             assert tree.smallest(first, end) == min(above, default=LEAST_PRIORITY)
-
             fractions = np.sort(generator.random(16))
             assert np.array_equal(tree.find(fractions), _brute_force(expected, fractions))
 

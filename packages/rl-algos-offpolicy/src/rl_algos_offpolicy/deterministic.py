@@ -49,7 +49,7 @@ class DeterministicConfig(OffPolicyConfig):
             square root of time, so that the noise spreads from 0 to σ / sqrt(2 ``ou_theta``).
         ou_theta: rate at which an Ornstein-Uhlenbeck process is pulled back; None takes 0.15.
         ou_dt: time between two of its steps; None takes 0.01.
-        clip_return: bound of what the critics learn; None clips nothing.
+        clip_return: bound of what the critics learn, either way; None sets none.
         clip_positive_returns: the upper bound is 0, for tasks without positive rewards; it needs no
             other bound.
     """
