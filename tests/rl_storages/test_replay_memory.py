@@ -104,11 +104,12 @@ def test_more_than_there_is_room_for_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("options", "trees", "per_row"), DRAWS)
 def test_what_is_kept_to_draw_counts_too(options: dict[str, Any], trees: int, per_row: int) -> None:
-    """A tree over 1,000,001 rows has 15,626 blocks of 64, two sums and a minimum for each."""
-    tree = 15_626 * (64 * 4 + 16 + 4) + 8
+    """A tree over 1,000,001 rows has 15,626 blocks of 64, two sums each; of priorities a minimum."""
+    tree = 15_626 * (64 * 4 + 16) + 8
+    minima = 15_626 * 4 * ("prioritized" in options)
     plain = _allocated(ReplayBuffer(1_000_000), GOALS).nbytes
     storage = _allocated(ReplayBuffer(1_000_000, **options), GOALS)
-    assert storage.nbytes - plain == trees * tree + per_row * 1_000_001
+    assert storage.nbytes - plain == trees * tree + minima + per_row * 1_000_001
 
 
 @pytest.mark.parametrize(("options", "trees", "per_row"), DRAWS)
@@ -284,6 +285,8 @@ def test_a_disk_that_reserves_nothing_is_used_all_the_same(
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"storage\.mmap_dir: .*nowhere is not an existing"):
         _allocated(ReplayBuffer(50, mmap_dir=str(tmp_path / "nowhere")), HALF_CHEETAH)
+    with pytest.raises(ConfigError, match=r"storage\.mmap_dir must be the path .*, got 3"):
+        ReplayBuffer(50, mmap_dir=3)  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_noticed_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rl_storages._sum_tree import LEAST_PRIORITY, SumTree
+from rl_storages._sum_tree import LEAST_PRIORITY, PriorityTree
 
 
 def _brute_force(
@@ -13,7 +13,7 @@ def _brute_force(
 
 
 def test_draws_by_hand() -> None:
-    tree = SumTree(5)
+    tree = PriorityTree(5)
     tree.set(np.array([1, 3, 4]), np.array([1.0, 2.0, 1.0], np.float32))
     assert tree.total == 4.0
     assert tree.smallest() == 1.0
@@ -29,7 +29,7 @@ def test_draws_by_hand() -> None:
 def test_what_stands_for_no_priority_is_not_the_smallest() -> None:
     """It is that of what is there only where nothing has more, and sizes end where floats do."""
     largest = np.finfo(np.float32).max
-    tree = SumTree(40)
+    tree = PriorityTree(40)
     assert tree.smallest() == LEAST_PRIORITY
     tree.set(np.array([3]), LEAST_PRIORITY)
     assert tree.smallest() == LEAST_PRIORITY
@@ -44,7 +44,7 @@ def test_what_stands_for_no_priority_is_not_the_smallest() -> None:
 @pytest.mark.parametrize("num_leaves", [1, 7, 64, 1000, 70_000])
 def test_it_agrees_with_brute_force_through_random_changes(num_leaves: int) -> None:
     generator = np.random.default_rng(num_leaves)
-    tree = SumTree(num_leaves)
+    tree = PriorityTree(num_leaves)
     expected = np.zeros(num_leaves, np.float32)
     for _ in range(60):
         count = int(generator.integers(1, 40))
@@ -71,7 +71,7 @@ def test_no_leaf_without_priority_is_ever_found() -> None:
     last = np.nextafter(1.0, 0.0)
     for _ in range(300):
         num_leaves = int(generator.integers(1, 3000))
-        tree = SumTree(num_leaves)
+        tree = PriorityTree(num_leaves)
         some = generator.choice(num_leaves, size=int(generator.integers(1, 6)))
         tree.set(some, (10.0 ** generator.integers(-38, 38, size=len(some))).astype(np.float32))
         found = tree.find(np.array([0.0, *generator.random(50), last, 1.0]))
@@ -82,7 +82,9 @@ def test_a_draw_stays_in_its_block_where_its_sum_is_rounded() -> None:
     """A block's sum may exceed what its leaves add up to from the left, by a rounding."""
     generator = np.random.default_rng(0)
     for _ in range(300):
-        tree = SumTree(16)  # two blocks of eight; the second begins with a leaf that must not be
+        tree = PriorityTree(
+            16
+        )  # two blocks of eight; the second begins with a leaf that must not be
         tree.set(np.arange(8), (10.0 ** generator.uniform(-9, 3, 8)).astype(np.float32))
         tree.set(np.array([9]), 1e-30)
         end = np.nextafter(1.0, 0.0)
@@ -90,14 +92,14 @@ def test_a_draw_stays_in_its_block_where_its_sum_is_rounded() -> None:
 
 
 def test_the_last_of_several_changes_counts() -> None:
-    tree = SumTree(3)
+    tree = PriorityTree(3)
     tree.set(np.array([1, 1, 1]), np.array([5.0, 7.0, 2.0], np.float32))
     assert tree.total == 2.0
 
 
 def test_sums_do_not_drift() -> None:
     generator = np.random.default_rng(0)
-    tree = SumTree(500)
+    tree = PriorityTree(500)
     for _ in range(2000):
         tree.set(generator.integers(500, size=8), 1e6 * generator.random(8, np.float32))
         _ = tree.total

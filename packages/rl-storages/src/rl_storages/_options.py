@@ -95,6 +95,19 @@ def check_her_function(her_function: object) -> None:
         )
 
 
+def check_directory_name(name: object) -> None:
+    """Refuse what names no directory.
+
+    Raises:
+        ConfigError: unless it is a text or None.
+    """
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(
+            f"storage.mmap_dir must be the path of a directory as text, or None, got {name!r}; "
+            "write mmap_dir='/tmp', or leave it out"
+        )
+
+
 def not_allocated() -> ConfigError:
     """Say that there is no room yet."""
     return ConfigError("the replay buffer is not allocated yet; a Trainer does it")

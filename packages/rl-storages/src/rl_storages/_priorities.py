@@ -34,7 +34,7 @@ from rl_storages._newest import Windows
 from rl_storages._orders import Order, SlotOrder, TimeOrder
 from rl_storages._ring import ReplayRing
 from rl_storages._samplers import IndexSampler, nothing_to_draw
-from rl_storages._sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, SumTree
+from rl_storages._sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, PriorityTree
 from rl_storages.prioritized import PrioritizedConfig
 from rl_storages.recent import RecentConfig
 
@@ -67,7 +67,7 @@ class PrioritizedSampler(IndexSampler):
         self._alpha = config.alpha
         self._beta_schedule = as_schedule(config.beta)
         self._beta = self._beta_schedule.value(0.0)
-        self._tree = SumTree(ring.num_slots)
+        self._tree = PriorityTree(ring.num_slots)
         self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)
         self._largest = 1.0
         self._range: tuple[int, int | None] = (0, None)  # what was drawn from, of the tree
@@ -78,7 +78,7 @@ class PrioritizedSampler(IndexSampler):
     @staticmethod
     def bytes_for(num_slots: int) -> int:
         """Return what it takes for so many slots, without their order."""
-        return SumTree.bytes_for(num_slots) + 4 * num_slots
+        return PriorityTree.bytes_for(num_slots) + 4 * num_slots
 
     def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield blocks of one batch, because what it teaches changes the next one's draws."""

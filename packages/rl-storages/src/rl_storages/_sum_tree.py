@@ -1,6 +1,7 @@
 """Draws in proportion to priorities that change all the time, and the smallest of them."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,19 +26,22 @@ _USUAL_DRAWS = 256
 
 
 class SumTree:
-    """Priorities in blocks, with a sum and a minimum per block: a tree of two levels.
+    """Priorities in blocks, with a sum per block: a tree of two levels.
 
     A draw adds up the sums of all blocks, and then the leaves of one block per draw. With blocks
     of about ``sqrt(num_leaves / draws)`` leaves both take the same time, and less than going down
-    a binary tree whose twenty levels are a handful of calls each. Sums and minima are computed anew
-    from the leaves whenever these change, so nothing drifts.
+    a binary tree whose twenty levels are a handful of calls each. Sums are computed anew from the
+    leaves whenever these change, so nothing drifts.
 
     Args:
         num_leaves: how many priorities; all are 0 at first.
 
     Attributes:
+        bytes_per_block: what is kept of each, but its leaves.
         leaves: the priorities, float32; to be changed by `set` only.
     """
+
+    bytes_per_block: ClassVar[int] = 16
 
     def __init__(self, num_leaves: int) -> None:
         self._shift, num_blocks = _blocks(num_leaves)
@@ -45,15 +49,14 @@ class SumTree:
         self.leaves = padded[:num_leaves]
         self._blocks = padded.reshape(num_blocks, 1 << self._shift)
         self._sums: Numbers = np.zeros(num_blocks)
-        self._smallest: Bits = np.zeros(num_blocks, np.uint32) - _ABOVE_LEAST
         self._running: Numbers = np.zeros(num_blocks + 1)
         self._stale: list[Indices] = []
 
-    @staticmethod
-    def bytes_for(num_leaves: int) -> int:
-        """Return what a tree takes: 4 bytes per leaf, and 20 per block."""
+    @classmethod
+    def bytes_for(cls, num_leaves: int) -> int:
+        """Return what a tree takes: 4 bytes per leaf, and what is kept of blocks."""
         shift, num_blocks = _blocks(num_leaves)
-        return 4 * (num_blocks << shift) + 20 * num_blocks + 8
+        return 4 * (num_blocks << shift) + cls.bytes_per_block * num_blocks + 8
 
     @property
     def total(self) -> float:
@@ -81,23 +84,6 @@ class SumTree:
         self._add_up()
         low, high = self._sum_before(first), self._sum_before(end)
         return high - low if first < end else float(self._running[-1]) - low + high
-
-    def smallest(self, first: int = 0, end: int | None = None) -> np.float32:
-        """Return the smallest priority above the least, or the least where there is none.
-
-        Args:
-            first: of the leaves from this one.
-            end: to this one, as `find` counts them; None means all leaves.
-        """
-        self._add_up()
-        if end is None:
-            bits = self._smallest
-        else:
-            around = [(first, len(self.leaves)), (0, end)]
-            spans = [(first, end)] if first < end else around
-            bits = np.concatenate([part for span in spans for part in self._bits_of(*span)])
-        smallest = (bits.min(keepdims=True) + _ABOVE_LEAST).view(np.float32)[0]
-        return max(smallest, LEAST_PRIORITY)
 
     def find(self, fractions: Numbers, first: int = 0, end: int | None = None) -> Indices:
         """Return the leaves at fractions of a sum, none of which has priority 0.
@@ -135,18 +121,6 @@ class SumTree:
         found: Indices = (blocks << self._shift) + leaves.numpy()[:, 0]
         return found
 
-    def _bits_of(self, first: int, end: int) -> list[Bits]:
-        """Return the minima of whole blocks, and the leaves before and after these."""
-        shift = self._shift
-        low = min(-(-first >> shift) << shift, end)
-        high = max(end >> shift << shift, low)
-        leaves = self.leaves.view(np.uint32)
-        return [
-            leaves[first:low] - _ABOVE_LEAST,
-            self._smallest[low >> shift : high >> shift],
-            leaves[high:end] - _ABOVE_LEAST,
-        ]
-
     def _sum_before(self, index: int) -> float:
         block, within = index >> self._shift, index & (1 << self._shift) - 1
         if within == 0:
@@ -160,14 +134,63 @@ class SumTree:
         changed = np.concatenate(self._stale)
         if len(changed) >= len(self._sums):
             changed = np.unique(changed)
-        leaves = self._blocks.take(changed, 0)
-        self._sums[changed] = leaves.sum(1, dtype=np.float64)
-        bits = leaves.view(np.uint32)
-        bits -= _ABOVE_LEAST  # what is not above the least wraps round, and comes last
-        self._smallest[changed] = bits.min(1)
+        self._take_over(changed, self._blocks.take(changed, 0))
         # Torch adds up several times faster than NumPy, each number once and from the left.
         torch.cumsum(torch.from_numpy(self._sums), 0, out=torch.from_numpy(self._running[1:]))
         self._stale = []
+
+    def _take_over(self, blocks: Indices, leaves: Priorities) -> None:
+        """Keep what is kept of blocks, with a copy of their leaves."""
+        self._sums[blocks] = leaves.sum(1, dtype=np.float64)
+
+
+class PriorityTree(SumTree):
+    """A sum tree with a minimum per block too, for the smallest of the priorities.
+
+    Args:
+        num_leaves: how many priorities; all are 0 at first.
+    """
+
+    bytes_per_block = SumTree.bytes_per_block + 4
+
+    def __init__(self, num_leaves: int) -> None:
+        super().__init__(num_leaves)
+        self._smallest: Bits = np.zeros(len(self._sums), np.uint32) - _ABOVE_LEAST
+
+    def smallest(self, first: int = 0, end: int | None = None) -> np.float32:
+        """Return the smallest priority above the least, or the least where there is none.
+
+        Args:
+            first: of the leaves from this one.
+            end: to this one, as `find` counts them; None means all leaves.
+        """
+        self._add_up()
+        if end is None:
+            bits = self._smallest
+        else:
+            around = [(first, len(self.leaves)), (0, end)]
+            spans = [(first, end)] if first < end else around
+            bits = np.concatenate([part for span in spans for part in self._bits_of(*span)])
+        smallest = (bits.min(keepdims=True) + _ABOVE_LEAST).view(np.float32)[0]
+        return max(smallest, LEAST_PRIORITY)
+
+    def _bits_of(self, first: int, end: int) -> list[Bits]:
+        """Return the minima of whole blocks, and the leaves before and after these."""
+        shift = self._shift
+        low = min(-(-first >> shift) << shift, end)
+        high = max(end >> shift << shift, low)
+        leaves = self.leaves.view(np.uint32)
+        return [
+            leaves[first:low] - _ABOVE_LEAST,
+            self._smallest[low >> shift : high >> shift],
+            leaves[high:end] - _ABOVE_LEAST,
+        ]
+
+    def _take_over(self, blocks: Indices, leaves: Priorities) -> None:
+        super()._take_over(blocks, leaves)
+        bits = leaves.view(np.uint32)
+        bits -= _ABOVE_LEAST  # what is not above the least wraps round, and comes last
+        self._smallest[blocks] = bits.min(1)
 
 
 def _blocks(num_leaves: int) -> tuple[int, int]:

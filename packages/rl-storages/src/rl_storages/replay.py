@@ -31,6 +31,7 @@ from rl_storages._options import (
     check_combination,
     check_configs,
     check_counts,
+    check_directory_name,
     check_her_function,
     check_unstacked,
     checked_device,
@@ -110,6 +111,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
             prioritized=prioritized, recent=recent, hindsight=hindsight, sequences=sequences
         )
         check_her_function(her_function)
+        check_directory_name(mmap_dir)
         check_combination(size, prioritized, recent, sequences, hindsight, her_function)
         self.size = size
         self.n_step = n_step
