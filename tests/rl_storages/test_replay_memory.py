@@ -104,7 +104,7 @@ def test_more_than_there_is_room_for_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("options", "trees", "per_row"), DRAWS)
 def test_what_is_kept_to_draw_counts_too(options: dict[str, Any], trees: int, per_row: int) -> None:
-    """A tree over 1,000,001 rows has 15,626 blocks of 64, two sums each; of priorities a minimum."""
+    """A tree of 1,000,001 rows has 15,626 blocks of 64, two sums and, of priorities, a minimum."""
     tree = 15_626 * (64 * 4 + 16) + 8
     minima = 15_626 * 4 * ("prioritized" in options)
     plain = _allocated(ReplayBuffer(1_000_000), GOALS).nbytes
