@@ -234,6 +234,28 @@ def test_evaluations_do_not_take_the_environments_that_are_learned_in(
     _trainer(envs=WalkVecEnv(NUM_ENVS), test_envs=WalkVecEnv(NUM_ENVS)).evaluate(1)
 
 
+def test_environments_made_for_an_evaluation_outside_of_a_run_are_closed() -> None:
+    class Closing(WalkVecEnv):
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
+
+    def make() -> VecEnv:
+        made.append(Closing(NUM_ENVS))
+        return made[-1]
+
+    closed: list[VecEnv] = []
+    made: list[VecEnv] = []
+    given = Closing(NUM_ENVS)
+    trainer = _trainer(envs=WalkVecEnv(NUM_ENVS), test_envs=make)
+    trainer.evaluate(1)
+    trainer.evaluate(1)
+    assert len(made) == 2
+    assert closed == made
+    _trainer(envs=WalkVecEnv(NUM_ENVS), test_envs=given).evaluate(1)
+    assert given not in closed
+
+
 def test_a_storage_of_other_batches_is_refused_before_anything_is_allocated() -> None:
     class Other(ReferenceRolloutStorage):
         batch_type = dict

@@ -233,12 +233,19 @@ class Trainer:
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
         """Evaluate the current policy deterministically on the test environments.
 
+        Environments that are made for it are closed again, but for those of a running session.
+
         Raises:
             ConfigError: when there are no test environments.
         """
         if num_episodes is None:
             num_episodes = self.algorithm.schedule.num_test_episodes
-        return self._tester.evaluate(self.algorithm, num_episodes, spawn_seed(self.seed, "test"))
+        seed = spawn_seed(self.seed, "test")
+        try:
+            return self._tester.evaluate(self.algorithm, num_episodes, seed)
+        finally:
+            if self._session is None:
+                self._tester.close()
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the whole run; a step that has one already is left alone.
