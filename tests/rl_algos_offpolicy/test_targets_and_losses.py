@@ -23,6 +23,7 @@ from rl_algos_offpolicy import (
 from rl_algos_offpolicy.exploration import OrnsteinUhlenbeck, draw_exploration_noise
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
+from rl_core.optimizers import OptimizerConfig, OptimizerName
 from rl_core.schedules import Linear
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
@@ -201,6 +202,15 @@ def test_ddpg_decays_each_network_by_its_own_weight() -> None:
     groups = DDPG(_twin_actor("deterministic"), config).parameter_groups()
     decays = {group.name: group.optimizer.weight_decay for group in groups}
     assert decays == {"policy": 0.1, "critic": 0.2}
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_sac_does_not_decay_the_temperature(name: OptimizerName) -> None:
+    config = SACConfig(optimizer=OptimizerConfig(name=name, weight_decay=0.1))
+    groups = SAC(_twin_actor("stochastic"), config).parameter_groups()
+    decays = {group.name: group.optimizer.weight_decay for group in groups}
+    assert decays == {"policy": 0.1, "critic": 0.1, "temperature": 0.0}
+    assert {group.optimizer.name for group in groups} == {name}
 
 
 def test_sac_subtracts_what_the_action_costs_in_entropy() -> None:

@@ -32,6 +32,7 @@ steps.
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -110,18 +111,21 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return off_policy_recipe({"policy": "stochastic"})
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give policy, critics and temperature an optimiser each."""
+        """Give policy, critics and temperature an optimiser each, the last without decay."""
         names = {"policy": ("actor.policy", "add_ons"), "critic": ("actor.critics",)}
         if self.config.learn_temperature:
             names["temperature"] = ("temperature",)
         bound = self.if_set("max_grad_norm")
+        optimizer = self.config.optimizer
+        # Decay would pull log(α) to 0, which is α = 1, whatever the entropy is.
+        without_decay = replace(optimizer, weight_decay=0.0)
         return tuple(
             ParameterGroup(
                 name=name,
                 modules=modules,
                 learning_rate=f"{name}_learning_rate",
                 max_grad_norm=bound,
-                optimizer=self.config.optimizer,
+                optimizer=without_decay if name == "temperature" else optimizer,
                 every=1 if name == "critic" else self.config.policy_delay,
             )
             for name, modules in names.items()
