@@ -52,8 +52,21 @@ def test_training_ends_with_a_summary_in_plain_text(rl: Run, tiny: tuple[str, ..
     assert out.startswith("ppo on CartPole-v1, seed 4: ")
     for part in ("mean ", "std ", "IQM ", "95% interval", "┤", f"rl eval {directory}"):
         assert part in out
-    assert f"rl resume {directory} --total-steps" in out
+    assert f"rl resume {directory} --total-steps 1024\n" in out
     assert "\x1b" not in out
+
+
+def test_the_command_that_goes_on_with_a_run_which_took_more_steps_than_asked_for_works(
+    rl: Run, tiny: tuple[str, ...]
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=10", "--run-dir=run")
+    status, out, _ = rl(*words)
+    assert status == 0
+    longer = out.splitlines()[-1].split()
+    assert longer == ["rl", "resume", "run", "--total-steps", "128"]
+    status, out, _ = rl(*longer[1:])
+    assert status == 0
+    assert ": 128 steps in" in out
 
 
 def test_evaluation_is_one_json_object(rl: Run, trained_run: Path) -> None:

@@ -7,11 +7,11 @@ from rl_cli.curve import TEST_RETURN, TRAIN_RETURN, draw_image, draw_text, read_
 from rl_cli.run_directory import METRICS
 from rl_core.evaluation import EvaluationResult
 from rl_core.recipe import Recipe
-from rl_core.trainer import Goal, TrainingResult
+from rl_core.trainer import TrainingResult
 
 
 def print_training(
-    stream: TextIO, recipe: Recipe, run_dir: Path, result: TrainingResult, goal: Goal
+    stream: TextIO, recipe: Recipe, run_dir: Path, result: TrainingResult, longer: str
 ) -> None:
     """Print how a run went, with its learning curve; draw the curve into the run directory.
 
@@ -20,7 +20,7 @@ def print_training(
         recipe: of the run.
         run_dir: of the run.
         result: of the training.
-        goal: of the training.
+        longer: the command that goes on with it.
     """
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
@@ -39,7 +39,7 @@ def print_training(
     lines += [
         f"run         {run_dir}",
         f"next        rl eval {run_dir}",
-        f"            rl resume {run_dir} --total-{goal.unit} {2 * goal.target}",
+        f"            {longer}",
     ]
     print("\n".join(lines), file=stream)
 

@@ -127,8 +127,13 @@ def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:
     if reached >= goal.target:
         raise UsageError(
             f"the run has finished: it has {reached} of {goal.target} {goal.unit}; to go on: "
-            f"rl resume {run.path} --total-{goal.unit} {2 * reached}"
+            f"{_longer(trainer, goal, run.path)}"
         )
+
+
+def _longer(trainer: Trainer, goal: Goal, run_dir: Path) -> str:
+    # Twice what was reached: it may be more than twice what was asked for, as turns are whole.
+    return f"rl resume {run_dir} --total-{goal.unit} {2 * goal.reached_before(trainer)}"
 
 
 def _run(trainer: Trainer, goal: Goal, run_dir: Path, interruption: Interruption) -> int:
@@ -147,5 +152,6 @@ def _run(trainer: Trainer, goal: Goal, run_dir: Path, interruption: Interruption
             file=sys.stderr,
         )
         return 128 + interruption.number
-    print_training(sys.stdout, trainer.recipe, run_dir, result, goal)
+    longer = _longer(trainer, goal, run_dir)
+    print_training(sys.stdout, trainer.recipe, run_dir, result, longer)
     return 0
