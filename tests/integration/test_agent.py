@@ -101,6 +101,11 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
     assert loaded.evaluate(2, envs=own).num_episodes == 2
 
 
+def test_a_section_given_as_an_option_is_pointed_to_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"storage is a section, .*options=\{'storage': \.\.\.\}"):
+        rl_core.make("dqn", "CartPole-v1", storage={"size": 3})
+
+
 def test_options_reach_every_part() -> None:
     agent = rl_core.make("ppo", "CartPole-v1", options=SMALL, learning_rate=0.5)
     assert agent.recipe.algorithm["learning_rate"] == 0.5

@@ -211,6 +211,14 @@ def test_a_run_on_another_environment_or_without_data_is_refused(tmp_path: Path)
     )
     with pytest.raises(DataError, match=r"its observations are torch.float32 of shape \(3,\); exp"):
         list(read_demonstrations(tmp_path / "sac", actor))
+    bare = {**SMALL, "trainer": {**SMALL.get("trainer", {}), "checkpoint_replay": False}}
+    make("sac", "Pendulum-v1", seed=0, options=bare).train(60, run_dir=tmp_path / "bare")
+    with pytest.raises(CheckpointError, match=r"holds no transitions; .*checkpoint_replay=True"):
+        read_demonstrations(tmp_path / "bare", actor)
+    rollouts = {"env": {"num_envs": 2}, "storage": {"num_steps": 32}}
+    make("ppo", "Pendulum-v1", options=rollouts).train(64, run_dir=tmp_path / "ppo")
+    with pytest.raises(ConfigError, match=r"ppo cannot be learned from: RolloutStorage gives no"):
+        read_demonstrations(tmp_path / "ppo", actor)
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         read_demonstrations(tmp_path / "empty", actor)

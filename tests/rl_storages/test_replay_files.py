@@ -154,10 +154,21 @@ def test_other_draws_are_refused_with_what_differs(tmp_path: Path) -> None:
         uniform.load(path)
 
 
+def test_what_no_storage_was_saved_in_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for read in (_buffer(steps=9).load, open_storage):
+        with pytest.raises(
+            CheckpointError, match=r"none is no directory; expected one that Storag"
+        ):
+            read(tmp_path / "none")
+        with pytest.raises(CheckpointError, match=r"is a run, not a storage .*demonstrations"):
+            read(tmp_path / "run")
+
+
 def test_no_save_overwrites_and_no_damage_is_loaded(tmp_path: Path) -> None:
     buffer = _buffer(steps=9)
     path = buffer.save(tmp_path / "demos")
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="exists already and is not overwritten; save into a"):
         buffer.save(path)
     tensors = path / "tensors.safetensors"
     content = bytearray(tensors.read_bytes())
@@ -175,7 +186,7 @@ def test_nothing_is_saved_or_loaded_before_there_is_something(tmp_path: Path) ->
     path = _buffer(steps=3).save(tmp_path / "demos")
     with pytest.raises(ConfigError, match="not allocated yet; load when its Trainer was made"):
         ReplayBuffer(10).load(path)
-    with pytest.raises(CheckpointError, match="not a checkpoint directory"):
+    with pytest.raises(CheckpointError, match="other is no directory"):
         _buffer().load(tmp_path / "other")
 
 

@@ -33,7 +33,7 @@ from rl_core.evaluation import (
 )
 from rl_core.logger import Logger
 from rl_core.masks import ActionMaskCheck
-from rl_core.options import Sections, checked_sections
+from rl_core.options import SECTIONS, Sections, checked_sections
 from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
@@ -287,6 +287,11 @@ def make(
     sections = checked_sections(options)
     table = sections.setdefault("algorithm", {})
     for name, value in algorithm_options.items():
+        if name in SECTIONS:
+            raise ConfigError(
+                f"{name} is a section, not an option of the algorithm; give "
+                f"options={{'{name}': ...}}"
+            )
         if table.get(name, value) != value:
             raise ConfigError(
                 f"{name} is {value!r}, but options['algorithm'] says {table[name]!r}; leave one out"

@@ -17,6 +17,8 @@ _ALTERNATIVES = ("num_mini_batch", "mini_batch_size")
 Sections = Mapping[str, Mapping[str, Json]]
 """Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``."""
 
+SECTIONS = ("env", "actor", "algorithm", "storage", "trainer")
+
 
 def checked_sections(options: Sections | None) -> dict[str, dict[str, Json]]:
     """Return options by section as new tables.
@@ -26,10 +28,9 @@ def checked_sections(options: Sections | None) -> dict[str, dict[str, Json]]:
     """
     if not isinstance(options, Mapping | None):
         raise ConfigError(f"options={options!r}; expected a mapping of sections")
-    known = ("env", "actor", "algorithm", "storage", "trainer")
     for section, table in (options or {}).items():
-        if section not in known:
-            raise ConfigError(f"unknown section '{section}'{nearest(str(section), known)}")
+        if section not in SECTIONS:
+            raise ConfigError(f"unknown section '{section}'{nearest(str(section), SECTIONS)}")
         if not isinstance(table, Mapping):
             raise ConfigError(f"section '{section}' is {table!r}; expected a mapping of options")
     return {section: dict(table) for section, table in (options or {}).items()}

@@ -6,17 +6,12 @@ from typing import cast
 import torch
 
 from rl_core.actor import Actor
-from rl_core.checkpoint import Checkpoint, latest_checkpoint
+from rl_core.checkpoint import Checkpoint, is_run, latest_checkpoint
 from rl_core.components import construct_component
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
-
-
-def is_run(directory: Path) -> bool:
-    """Tell whether a directory is one that a trainer wrote."""
-    return (directory / "checkpoints").is_dir()
 
 
 def read_run(directory: str | Path) -> Checkpoint:

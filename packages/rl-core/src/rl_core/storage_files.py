@@ -1,6 +1,7 @@
 """Storages in files of their own, and those of whole runs, opened by what is recorded of them."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import cast
 import torch
 
 from rl_core import plugins
-from rl_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint_as
+from rl_core.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as
 from rl_core.components import construct_component, describe_component
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.recipe import ComponentSpec, Recipe, parse_json
@@ -24,6 +25,11 @@ def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = N
         raise ConfigError(
             f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
         )
+    if os.path.lexists(directory):
+        raise CheckpointError(
+            f"{directory} exists already and is not overwritten; save into a new directory, or "
+            "move it away"
+        )
     return save_checkpoint_as(
         directory, len(storage), state_of(storage), recipe=recipe, metadata={}
     )
@@ -37,7 +43,7 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
             f"the {type(storage).__name__} is not allocated yet; load when its Trainer was made, "
             "or open the directory with open_storage"
         )
-    saved = StateReader(load_checkpoint(directory).state, str(directory))
+    saved = StateReader(_read(directory).state, str(directory))
     check_spec(storage, saved)
     try:
         storage.load_state_dict(saved.tree("storage"))
@@ -60,7 +66,18 @@ def open_storage(directory: str | Path) -> AnyStorage:
         CheckpointError: when the files are missing or damaged.
         ConfigError: when it has no registered name.
     """
-    return storage_of(load_checkpoint(Path(directory)))
+    return storage_of(_read(Path(directory)))
+
+
+def _read(directory: Path) -> Checkpoint:
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} is no directory; expected one that Storage.save wrote")
+    if is_run(directory):
+        raise CheckpointError(
+            f"{directory} is a run, not a storage that was saved alone; to learn from what it "
+            "stored, give it as trainer.demonstrations"
+        )
+    return load_checkpoint(directory)
 
 
 def storage_of(checkpoint: Checkpoint) -> AnyStorage:
@@ -72,8 +89,8 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
     """
     if checkpoint.state.get("storage") is None:
         raise CheckpointError(
-            f"{checkpoint.path} holds no transitions; the run must save them "
-            "(trainer.checkpoint_replay=True)"
+            f"{checkpoint.path} holds no transitions; expected a run that collected some and saves "
+            "them (trainer.checkpoint_replay=True)"
         )
     saved = StateReader(checkpoint.state, str(checkpoint.path))
     component = _component(saved)

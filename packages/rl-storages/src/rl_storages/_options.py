@@ -213,8 +213,8 @@ def checked_directory(name: str | None, device: torch.device) -> Path | None:
     directory = Path(name)
     if not directory.is_dir():
         raise ConfigError(
-            f"storage.mmap_dir: {directory.absolute()} is not an existing directory; make it, to "
-            "resume a run as well, whose checkpoints hold what was in it"
+            f"storage.mmap_dir: {directory.absolute()} is not an existing directory; make it "
+            "first (a run resumes into an empty one, as its checkpoints hold the data)"
         )
     if device.type != "cpu":
         raise ConfigError(

@@ -11,6 +11,7 @@ from rl_core.checkpoint._manifest import ResumeGrade as ResumeGrade
 from rl_core.checkpoint._manifest import verify_checkpoint as verify_checkpoint
 from rl_core.checkpoint._state_tree import state_digest as state_digest
 from rl_core.checkpoint.directory import clean_temporary as clean_temporary
+from rl_core.checkpoint.directory import is_run as is_run
 from rl_core.checkpoint.directory import list_checkpoints as list_checkpoints
 from rl_core.checkpoint.directory import prune_checkpoints as prune_checkpoints
 from rl_core.checkpoint.directory import set_aside_checkpoint as set_aside_checkpoint

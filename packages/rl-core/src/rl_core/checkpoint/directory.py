@@ -9,6 +9,11 @@ from rl_core.checkpoint._manifest import STEP_NAME, verify_checkpoint
 from rl_core.errors import CheckpointError
 
 
+def is_run(directory: Path) -> bool:
+    """Tell whether a directory is one that a trainer wrote."""
+    return (directory / "checkpoints").is_dir()
+
+
 def list_checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints of a directory by step, the newest last; nothing is verified."""
     found: dict[int, Path] = {}

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.batch import Trajectory
-from rl_core.checkpoint import Checkpoint, load_checkpoint
+from rl_core.checkpoint import Checkpoint, is_run, load_checkpoint
 from rl_core.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
 from rl_core.errors import ConfigError, DataError, SpaceError
-from rl_core.runs import build_actor, is_run, read_run, recipe_of
+from rl_core.runs import build_actor, read_run, recipe_of
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.storage import AnyStorage, Storage, TensorSpec
 from rl_core.storage_files import storage_of
@@ -60,9 +60,10 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
 
 
 def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[Trajectory]:
-    if "storage_spec" not in checkpoint.state:
-        raise ConfigError(f"{name} holds no storage, only a run without data to learn from")
-    trajectories = storage_of(checkpoint).trajectories()
+    try:
+        trajectories = storage_of(checkpoint).trajectories()
+    except ConfigError as error:
+        raise ConfigError(f"demonstrations: {name} cannot be learned from: {error}") from error
     if checkpoint.recipe_text is None:
         return _own(trajectories, actor, name)
     try:
