@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
+from rl_core.compile import CompileMode, has_cpp_compiler
+from rl_core.errors import CheckpointError, ConfigError, DataError, NonFiniteError
 from rl_core.gradients import (
-    CompileMode,
     Gradients,
     GradientStep,
     HyperParameters,
@@ -20,7 +20,6 @@ from rl_core.gradients import (
     ParameterGroup,
     TargetNetwork,
 )
-from rl_core.graphs import has_cpp_compiler
 from rl_core.optimizers import OptimizerConfig
 from rl_core.testing.stateful import check_same_state, copy_state
 
@@ -233,24 +232,22 @@ def test_a_targets_buffers_are_those_of_its_source_once_a_phase_begins() -> None
 
 
 @pytest.mark.parametrize("compile_mode", ["off", "on"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_rare_target_needs_no_graph_of_its_own(compile_mode: CompileMode) -> None:
     if compile_mode == "on" and not has_cpp_compiler():
         pytest.skip("no C++ compiler")
     step, slow = _followed(every=3, tau="one")
     step._hyper.register_buffer("one", torch.tensor(1.0))
-    step.compile(compile_mode, torch.tensor([1.0]), {})
+    step.compiled.mode = compile_mode
     seen = []
     for gradient in (1.0, 1.0, 1.0, 1.0, 1.0, math.nan):
         step.step(torch.tensor([gradient]), {})
         seen.append(slow.x.item())
     # After 3 steps the source is at 0.7; the sixth is not finite, and the target stays.
     assert seen == pytest.approx([1.0, 1.0, 0.7, 0.7, 0.7, 0.7])
-    assert len(step._graphs) == (1 if compile_mode == "on" else 0)
+    assert len(step.compiled) == (1 if compile_mode == "on" else 0)
 
 
 @pytest.mark.parametrize("compile_mode", ["off", "on"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_loss_leaves_out_what_is_not_due(compile_mode: CompileMode) -> None:
     if compile_mode == "on" and not has_cpp_compiler():
         pytest.skip("no C++ compiler")
@@ -266,7 +263,7 @@ def test_a_loss_leaves_out_what_is_not_due(compile_mode: CompileMode) -> None:
     numbers = HyperParameters({"learning_rate": 0.1})
     module = LossModule(loss, {"a": a, "b": b}, numbers)
     step = GradientStep(module, numbers, [_group("a"), _group("b", every=2)])
-    step.compile(compile_mode, torch.tensor([1.0]), {})
+    step.compiled.mode = compile_mode
     for value in (1.0, 2.0, 3.0, 4.0):
         step.step(torch.tensor([value]), {})
     assert a.x.item() == pytest.approx(-1.0)
@@ -431,7 +428,6 @@ def test_metrics_are_means_since_the_last_reading() -> None:
 
 
 @pytest.mark.parametrize("compile_mode", ["off", "on"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_metrics_that_were_not_read_are_saved(compile_mode: CompileMode) -> None:
     if compile_mode == "on" and not has_cpp_compiler():
         pytest.skip("no C++ compiler")
@@ -441,7 +437,7 @@ def test_metrics_that_were_not_read_are_saved(compile_mode: CompileMode) -> None
     for batch in (1.0, math.nan, 4.0):
         saved.step(torch.tensor(batch), {})
     restored.load_state_dict(copy_state(saved.state_dict()))  # type: ignore[arg-type]  # a mapping
-    restored.compile(compile_mode, torch.tensor(1.0), {})
+    restored.compiled.mode = compile_mode
     check_same_state(restored.state_dict(), saved.state_dict())
     for step in (saved, restored):
         step.step(torch.tensor(7.0), {})
@@ -481,9 +477,21 @@ def test_gradients_can_come_from_another_machine() -> None:
     gradients = Gradients(0, 8, {"a": torch.tensor([1.0, -1.0])}, True)
     step.apply_gradients(gradients)
     torch.testing.assert_close(a.x.detach(), torch.tensor([-0.1, 0.1]))
-    step.apply_gradients(replace(gradients, finite=False))
+    step.apply_gradients(replace(gradients, version=1, finite=False))
     torch.testing.assert_close(a.x.detach(), torch.tensor([-0.1, 0.1]))
     assert step.count == 2
+
+
+def test_gradients_of_other_weights_are_refused() -> None:
+    a = Numbers(0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    old = step.compute_gradients(torch.tensor([1.0]), {}, 1)
+    for _ in range(3):
+        step.step(torch.tensor([1.0]), {})
+    for gradients in (old, None):  # those computed last are as old
+        with pytest.raises(DataError, match="computed at version 0 .* at version 3 now"):
+            step.apply_gradients(gradients)
+    assert a.x.item() == pytest.approx(-0.3)
 
 
 def test_gradients_answer_what_the_loss_found() -> None:
@@ -574,36 +582,33 @@ def test_gradients_that_were_thrown_away_are_noticed() -> None:
         step.read_metrics()
 
 
-def _no_compiler(*args: object, **kwargs: object) -> Callable[..., object]:
-    def fail(*args: object, **kwargs: object) -> object:
-        raise RuntimeError(
-            "backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler"
-        )
-
-    return fail
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no C++ compiler be found."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
 
 
-def test_without_a_compiler_auto_falls_back_with_one_warning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch, "compile", _no_compiler)
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_auto_falls_back_with_one_warning() -> None:
     a = Numbers(0.0)
     step = _step({"a": a}, _linear(a), [_group("a")])
-    with pytest.warns(RuntimeWarning, match=r"No working C\+\+ compiler.*going on uncompiled"):
-        assert not step.compile("auto", torch.tensor([1.0]), {})
-    assert not step.is_compiled
+    step.compiled.mode = "auto"
+    with pytest.warns(RuntimeWarning, match=r"no C\+\+ compiler.*going on uncompiled"):
+        step.step(torch.tensor([1.0]), {})
+    assert step.compiled.mode == "off"
     step.step(torch.tensor([1.0]), {})
-    assert a.x.item() == pytest.approx(-0.1)
+    assert a.x.item() == pytest.approx(-0.2)
     assert step.read_metrics()["gradients/a_norm"] == 1.0
 
 
-def test_without_a_compiler_on_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", _no_compiler)
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_on_is_an_error() -> None:
     a = Numbers(0.0)
     step = _step({"a": a}, _linear(a), [_group("a")])
-    with pytest.raises(ConfigError, match=r"No working C\+\+ compiler.*compile='off'"):
-        step.compile("on", torch.tensor([1.0]), {})
-    assert not step.stopped
+    step.compiled.mode = "on"
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler.*compile='off'"):
+        step.step(torch.tensor([1.0]), {})
+    assert (step.count, a.x.item()) == (0, 0.0)
 
 
 def test_hyper_parameters_are_buffers_and_keep_their_names() -> None:
@@ -663,7 +668,6 @@ def _everything_at_once() -> tuple[GradientStep[Tensor], Numbers, Numbers]:
     return step, a, slow
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_steps_stop_and_skip_as_eager_ones_do() -> None:
     if not has_cpp_compiler():
         pytest.skip("no C++ compiler")
@@ -672,7 +676,7 @@ def test_compiled_steps_stop_and_skip_as_eager_ones_do() -> None:
         step, a, slow = _everything_at_once()
         step.guard.mode = "skip"
         if is_compiled:
-            assert step.compile("on", torch.tensor(1.0), {})
+            step.compiled.mode = "on"
         record = []
         for batch in (3.0, 1.0, -1.0, 1.0, "begin", 2.0, math.nan, 1.0, "freeze", 1.0):
             if batch == "begin":

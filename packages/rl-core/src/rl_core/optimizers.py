@@ -7,8 +7,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
-from torch.optim.rmsprop import rmsprop
 
+from rl_core.compile import is_tracing
 from rl_core.errors import ConfigError
 from rl_core.ranges import check_choice, check_ranges
 
@@ -101,6 +101,7 @@ def optimizer_step(
     state: Mapping[str, Tensor],
     learning_rate: Tensor,
     apply: Tensor,
+    frozen: Tensor | None = None,
 ) -> None:
     """Move the parameters in place, or leave everything as it is.
 
@@ -113,38 +114,20 @@ def optimizer_step(
         state: from `new_optimizer_state`, changed in place.
         learning_rate: 0-dim.
         apply: 0-dim bool; where False neither parameters nor state change.
+        frozen: shape `(P,)`, bool: entries that stay as they are; None moves all.
     """
+    moves = apply if frozen is None else apply & ~frozen
     if config.name in ("adam", "adamw"):
-        adam_step = _adam_in_graph if torch.compiler.is_compiling() else _fused_adam
-        adam_step(config, parameters, gradient, state, learning_rate, apply)
+        if is_tracing() or frozen is not None:
+            _adam_by_equations(config, parameters, gradient, state, learning_rate, apply, moves)
+        else:
+            _fused_adam(config, parameters, gradient, state, learning_rate, apply)
         return
     moved = parameters.clone()
     moved_state = {name: value.clone() for name, value in state.items()}
-    if config.name == "rmsprop":
-        rmsprop(
-            [moved],
-            [gradient],
-            [moved_state["square_avg"]],
-            [],
-            [moved_state["momentum_buffer"]] if config.momentum > 0.0 else [],
-            [moved_state["step"]],
-            foreach=False,
-            maximize=False,
-            differentiable=False,
-            capturable=torch.compiler.is_compiling(),
-            has_complex=False,
-            lr=learning_rate,  # type: ignore[arg-type]  # a tensor works; only the annotation is narrow
-            alpha=config.alpha,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            momentum=config.momentum,
-            centered=False,
-        )
-    else:
-        _sgd(config, moved, gradient, moved_state, learning_rate)
-    parameters.copy_(torch.where(apply, moved, parameters))
-    for name, value in state.items():
-        value.copy_(torch.where(apply, moved_state[name], value))
+    step = _rmsprop if config.name == "rmsprop" else _sgd
+    step(config, moved, gradient, moved_state, learning_rate)
+    _take(parameters, moved, state, moved_state, apply, moves)
 
 
 def _fused_adam(
@@ -181,13 +164,14 @@ def _fused_adam(
         state[power].copy_(beta ** state["step"])
 
 
-def _adam_in_graph(
+def _adam_by_equations(
     config: OptimizerConfig,
     parameters: Tensor,
     gradient: Tensor,
     state: Mapping[str, Tensor],
     learning_rate: Tensor,
     apply: Tensor,
+    moves: Tensor,
 ) -> None:
     """Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, Algorithm 1.
 
@@ -211,9 +195,40 @@ def _adam_in_graph(
         "exp_avg": first,
         "exp_avg_sq": second,
     }
-    parameters.copy_(torch.where(apply, moved, parameters))
+    _take(parameters, moved, state, changed, apply, moves)
+
+
+def _take(
+    parameters: Tensor,
+    moved: Tensor,
+    state: Mapping[str, Tensor],
+    changed: Mapping[str, Tensor],
+    apply: Tensor,
+    moves: Tensor,
+) -> None:
+    """Take over moved parameters and the changed state where they move, numbers where it counts."""
+    parameters.copy_(torch.where(moves, moved, parameters))
     for name, value in changed.items():
-        state[name].copy_(torch.where(apply, value, state[name]))
+        counts = moves if value.dim() else apply
+        state[name].copy_(torch.where(counts, value, state[name]))
+
+
+def _rmsprop(
+    config: OptimizerConfig,
+    parameters: Tensor,
+    gradient: Tensor,
+    state: dict[str, Tensor],
+    learning_rate: Tensor,
+) -> None:
+    """Tieleman and Hinton 2012, Lecture 6.5; eps is added to the root, as in torch."""
+    if config.weight_decay > 0.0:
+        gradient = gradient + config.weight_decay * parameters
+    state["step"].add_(1.0)
+    average = state["square_avg"].mul_(config.alpha).add_((1.0 - config.alpha) * gradient.square())
+    direction = gradient / (average.sqrt() + config.eps)
+    if config.momentum > 0.0:
+        direction = state["momentum_buffer"].mul_(config.momentum).add_(direction)
+    parameters.sub_(learning_rate * direction)
 
 
 def _sgd(

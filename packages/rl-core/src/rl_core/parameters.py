@@ -1,6 +1,7 @@
 """Parameters as data: a group as one vector, and modules run at parameters of one's choosing."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class ParameterVector:
         dtype, device = next(iter(kinds), (torch.float32, torch.device("cpu")))
         self.values = torch.empty(sum(self._sizes), dtype=dtype, device=device)
         self.gradient = torch.zeros_like(self.values)
-        self._first = next(iter(parameters.values()), None)
+        self._parameters = dict(parameters)
         for parameter, value, gradient in zip(
             parameters.values(),
             self.split(self.values).values(),
@@ -69,27 +70,105 @@ class ParameterVector:
                 raise ConfigError(f"'{name}': expected shape {tuple(shape)}, got {got}")
         return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ParameterVector":
+        """Return the vector of the copied modules' parameters, which are views of it."""
+        made = ParameterVector(copy.deepcopy(self._parameters, memo))
+        made.gradient.copy_(self.gradient)
+        memo[id(self.values)], memo[id(self.gradient)] = made.values, made.gradient
+        return made
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Names of the parameters that need no gradient."""
+        return tuple(n for n, p in self._parameters.items() if not p.requires_grad)
+
+    def mask(self, names: Collection[str]) -> Tensor:
+        """Return which entries belong to these parameters, `(P,)`, bool."""
+        kept = torch.zeros_like(self.values, dtype=torch.bool)
+        for name, part in self.split(kept).items():
+            part.fill_(name in names)
+        return kept
+
     def check_tied(self) -> None:
         """Make sure that the modules still use this vector.
 
         Raises:
             ConfigError: when a module was moved, or its parameters or gradients were replaced.
         """
-        first = self._first
-        if first is None:
-            return
-        if first.data_ptr() != self.values.data_ptr():
-            raise ConfigError(
-                "the actor's parameters were moved or replaced after the algorithm was built; "
-                "move the actor to its device first, and load weights with load_state_dict"
-            )
-        if first.requires_grad and (
-            first.grad is None or first.grad.data_ptr() != self.gradient.data_ptr()
+        for parameter, value, gradient in zip(
+            self._parameters.values(),
+            self.split(self.values).values(),
+            self.split(self.gradient).values(),
+            strict=True,
         ):
-            raise ConfigError(
-                "the actor's gradients were replaced after the algorithm was built, so that it "
-                "learns no more; call zero_grad(set_to_none=False), or not at all"
-            )
+            if parameter.data_ptr() != value.data_ptr():
+                raise parameters_replaced()
+            held = parameter.grad
+            if parameter.requires_grad and (
+                held is None or held.data_ptr() != gradient.data_ptr()
+            ):
+                raise ConfigError(
+                    "the actor's gradients were replaced after the algorithm was built, so that it "
+                    "learns no more; call zero_grad(set_to_none=False), or not at all"
+                )
+
+
+def parameters_replaced() -> ConfigError:
+    """Return the error for parameters that no vector holds any more."""
+    return ConfigError(
+        "the actor's parameters were moved or replaced after the algorithm was built; move the "
+        "actor to its device first, and load weights with load_state_dict"
+    )
+
+
+class ModuleWatch:
+    """Notices what compiled code cannot: exchanged tensors, frozen parameters, other modes.
+
+    Args:
+        module: with all its submodules.
+
+    Attributes:
+        were_replaced: whether other objects took the place of parameters, at the last `look`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.were_replaced = False
+        self._note()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleWatch":
+        """Return one of the copied module."""
+        return ModuleWatch(copy.deepcopy(self._module, memo))
+
+    def look(self) -> bool:
+        """Say whether anything was exchanged since the last look."""
+        for holder, name, tensor, needs_gradient in self._tensors:
+            if holder.get(name) is not tensor or tensor.requires_grad is not needs_gradient:
+                break
+        else:
+            for module, is_training in self._modes:
+                if module.training is not is_training:
+                    break
+            else:
+                return False
+        self.were_replaced = any(
+            holder.get(name) is not tensor
+            for holder, name, tensor, _ in self._tensors
+            if isinstance(tensor, nn.Parameter)
+        )
+        self._note()
+        return True
+
+    def _note(self) -> None:
+        modules = list(self._module.modules())
+        self._modes = [(module, module.training) for module in modules]
+        self._tensors = [
+            (holder, name, tensor, tensor.requires_grad)
+            for module in modules
+            for holder in (module._parameters, module._buffers)
+            for name, tensor in holder.items()
+            if tensor is not None
+        ]
 
 
 def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -1,59 +1,52 @@
 """Acting as a compiled graph, where that gains something."""
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 
-from rl_core.actor import ActionOutput
-from rl_core.graphs import compilation_error, compile_graph
+from rl_core.actor import ActionOutput, Actor
+from rl_core.compile import CompiledFunction
+from rl_core.parameters import ModuleWatch
 from rl_core.types import Observation, State
 
-ActingGraph: TypeAlias = Callable[[Observation, Tensor], tuple[Tensor, Tensor]]
-"""From observation and noise to the actor's and the environment's action."""
 
-
-class ActingGraphs:
-    """Compiled acting of a feed-forward actor, one graph per number of environments.
+class CompiledActing:
+    """Compiled acting of a feed-forward actor.
 
     Args:
         explore: from observation, no state, and noise to actions.
+        actor: whose parameters it reads.
+
+    Attributes:
+        compiled: one graph per number of environments; its ``mode`` says whether acting is
+            compiled. It never is on a GPU, where the environments wait for the actions anyway.
     """
 
-    def __init__(self, explore: Callable[[Observation, State, Tensor], ActionOutput]) -> None:
+    def __init__(
+        self, explore: Callable[[Observation, State, Tensor], ActionOutput], actor: Actor
+    ) -> None:
         self._explore = explore
-        self._graphs: dict[torch.Size, ActingGraph] = {}
+        self._watch = ModuleWatch(actor)
+        self._is_on_cpu = actor.device.type == "cpu"
+        self.compiled = CompiledFunction(self._act, "the acting step", actor.device)
 
-    def __call__(
-        self, observation: Observation, noise: Tensor, must_compile: bool
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor] | None:
         """Sample actions.
 
         Args:
             observation: shape `(B, ...)`.
             noise: shape `(B, ...)`.
-            must_compile: raise what compiling raises, instead of going on uncompiled.
 
         Returns:
-            The actor's and the environment's action, each `(B, ...)`.
+            The actor's and the environment's action, each `(B, ...)`; None where there is no graph.
         """
-        graph = self._graphs.get(noise.shape)
-        if graph is None:
-            graph = self._graphs[noise.shape] = self._compile(observation, noise, must_compile)
-        return graph(observation, noise)
+        if self.compiled.mode == "off" or not self._is_on_cpu:
+            return None
+        if self._watch.look():
+            self.compiled.forget()
+        result = self.compiled(None, observation, noise)
+        return None if result is None else (result["action"], result["env_action"])
 
-    def _compile(self, observation: Observation, noise: Tensor, must_compile: bool) -> ActingGraph:
-        def act(observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor]:
-            output = self._explore(observation, {}, noise)
-            return output.action, output.env_action
-
-        if noise.device.type != "cpu":
-            return act
-        try:
-            graph: ActingGraph = compile_graph(act, (), (observation, noise), noise.device)
-        except Exception as error:
-            if must_compile:
-                raise compilation_error("the acting step", error) from error
-            return act
-        return graph
+    def _act(self, _: None, observation: Observation, noise: Tensor) -> Mapping[str, Tensor]:
+        output = self._explore(observation, {}, noise)
+        return {"action": output.action, "env_action": output.env_action}

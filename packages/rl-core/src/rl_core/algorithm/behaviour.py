@@ -1,14 +1,15 @@
 """The behaviour policy: how an algorithm chooses actions while it collects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor
-from rl_core.algorithm.acting import ActingGraphs
-from rl_core.gradients import CompileMode
+from rl_core.algorithm.acting import CompiledActing
+from rl_core.compile import CompiledFunction, CompileMode
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -19,15 +20,56 @@ class Behaviour:
     Args:
         actor: what acts; on its device already.
 
-    Attributes:
-        compile_mode: whether `explore` and gradient steps are compiled.
     """
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
-        self.compile_mode: CompileMode = "off"
+        self._compile_mode: CompileMode = "off"
         self._is_recurrent = actor.is_recurrent
-        self._acting = ActingGraphs(self.explore)
+        self._acting = CompiledActing(self.explore, actor)
+
+    @property
+    def compile_mode(self) -> CompileMode:
+        """Whether `explore` and gradient steps are compiled."""
+        return self._compile_mode
+
+    @compile_mode.setter
+    def compile_mode(self, mode: CompileMode) -> None:
+        self._compile_mode = mode
+        for compiled in self._compiled_functions().values():
+            compiled.mode = mode
+
+    @contextmanager
+    def compiling_aside(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
+        """Let the compiler work beside the run within a block.
+
+        What is to be compiled runs uncompiled until `adopt_compiled`.
+
+        Args:
+            is_stopping: asked while something waits for the compiler; True ends the waiting.
+        """
+        functions = self._compiled_functions().values()
+        for compiled in functions:
+            compiled.waits, compiled.is_stopping = False, is_stopping
+        try:
+            yield
+        finally:
+            for compiled in functions:
+                compiled.waits, compiled.is_stopping = True, lambda: False
+
+    def adopt_compiled(self) -> None:
+        """Use from now on what was met since the last call; see `await_compiled`."""
+        for compiled in self._compiled_functions().values():
+            compiled.adopt()
+
+    def await_compiled(self) -> None:
+        """Wait for the compiler where something that it still works on was adopted."""
+        for compiled in self._compiled_functions().values():
+            compiled.wait()
+
+    def _compiled_functions(self) -> Mapping[str, CompiledFunction]:
+        """Return by name what `compile_mode` is about."""
+        return {"acting": self._acting.compiled}
 
     @property
     def extras(self) -> Mapping[str, TensorSpec]:
@@ -81,12 +123,12 @@ class Behaviour:
         """
         if deterministic or noise is None:
             return self.actor.get_action(observation, state, noise, deterministic, episode_start)
-        if self.compile_mode == "off" or self._is_recurrent or self.extras:
+        if self._compile_mode == "off" or self._is_recurrent or self.extras:
             return self.explore(observation, state, noise, episode_start)
-        action, env_action = self._acting(
-            observation, noise, must_compile=self.compile_mode == "on"
-        )
-        return ActionOutput(action, env_action, None, state)
+        actions = self._acting(observation, noise)
+        if actions is None:
+            return self.explore(observation, state, noise, episode_start)
+        return ActionOutput(*actions, None, state)
 
     def random_step(
         self,

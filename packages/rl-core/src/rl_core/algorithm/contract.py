@@ -17,6 +17,7 @@ from rl_core.algorithm.update import run_update
 from rl_core.algorithm.watch import UpdateWatch
 from rl_core.algorithm.weights import Weights
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
+from rl_core.compile import CompiledFunction
 from rl_core.errors import ConfigError, nearest
 from rl_core.gradients import (
     Gradients,
@@ -28,7 +29,7 @@ from rl_core.gradients import (
 )
 from rl_core.nn.distributions import Distribution
 from rl_core.schedules import Schedule, as_schedule
-from rl_core.seeding import generator_state, set_generator_state
+from rl_core.seeding import generator_state, set_generator_state, spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.storage import Storage
 from rl_core.types import Observation, StateDict
@@ -99,7 +100,9 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         self.hyper = HyperParameters({n: s.value(0.0) for n, s in self.schedules.items()}).to(
             self.device
         )
-        self.generator = torch.Generator(self.device)
+        # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
+        seeded = spawn_generators(torch.initial_seed(), ["algorithm"], self.device)
+        self.generator = seeded["algorithm"]
         self.watch = UpdateWatch()
         self._modules = LossModule(
             self.loss,
@@ -142,6 +145,9 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         """Return a hyper-parameter's name, or None where the config leaves it None."""
         return None if getattr(self.config, name) is None else name
 
+    def _compiled_functions(self) -> Mapping[str, CompiledFunction]:
+        return {**super()._compiled_functions(), "update": self.gradients.compiled}
+
     # Learning
 
     def compute_loss(
@@ -176,11 +182,7 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         Returns:
             Per-sample results for the storage, each `(N,)`.
         """
-        noise = self.draw_update_noise(batch)
-        if self.compile_mode != "off" and not self.gradients.is_compiled:
-            compiled = self.gradients.compile(self.compile_mode, batch, noise)
-            self.compile_mode = self.compile_mode if compiled else "off"
-        return self.gradients.step(batch, noise)
+        return self.gradients.step(batch, self.draw_update_noise(batch))
 
     def compute_gradients(self, batch: BatchT) -> Gradients:
         """Compute gradients to be shipped or applied later; nothing changes."""
@@ -298,6 +300,10 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             "gradients": self.gradients.state_dict(),
             "schedules": {name: str(schedule) for name, schedule in self.schedules.items()},
             "generator": generator_state(self.generator),
+            "compiled": {
+                name: " ".join(sorted(compiled.adopted))
+                for name, compiled in self._compiled_functions().items()
+            },
             "add_ons": self.add_ons.more_state(),
             "more": self.more_state(),
         }
@@ -314,6 +320,9 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         self.load_schedules(state)
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
+        adopted = saved.reader("compiled")
+        for name, compiled in self._compiled_functions().items():
+            compiled.adopted = set(adopted.text(name).split())
         self.add_ons.load_more_state(saved.reader("add_ons"))
         self.load_more_state(saved.tree("more"))
 

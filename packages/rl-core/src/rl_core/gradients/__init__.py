@@ -10,6 +10,4 @@ from rl_core.gradients.loss import Noise as Noise
 from rl_core.gradients.nonfinite import FaultyStep as FaultyStep
 from rl_core.gradients.nonfinite import NonFiniteGuard as NonFiniteGuard
 from rl_core.gradients.nonfinite import OnNonFinite as OnNonFinite
-from rl_core.gradients.step import CompiledStep as CompiledStep
-from rl_core.gradients.step import CompileMode as CompileMode
 from rl_core.gradients.step import GradientStep as GradientStep

@@ -56,6 +56,14 @@ class HyperParameters(nn.Module):
         assert buffer is not None
         return buffer
 
+    def __contains__(self, name: object) -> bool:
+        """Say whether there is a hyper-parameter of a name."""
+        return name in self._buffers
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self._buffers)
+
 
 class LossModule(nn.Module, Generic[BatchT]):
     """A module whose forward is an algorithm's loss.

@@ -62,13 +62,17 @@ class StepMetrics:
             due: what the step moves.
             metrics: of its loss.
         """
-        if due in self._sums and due not in self._unseen:
+        if self.is_prepared(due):
             return
         names = (*metrics, *(f"gradients/{name}_norm" for name in due.groups))
         loaded = self._sums.get(due)
         if loaded is None or loaded.names != names:
             self._sums[due] = MetricSums(names, self._device)
         self._unseen.discard(due)
+
+    def is_prepared(self, due: Due) -> bool:
+        """Say whether there is room for the metrics of steps that move these parts."""
+        return due in self._sums and due not in self._unseen
 
     def of(self, due: Due) -> MetricSums:
         """Return the sums of steps that move these parts."""

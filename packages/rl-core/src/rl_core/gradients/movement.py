@@ -67,6 +67,7 @@ class Movement:
         gradients: Mapping[str, Tensor],
         norms: Mapping[str, Tensor],
         apply: Tensor,
+        frozen: Mapping[str, Tensor],
     ) -> None:
         """Clip, step and move targets in place, inside a graph or outside.
 
@@ -77,6 +78,7 @@ class Movement:
             gradients: of the groups that are due.
             norms: of these gradients.
             apply: 0-dim bool; where False nothing changes.
+            frozen: entries that stay as they are, by group where there are any.
         """
         for name, gradient in gradients.items():
             group = self._groups[name]
@@ -87,7 +89,9 @@ class Movement:
             rate = self._hyper[group.learning_rate]
             # A rate of 0 must not fill the optimiser's moments either.
             moves = apply & (rate > 0.0)
-            optimizer_step(group.optimizer, values[name], gradient, states[name], rate, moves)
+            optimizer_step(
+                group.optimizer, values[name], gradient, states[name], rate, moves, frozen.get(name)
+            )
         for target in self._targets:
             if target.module in due.targets:
                 self._follow(target, values, apply)

@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from rl_core._trees import tensors_of
+from rl_core.compile import tensors_of
 from rl_core.errors import NonFiniteError
 from rl_core.gradients.loss import Noise
 

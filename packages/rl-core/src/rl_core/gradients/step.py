@@ -5,34 +5,29 @@ over explicit parameter vectors. Both see the same noise, which is drawn outside
 rounding.
 """
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from rl_core._trees import tensors_of
-from rl_core.errors import ConfigError
+from rl_core.compile import CompiledFunction
+from rl_core.compile.trees import rebuild, tensors_of
+from rl_core.errors import ConfigError, DataError
 from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
 from rl_core.gradients.metrics import StepMetrics
-from rl_core.gradients.movement import Movement, OptimizerStates
+from rl_core.gradients.movement import Movement
 from rl_core.gradients.nonfinite import NonFiniteGuard
-from rl_core.graphs import compilation_error, compile_graph
+from rl_core.parameters import ModuleWatch, parameters_replaced
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
 BatchT = TypeVar("BatchT")
-
-CompiledStep: TypeAlias = Callable[..., Mapping[str, Tensor]]
-"""A compiled step, from vectors, optimiser states, batch and noise to per-sample results."""
-
-CompileMode = Literal["auto", "on", "off"]
-"""Whether the gradient step is compiled; ``auto`` decides by the length of the run."""
+TreeT = TypeVar("TreeT")
 
 
 class GradientStep(Generic[BatchT]):
@@ -50,6 +45,7 @@ class GradientStep(Generic[BatchT]):
         optimizer_states: by group.
         count: gradient steps taken.
         guard: what becomes of steps that are not finite.
+        compiled: the step as a graph; its ``mode`` says whether steps are compiled.
 
     Raises:
         ConfigError: when groups or targets do not fit the loss's parameters.
@@ -77,71 +73,38 @@ class GradientStep(Generic[BatchT]):
         self.guard: NonFiniteGuard[BatchT] = NonFiniteGuard(self._device)
         self._metrics = StepMetrics(self._device)
         self._computed: Gradients | None = None
-        self._is_compiled = False
-        self._graphs: dict[tuple[object, ...], CompiledStep] = {}
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether steps run as a compiled graph."""
-        return self._is_compiled
-
-    def compile(self, mode: CompileMode, batch: BatchT, noise: Noise) -> bool:
-        """Compile the step, trying it on a batch without changing any parameter.
-
-        Args:
-            mode: ``"on"`` raises when compiling fails; ``"auto"`` falls back with one warning;
-                ``"off"`` goes back to the uncompiled form.
-            batch: one to trace with; later ones should have its shapes.
-            noise: likewise.
-
-        Returns:
-            Whether steps are compiled now.
-
-        Raises:
-            ConfigError: when compiling was asked for and fails.
-        """
-        self._is_compiled = False
-        self._graphs.clear()
-        if mode == "off":
-            return False
-        try:
-            self._stopped.fill_(True)
-            self._graph(self._due(), batch, noise)(batch, noise)
-        except ConfigError:  # it would not run uncompiled either
-            raise
-        except Exception as error:
-            failure = compilation_error("the gradient step", error)
-            if mode == "on":
-                raise failure from error
-            warnings.warn(f"{failure}; going on uncompiled", RuntimeWarning, stacklevel=2)
-            return False
-        finally:
-            self.begin_phase()
-            self.guard.forget_kept()  # the trial counted as no step, but as one before a fault
-        self._is_compiled = True
-        return True
+        self._watch = ModuleWatch(loss)
+        self._frozen: dict[str, Tensor] = {}
+        self.compiled = CompiledFunction(
+            self._functional_step, "the gradient step", self._device
+        )
 
     def step(self, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
         """Take one step.
 
         Returns:
             The loss's per-sample results.
+
+        Raises:
+            ConfigError: when compiling fails and was asked for, or parameters were replaced.
         """
-        samples: Mapping[str, Tensor]
+        self._look()
         due = self._due()
-        if self._is_compiled:
-            samples = self._graph(due, batch, noise)(batch, noise)
-        else:
-            finite, output = self._autograd(due, batch, noise)
-            self._apply(due, finite, output.stop, output.metrics)
-            samples = _detached(output.samples)
-        self._end_step()
+        with _gradients_on():
+            samples = self._compiled_step(due, batch, noise)
+            if samples is None:
+                finite, output = self._autograd(due, batch, noise)
+                self._apply(due, finite, output.stop, output.metrics)
+                samples = _detached(output.samples)
+            self._end_step()
         self.guard.keep(self.count, batch, noise)
         return samples
 
     def compute_gradients(self, batch: BatchT, noise: Noise, num_samples: int) -> Gradients:
         """Compute gradients and change nothing."""
-        finite, output = self._autograd(self._due(), batch, noise)
+        self._look()
+        with _gradients_on():
+            finite, output = self._autograd(self._due(), batch, noise)
         self._computed = Gradients(
             self.count,
             num_samples,
@@ -159,10 +122,17 @@ class GradientStep(Generic[BatchT]):
         Raises:
             ConfigError: when a group's gradient is missing or has another size, or when none is
                 given and none was computed.
+            DataError: when they were computed at other weights than those they would move.
         """
+        self._look()
         gradients = gradients or self._computed
         if gradients is None:
             raise ConfigError("no gradients were given and none were computed before")
+        if gradients.version != self.count:
+            raise DataError(
+                f"the gradients were computed at version {gradients.version} of the weights, which "
+                f"are at version {self.count} now; compute them anew"
+            )
         gradients.check_sizes({name: self.vectors[name].gradient for name in self._groups})
         for name in self._groups:
             self.vectors[name].gradient.copy_(gradients.tensors[name])
@@ -241,57 +211,49 @@ class GradientStep(Generic[BatchT]):
         self._metrics.load(saved.readers("metrics"))
         self.guard.restore(saved.number("skipped"))
 
-    def _graph(self, due: Due, batch: BatchT, noise: Noise) -> CompiledStep:
-        """Return the graph for these parts and shapes, compiling it the first time."""
-        key = (due, *[(tensor.shape, tensor.dtype) for tensor in tensors_of((batch, noise))])
-        graph = self._graphs.get(key)
-        if graph is None:
-            with self._loss.moving(due.groups):
-                with torch.no_grad():
-                    self._metrics.prepare(due, self._loss(batch, noise).metrics)
-                if self._device.type == "cuda":  # a captured graph changes no other tensors
-                    for tensor in self._changed(due):
-                        torch._dynamo.mark_static_address(tensor)
-                graph = compile_graph(
-                    partial(self._functional_step, due),
-                    (self._values, self.optimizer_states),
-                    (batch, noise),
-                    self._device,
-                )
-            self._graphs[key] = graph
-        return graph
+    def _look(self) -> None:
+        """Notice parameters that were frozen, and refuse those that were replaced."""
+        if not self._watch.look():
+            return
+        if self._watch.were_replaced:
+            raise parameters_replaced()
+        self.compiled.forget()
+        self._frozen = {
+            name: self.vectors[name].mask(frozen)
+            for name in self._groups
+            if (frozen := self.vectors[name].frozen)
+        }
 
-    def _changed(self, due: Due) -> list[Tensor]:
-        """List what a step changes in place, all of which stays where it is in memory."""
-        own = (self._stopped, *self.guard.tensors, self._metrics.of(due).totals)
-        return [
-            *tensors_of((self._values, self.optimizer_states)),
-            *own,
-            *self._movement.tensors,
-        ]
+    def _compiled_step(
+        self, due: Due, batch: BatchT, noise: Noise
+    ) -> Mapping[str, Tensor] | None:
+        """Take a step by a graph; None where there is none yet, or none can be."""
+        if self.compiled.mode == "off":
+            return None
+        if not self._metrics.is_prepared(due):
+            with self._loss.moving(due.groups), torch.no_grad():
+                self._metrics.prepare(due, self._loss(batch, noise).metrics)
+        return self.compiled(due, batch, noise)
 
     def _due(self) -> Due:
         return self._movement.due(self.count + 1)
 
-    def _functional_step(
-        self,
-        due: Due,
-        values: dict[str, Tensor],
-        states: OptimizerStates,
-        batch: BatchT,
-        noise: Noise,
-    ) -> Mapping[str, Tensor]:
-        learned = {name: values[name] for name in due.groups}
-        fixed = {name: vector for name, vector in values.items() if name not in learned}
+    def _functional_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
+        """Take a step as a function of vectors, which is what a graph is made of."""
+        learned = {name: self._values[name] for name in due.groups}
+        fixed = {name: vector for name, vector in self._values.items() if name not in learned}
+        frozen = {name for group in due.groups for name in self.vectors[group].frozen}
 
         def loss(vectors: dict[str, Tensor]) -> tuple[Tensor, LossOutput]:
-            parameters = self._layout.named({**vectors, **fixed})
+            named = self._layout.named({**vectors, **fixed})
+            parameters = {n: p.detach() if n in frozen else p for n, p in named.items()}
             output = self._loss.at(parameters, batch, noise)
             return output.loss, output
 
-        gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)
+        with self._loss.moving(due.groups):
+            gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)
         finite = torch.isfinite(value)
-        self._finish(due, values, states, gradients, finite, output.stop, output.metrics)
+        self._finish(due, gradients, finite, output.stop, output.metrics)
         samples: Mapping[str, Tensor] = output.samples
         return samples
 
@@ -299,24 +261,22 @@ class GradientStep(Generic[BatchT]):
         for name in self._groups:
             self.vectors[name].gradient.zero_()
         with self._loss.moving(due.groups):
-            output: LossOutput = self._loss(batch, noise)
-        output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            output: LossOutput = self._loss(_without_inference(batch), _without_inference(noise))
+        if output.loss.requires_grad:  # or nothing that it depends on is learned
+            output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return torch.isfinite(output.loss.detach()), output
 
     def _apply(
         self, due: Due, finite: Tensor, stop: Tensor | None, metrics: Mapping[str, Tensor]
     ) -> None:
         gradients = {name: self.vectors[name].gradient for name in due.groups}
-        values, states = self._values, self.optimizer_states
         self._metrics.prepare(due, metrics)
-        self._finish(due, values, states, gradients, finite, stop, metrics)
+        self._finish(due, gradients, finite, stop, metrics)
 
     @torch.no_grad()
     def _finish(
         self,
         due: Due,
-        values: dict[str, Tensor],
-        states: OptimizerStates,
         gradients: dict[str, Tensor],
         finite: Tensor,
         stop: Tensor | None,
@@ -330,7 +290,9 @@ class GradientStep(Generic[BatchT]):
         if stop is not None:
             self._stopped.logical_or_(stop.detach())
         apply = finite & before & ~self._stopped
-        self._movement.move(due, values, states, gradients, norms, apply)
+        self._movement.move(
+            due, self._values, self.optimizer_states, gradients, norms, apply, self._frozen
+        )
         self.guard.note(~finite & before)
         named = {**metrics, **{f"gradients/{name}_norm": norm for name, norm in norms.items()}}
         self._metrics.of(due).add(named, finite & before)
@@ -342,3 +304,21 @@ class GradientStep(Generic[BatchT]):
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _gradients_on() -> AbstractContextManager[object]:
+    """Let gradients be computed within a block, whatever is switched off around it."""
+    modes = ExitStack()
+    if torch.is_inference_mode_enabled():
+        modes.enter_context(torch.inference_mode(False))
+    if not torch.is_grad_enabled():
+        modes.enter_context(torch.enable_grad())
+    return modes
+
+
+def _without_inference(tree: TreeT) -> TreeT:
+    """Return a tree whose tensors can be differentiated through."""
+    tensors = tensors_of(tree)
+    if not any(tensor.is_inference() for tensor in tensors):
+        return tree
+    return rebuild(tree, iter([tensor.clone() for tensor in tensors]))

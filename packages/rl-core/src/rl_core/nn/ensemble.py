@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_core.compile import is_tracing
 from rl_core.errors import ConfigError
 from rl_core.nn.init import Start, ensemble_biases, ensemble_weights, fan_in_uniform
 from rl_core.nn.mlp import Activation, activation_function
@@ -135,7 +136,7 @@ class EnsembleMLP(nn.Module):
         if self._is_normalized:
             lists = (*lists, self.norm_scales, self.norm_shifts)
         layers = [list(parameters) for parameters in lists]
-        in_graph = torch.compiler.is_compiling() and features.device.type == "cpu"
+        in_graph = is_tracing() and features.device.type == "cpu"
         chosen = range(self.num_members)
         if isinstance(members, slice) and in_graph:
             chosen = chosen[members]  # a graph takes them from the parameters one by one

@@ -77,6 +77,7 @@ class Session:
                 endings.callback(callback.on_training_end, trainer)
             endings.callback(setattr, trainer.algorithm, "watch", UpdateWatch())
             endings.callback(self._tester.close)
+            endings.enter_context(trainer.algorithm.compiling_aside(self._stops))
             trainer.algorithm.watch = watch_of(callbacks, trainer)
             starts = [c.on_training_start(trainer, goal.target, goal.unit) for c in callbacks]
             if not any(starts):
@@ -137,6 +138,9 @@ class Session:
         checkpoints = CheckpointTimes(trainer, goal)
         stop = False
         while not (stop or self._is_stopping) and goal.reached_before(trainer) < goal.target:
+            trainer.algorithm.await_compiled()
+            if self._is_stopping:
+                return
             turn.begin(trainer)
             if not turn.has_learned:
                 if not self._collect(update_every):
@@ -153,6 +157,7 @@ class Session:
             is_log_due = tested or is_over or log.is_due(trainer.total_steps)
             metrics = {**self._training_metrics(), **tested} if is_log_due else {}
             left_over = max(0, turn.transitions - update_every)
+            trainer.algorithm.adopt_compiled()
             turn.end(left_over)  # before callbacks, which may save what has no line to come
             if metrics:
                 self._log(metrics)

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, cast, get_args
 
-from rl_core.gradients import CompileMode
-from rl_core.graphs import check_compiler
+from rl_core.compile import CompileMode, check_compiler
 from rl_core.threads import num_threads_for
 from rl_core.trainer.goal import Goal
 from rl_core.trainer.parts import rows_per_update, worthwhile_compile_mode

@@ -62,12 +62,19 @@ static inline void rl_core_product(
 
 
 def has_kernel() -> bool:
-    """Say whether this PyTorch exports the kernel."""
+    """Say whether this PyTorch exports the kernel, and a small product by it is right."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        return hasattr(ctypes.CDLL(str(library)), _SYMBOL)
-    except OSError:
+        kernel = getattr(ctypes.CDLL(str(library)), _SYMBOL)
+    except (OSError, AttributeError):
         return False
+    kernel.argtypes = [*[ctypes.c_int64] * 6, ctypes.c_bool, *[ctypes.c_void_p] * 3, ctypes.c_bool]
+    kernel.restype = None
+    a = torch.arange(21.0).view(3, 7) - 9.0
+    b = torch.arange(35.0).view(7, 5) - 11.0
+    c = torch.full((3, 5), -1.0)
+    kernel(3, 5, 7, 7, 5, 5, False, a.data_ptr(), b.data_ptr(), c.data_ptr(), False)
+    return torch.equal(c, a @ b)  # whole numbers: no rounding
 
 
 @torch.library.custom_op("rl_core::product", mutates_args=())

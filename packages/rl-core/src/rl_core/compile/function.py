@@ -1,0 +1,245 @@
+"""A function of trees of tensors that is compiled for each kind of arguments it meets."""
+
+import copy
+import warnings
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from rl_core.compile.compiler import compilation_error, compile_in_process, has_cpp_compiler
+from rl_core.compile.library import Compilation, CompileError, Run, is_supported
+from rl_core.compile.trace import TracedGraph, trace
+from rl_core.compile.trees import flatten, rebuild
+
+CompileMode = Literal["auto", "on", "off"]
+"""Whether functions are compiled; with ``auto`` they run uncompiled where that fails."""
+
+Result: TypeAlias = Mapping[str, Tensor]
+"""What a compiled function returns."""
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class _Graph:
+    """A function traced for one kind of arguments, and what runs it once it is compiled."""
+
+    traced: TracedGraph
+    names: list[str]
+    compilation: Compilation | None
+    run: Run | None = None
+    is_checked: bool = False
+    memory: frozenset[int] = frozenset()
+
+
+class CompiledFunction:
+    """Calls a function compiled where it can, and says so where it cannot.
+
+    A graph is chosen by all that it was traced with: shapes, dtypes and names of the arguments, and
+    numbers among them. Arguments are made contiguous. Tensors that the function reads elsewhere,
+    such as parameters, are read anew in every call; whoever exchanges them calls `forget`. Where a
+    graph might compute something else (under autocast, or given the memory that it changes) the
+    function is left to run uncompiled.
+
+    Graphs that do the same are compiled once in a process, and kept on disk.
+
+    Args:
+        function: from a first argument that is no tree, and trees of tensors, to named tensors. It
+            may change tensors in place.
+        what: what it is called in messages.
+        device: where its tensors are.
+
+    Attributes:
+        mode: whether to compile.
+        waits: whether calls wait for the compiler. Otherwise they run uncompiled until `adopt`, so
+            that the compiler works beside them.
+        is_stopping: asked while a call waits; where it returns True that call runs uncompiled.
+        adopted: digests of the graphs that were adopted. They are part of a run's state, so that a
+            resumed run computes from its first call on as the interrupted one did.
+    """
+
+    def __init__(
+        self, function: Callable[..., Result], what: str, device: torch.device
+    ) -> None:
+        self.mode: CompileMode = "off"
+        self.waits = True
+        self.is_stopping: Callable[[], bool] = _never
+        self.adopted: set[str] = set()
+        self._function = function
+        self._what = what
+        self._device = device
+        self._graphs: dict[Hashable, _Graph] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction":
+        """Return one for a copy of the function, which finds what was compiled for this one."""
+        made = CompiledFunction(copy.deepcopy(self._function, memo), self._what, self._device)
+        made.mode, made.waits, made.adopted = self.mode, self.waits, set(self.adopted)
+        return made
+
+    def __len__(self) -> int:
+        """Return for how many kinds of arguments there are graphs."""
+        return len(self._graphs)
+
+    def forget(self) -> None:
+        """Trace anew: tensors or modules of the function were exchanged."""
+        self._graphs.clear()
+
+    def __call__(self, static: Hashable, *trees: object) -> Result | None:
+        """Call the function compiled.
+
+        Args:
+            static: its first argument.
+            *trees: its other arguments.
+
+        Returns:
+            What it returns; None where it has to run uncompiled, and nothing was done.
+
+        Raises:
+            ConfigError: when compiling fails and was asked for.
+        """
+        if self.mode == "off" or torch.is_autocast_enabled(self._device.type):
+            return None
+        tensors, rest = flatten(trees)
+        given = [t if t.is_contiguous() else t.contiguous() for t in tensors]
+        key = (static, *rest, *[(t.shape, t.dtype) for t in given])
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._meet(key, static, trees, given)
+            if graph is None:
+                return None
+        if graph.run is None and not self._is_finished(graph):
+            return None
+        if graph.memory and not graph.memory.isdisjoint([_memory(t) for t in given]):
+            return None
+        inputs = given + graph.traced.captured
+        if not graph.is_checked and not self._check(graph, inputs):
+            return None
+        return dict(zip(graph.names, graph.run(inputs), strict=True))
+
+    def adopt(self) -> None:
+        """Use from now on what was met so far: later calls wait for it."""
+        self.adopted |= {graph.traced.digest for graph in self._graphs.values()}
+
+    def wait(self) -> None:
+        """Wait for what was adopted, unless `is_stopping` says otherwise."""
+        for graph in list(self._graphs.values()):
+            if graph.run is None and graph.traced.digest in self.adopted:
+                self._finish(graph)
+
+    def _meet(
+        self, key: Hashable, static: Hashable, trees: tuple[object, ...], given: list[Tensor]
+    ) -> _Graph | None:
+        """Trace the function for arguments of a new kind, and have the graph compiled."""
+        try:
+            graph = self._trace(static, trees, given)
+        except Exception as error:
+            self._fail(error)
+            return None
+        self._graphs[key] = graph
+        return graph
+
+    def _trace(
+        self, static: Hashable, trees: tuple[object, ...], given: list[Tensor]
+    ) -> _Graph:
+        names: list[str] = []
+
+        def function(*tensors: Tensor) -> list[Tensor]:
+            result = self._function(static, *rebuild(trees, iter(tensors)))
+            names[:] = result
+            return list(result.values())
+
+        traced = trace(function, given)
+        compilation = None
+        if self._device.type == "cpu" and is_supported():
+            if not has_cpp_compiler():
+                raise CompileError("no C++ compiler was found")
+            compilation = Compilation.of(traced)
+        memory = frozenset(map(_memory, traced.captured)) if traced.writes else frozenset()
+        return _Graph(traced, names, compilation, memory=memory)
+
+    def _is_finished(self, graph: _Graph) -> bool:
+        """Say whether a graph may be used, once it was waited for if it has to be."""
+        return (self.waits or graph.traced.digest in self.adopted) and self._finish(graph)
+
+    def _finish(self, graph: _Graph) -> bool:
+        """Wait for a graph, and say whether it is there."""
+        try:
+            if graph.compilation is None:
+                graph.run = compile_in_process(graph.traced, self._device)
+            while graph.run is None:
+                graph.run = graph.compilation.finish(_POLL_SECONDS)
+                if graph.run is None and self.is_stopping():
+                    return False
+        except Exception as error:
+            self._fail(error)
+            return False
+        graph.compilation = None
+        return True
+
+    def _check(self, graph: _Graph, inputs: list[Tensor]) -> bool:
+        """Compare a graph's first results, and what it changes, with those of its operations."""
+        graph.is_checked = True
+        if graph.traced.digest in _checked:
+            return True
+        plain, compiled = ([tensor.clone() for tensor in inputs] for _ in range(2))
+        assert graph.run is not None
+        try:
+            with torch.no_grad():
+                expected = [*graph.traced.module(*plain), *plain]
+            got = [*graph.run(compiled), *compiled]
+            before = [*[torch.zeros_like(part) for part in got[: len(graph.names)]], *inputs]
+            wrong = [k for k in range(len(got)) if not _agree(before[k], expected[k], got[k])]
+            if wrong:
+                raise CompileError(
+                    "compiled and uncompiled results differ; please report this with the processor "
+                    "and torch's version"
+                )
+        except Exception as error:
+            self._fail(error)
+            return False
+        _checked.add(graph.traced.digest)
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        """Go on uncompiled with one warning, or raise where compiling was asked for."""
+        mode, self.mode = self.mode, "off"
+        self._graphs.clear()
+        failure = compilation_error(self._what, error)
+        if mode == "on":
+            self.mode = mode
+            raise failure from error
+        warnings.warn(f"{failure}; going on uncompiled", RuntimeWarning, stacklevel=4)
+
+
+_checked: set[str] = set()
+"""Digests of the graphs whose numbers were compared in this process."""
+
+_TOLERANCE = 0.02
+"""Part of what a tensor changes by which rounding may be off; a wrong product is off by 1."""
+
+
+def _agree(before: Tensor, expected: Tensor, got: Tensor) -> bool:
+    """Say whether two tensors changed alike, but for rounding."""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return False
+    if not expected.is_floating_point():
+        return torch.equal(expected, got)
+    expected, got, before = (part.double() for part in (expected, got, before))
+    if not torch.equal(expected.isfinite(), got.isfinite()):
+        return False
+    both = expected.isfinite() & before.isfinite()
+    off, moved = (torch.where(both, part, 0.0).norm() for part in (got - expected, expected - before))
+    size = torch.where(both, expected, 0.0).norm()
+    return bool(off <= _TOLERANCE * moved + 1e-5 * size + 1e-6)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Identify the memory that a tensor lies in."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _never() -> bool:
+    return False

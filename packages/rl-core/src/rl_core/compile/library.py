@@ -1,0 +1,226 @@
+"""Graphs as shared libraries: compiled by another process, kept on disk, called without guards.
+
+AOTInductor writes a library of which a call costs little more than its arithmetic, and which any
+process loads without importing the compiler. This is the only module that uses torch's loader of
+such libraries, ``torch._C._aoti``.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from rl_core.compile.cache import GraphCache
+from rl_core.compile.trace import TracedGraph
+
+TESTED_TORCH = ("2.13",)
+"""Versions whose libraries were tested; with any other one `torch.compile` serves."""
+
+Run: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
+"""What calls a compiled graph with all that it takes."""
+
+SPEC = "graph.json"
+"""What the compiling process reads."""
+
+_PARTS = ("worker.py", "products.py")
+"""Modules that decide, beside torch, what becomes of a graph."""
+
+_lock = threading.Lock()
+_loaded: dict[str, Run] = {}
+_running: dict[str, "Compilation"] = {}
+
+
+class CompileError(Exception):
+    """The compiler failed; the message is its own."""
+
+
+def is_supported() -> bool:
+    """Say whether libraries were tested with this torch, and can be loaded."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    return version in TESTED_TORCH and hasattr(
+        getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu"
+    )
+
+
+class Compilation:
+    """A library on its way: made by a process of its own, unless it is there already."""
+
+    def __init__(self, key: str, traced: TracedGraph) -> None:
+        self._key = key
+        self._traced = traced
+        self._cache = GraphCache.shared()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        if key not in _loaded and key not in self._cache:
+            self._start()
+
+    @classmethod
+    def of(cls, traced: TracedGraph) -> "Compilation":
+        """Return the compilation of a graph, the one under way where there is one."""
+        key = _key(traced)
+        with _lock:
+            if key not in _running:
+                _running[key] = cls(key, traced)
+            return _running[key]
+
+    def finish(self, seconds: float | None = None) -> Run | None:
+        """Wait for the library and load it.
+
+        Args:
+            seconds: how long to wait; None waits as long as it takes.
+
+        Returns:
+            What calls it; None where it is not there yet.
+
+        Raises:
+            CompileError: when it cannot be compiled.
+        """
+        with self._lock:
+            if self._key not in _loaded:
+                try:
+                    if not self._is_over(seconds):
+                        return None
+                    _loaded[self._key] = self._load()
+                except CompileError:
+                    self._cache.discard(self._key)
+                    _running.pop(self._key, None)
+                    raise
+            _running.pop(self._key, None)
+            return _loaded[self._key]
+
+    def cancel(self) -> None:
+        """Stop compiling."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # with the C++ compiler
+            self._process.wait()
+        self._cache.discard(self._key)
+
+    def _start(self) -> None:
+        self._work = self._cache.new_folder(self._key)
+        spec = {
+            "source": self._traced.source,
+            "forms": [asdict(form) for form in self._traced.forms],
+            "threads": torch.get_num_threads(),
+        }
+        (self._work / SPEC).write_text(json.dumps(spec), encoding="utf-8")
+        roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        with (self._work / "errors").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "rl_core.compile.worker", str(self._work)],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, roots)),
+                    "TORCHINDUCTOR_CACHE_DIR": str(self._cache.folder / "inductor"),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C in a terminal is for this process to act on
+            )
+
+    def _is_over(self, seconds: float | None) -> bool:
+        if self._process is None:
+            return True
+        try:
+            status = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        if status == 0:
+            return True
+        message = (self._work / "errors").read_text(encoding="utf-8", errors="replace")
+        raise CompileError(message.strip() or f"the compiler ended with exit status {status}")
+
+    def _load(self) -> Run:
+        if self._process is not None:
+            self._cache.publish(self._key)
+        try:
+            return _load(self._cache.verified(self._key))
+        except (OSError, ValueError, RuntimeError) as error:
+            if self._process is not None:
+                raise CompileError(f"what was compiled cannot be loaded: {error}") from error
+            warnings.warn(
+                f"a compiled graph in {self._cache.folder} is damaged ({error}) and is compiled "
+                "again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._cache.remove(self._key)
+            self._start()
+            self._is_over(None)
+            return self._load()
+
+
+@atexit.register
+def _cancel_all() -> None:
+    for compilation in list(_running.values()):
+        compilation.cancel()
+
+
+def _key(traced: TracedGraph) -> str:
+    """Identify a library: by what it computes, what made it, and for which processor."""
+    made_by = hashlib.sha256()
+    for name in _PARTS:
+        made_by.update(Path(__file__).with_name(name).read_bytes())
+    return hashlib.sha256(
+        "\n".join(
+            [
+                traced.digest,
+                torch.__version__,
+                torch.__config__.show(),
+                torch.backends.cpu.get_cpu_capability(),
+                _processor(),
+                str(torch.get_num_threads()),
+                os.environ.get("CXX", ""),
+                made_by.hexdigest(),
+            ]
+        ).encode()
+    ).hexdigest()
+
+
+def _processor() -> str:
+    """Say what the processor can do, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        import platform
+
+        return platform.processor() or platform.machine()
+    return "\n".join(
+        sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    )
+
+
+def _load(path: Path) -> Run:
+    with _checked_inputs():
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
+    run: Run = runner.run
+    return run
+
+
+@contextmanager
+def _checked_inputs() -> Iterator[None]:
+    """Let libraries compare shapes, types and strides of what they take, at little cost."""
+    before = os.environ.get("AOTI_RUNTIME_CHECK_INPUTS")
+    os.environ["AOTI_RUNTIME_CHECK_INPUTS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["AOTI_RUNTIME_CHECK_INPUTS"]
+        else:
+            os.environ["AOTI_RUNTIME_CHECK_INPUTS"] = before

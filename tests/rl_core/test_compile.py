@@ -1,0 +1,545 @@
+"""Compiled functions do what they do uncompiled, whatever they are given, or say that they cannot."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rl_core.compile import CompiledFunction, has_cpp_compiler
+from rl_core.compile import function as function_module
+from rl_core.compile.cache import LIBRARY, GraphCache
+from rl_core.compile.library import is_supported
+from rl_core.compile.products import has_kernel
+from rl_core.compile.trace import TraceError, trace
+from rl_core.compile.trees import flatten, rebuild
+from rl_core.errors import ConfigError
+from rl_core.threads import thread_count
+
+needs_compiler = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
+CPU = torch.device("cpu")
+Function = Callable[..., Mapping[str, Tensor]]
+
+
+def _compiled(function: Function) -> CompiledFunction:
+    made = CompiledFunction(function, "the function", CPU)
+    made.mode = "on"
+    return made
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+WIDE, SQUARE, BIAS = _random(128, 96), _random(96, 96), _random(96)
+ODD, COLUMN = _random(37, 5), _random(96, 1)
+
+
+def _both(*parts: Tensor) -> Tensor:
+    result = torch.addmm(*parts)
+    return result.relu() - 0.5 * result
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
+    "large": (lambda a, b: a @ b, (WIDE, SQUARE)),
+    "transposed": (lambda a, b: a.t() @ (b @ a.t()).t(), (WIDE, SQUARE)),
+    "parts of a vector": (
+        lambda v: v[5:101].view(8, 12) @ v[101:161].view(5, 12).t(),
+        (_random(200),),
+    ),
+    "every other row": (lambda a, b: a[::2] @ b, (WIDE, SQUARE)),
+    "a row for all": (lambda a, b: a[:1].expand(4, -1) @ b, (WIDE, SQUARE)),
+    "with a bias": (torch.addmm, (BIAS, WIDE, SQUARE)),
+    "with a matrix for a bias": (torch.addmm, (WIDE, WIDE, SQUARE)),
+    "rectified and not": (_both, (BIAS, WIDE, SQUARE)),
+    "odd sizes": (lambda a, b: a @ b.t(), (ODD, _random(7, 5))),
+    "one row": (lambda a, b: a @ b, (_random(1, 96), SQUARE)),
+    "one column": (lambda a, b: a @ b, (WIDE, COLUMN)),
+    "one column, with a bias": (torch.addmm, (_random(1), WIDE, COLUMN)),
+    "one inner number": (lambda a, b: a @ b.t(), (COLUMN, _random(30, 1))),
+    "ensemble": (torch.bmm, (_random(3, 128, 96), _random(3, 96, 80))),
+    "ensemble, with biases": (
+        torch.baddbmm,
+        (_random(3, 1, 80), _random(3, 128, 96), _random(3, 96, 80)),
+    ),
+    "ensemble of one input": (
+        lambda a, b: torch.bmm(a.expand(2, -1, -1), b),
+        (WIDE[None], _random(2, 96, 80)),
+    ),
+    "ensemble with one output": (
+        torch.baddbmm,
+        (_random(2, 1, 1), _random(2, 128, 96), _random(2, 96, 1)),
+    ),
+    "ensemble with one inner number": (torch.bmm, (_random(2, 8, 1), _random(2, 1, 5))),
+    "many members": (torch.bmm, (_random(17, 8, 5), _random(17, 5, 4))),
+    "another type": (lambda a, b: a @ b, (WIDE.double(), SQUARE.double())),
+}
+
+
+def _products(_: None, arguments: dict[str, tuple[Tensor, ...]]) -> dict[str, Tensor]:
+    return {name: PRODUCTS[name][0](*given) for name, given in arguments.items()}
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_are_what_they_were(threads: int) -> None:
+    arguments = {name: given for name, (_, given) in PRODUCTS.items()}
+    with thread_count(threads):
+        results = _compiled(_products)(None, arguments)
+        expected = _products(None, arguments)
+    assert results is not None
+    assert list(results) == list(expected)
+    torch.testing.assert_close(dict(results), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_kernel_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_kernel():
+        pytest.skip("this PyTorch has no such kernel")
+    monkeypatch.setattr("rl_core.compile.products._SYMBOL", "no_such_kernel")
+    assert not has_kernel()
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "equal", lambda a, b: False)  # a kernel that multiplies otherwise
+    assert not has_kernel()
+
+
+SCALE = torch.tensor([3.0, 4.0])
+
+
+@needs_compiler
+def test_what_is_captured_is_read_and_changed_anew_in_every_call() -> None:
+    total = torch.zeros(2)
+
+    def accumulate(_: None, part: dict[str, Tensor], factor: Tensor) -> dict[str, Tensor]:
+        total.add_(part["a"] * factor)
+        return {"b": part["b"] + SCALE, "a": part["a"] * 2.0}
+
+    compiled = _compiled(accumulate)
+    for k in range(1, 4):
+        part = {"a": torch.tensor([k, 10.0 * k]), "b": torch.tensor([k, -1.0])}
+        result = compiled(None, part, torch.tensor(2.0))
+        assert result is not None
+        assert list(result) == ["b", "a"]
+        assert result["a"].tolist() == [2.0 * k, 20.0 * k]
+        assert result["b"].tolist() == [3.0 + k, 3.0]
+        assert part["a"].tolist() == [k, 10.0 * k]
+    assert total.tolist() == [12.0, 120.0]
+    assert len(compiled) == 1
+    SCALE.add_(1.0)
+    result = compiled(None, {"a": torch.ones(2), "b": torch.zeros(2)}, torch.tensor(0.0))
+    assert result is not None
+    assert result["b"].tolist() == SCALE.tolist()
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _, a, b: {"same": a, "sum": a + b},
+        lambda _, a, b: {"sum": a + b, "view": (a + b).view(2, 1), "part": a[:1]},
+        lambda _, a, b: {"twice": a * 2.0, "again": b * 2.0},
+        lambda _, a, b: {},
+    ],
+    ids=["an argument", "a view", "two", "none"],
+)
+def test_results_are_memory_of_their_own(function: Function) -> None:
+    compiled = _compiled(function)
+    kept = []
+    for k in range(3):
+        arguments = torch.tensor([k, 2.0]), torch.tensor([5.0, -k])
+        result = compiled(None, *arguments)
+        assert result is not None
+        expected = {name: part.clone() for name, part in function(None, *arguments).items()}
+        kept.append((dict(result), expected))
+        for argument in arguments:
+            argument.fill_(-7.0)
+    for got, expected in kept:
+        torch.testing.assert_close(got, expected, rtol=0.0, atol=0.0)
+
+
+def _two_sums(_: None, a: Tensor, b: Tensor) -> dict[str, Tensor]:
+    return {"y": a.sum() - 2.0 * (b * b).sum()}
+
+
+@needs_compiler
+def test_two_arguments_that_were_one_tensor_when_it_was_compiled_stay_two() -> None:
+    compiled = _compiled(_two_sums)
+    same = torch.tensor([1.0, 2.0])
+    for a, b in ((same, same), (same, torch.tensor([5.0, 7.0])), (same[:], same)):
+        result = compiled(None, a, b)
+        assert result is not None
+        assert result["y"] == _two_sums(None, a, b)["y"]
+    assert len(compiled) == 1
+
+
+@needs_compiler
+def test_arguments_of_any_strides_are_read_as_they_are() -> None:
+    def weighted(_: None, x: Tensor) -> dict[str, Tensor]:
+        return {"y": (x * torch.arange(12.0).view(3, 4)).sum(0)}
+
+    compiled = _compiled(weighted)
+    plain = _random(3, 4)
+    for x in (
+        plain,
+        plain.t().contiguous().t(),
+        plain[:1].expand(3, 4),
+        _random(6, 8)[::2, ::2],
+        _random(20)[3:15].view(3, 4),
+    ):
+        result = compiled(None, x)
+        assert result is not None
+        torch.testing.assert_close(result["y"], weighted(None, x)["y"])
+    assert len(compiled) == 1
+
+
+@dataclass(frozen=True)
+class Numbered:
+    x: Tensor
+    factor: float
+    extras: Mapping[str, Tensor]
+
+
+@needs_compiler
+def test_numbers_names_shapes_and_types_choose_the_graph() -> None:
+    def scaled(sign: int, batch: Numbered) -> dict[str, Tensor]:
+        named = {f"{name}!": part * 3 for name, part in batch.extras.items()}
+        return {"y": sign * batch.x * batch.factor, **named}
+
+    compiled = _compiled(scaled)
+    first = Numbered(_random(2), 2.0, {"a": _random(1), "b": _random(1)})
+    batches = [
+        first,
+        replace(first, factor=3.0),
+        replace(first, extras={"b": _random(1), "a": _random(1)}),
+        replace(first, x=_random(3)),
+        replace(first, x=_random(2).double()),
+    ]
+    for sign in (1, -1):
+        for batch in batches:
+            result = compiled(sign, batch)
+            assert result is not None
+            torch.testing.assert_close(dict(result), scaled(sign, batch))
+    assert len(compiled) == 10
+
+
+@needs_compiler
+def test_autocast_and_memory_that_is_changed_run_uncompiled() -> None:
+    total = torch.zeros(3)
+
+    def add(_: None, x: Tensor) -> dict[str, Tensor]:
+        total.add_(x)
+        return {"y": x @ x + total[0]}
+
+    compiled = _compiled(add)
+    assert compiled(None, torch.ones(3)) is not None
+    with torch.autocast("cpu"):
+        assert compiled(None, torch.ones(3)) is None
+    assert compiled(None, total) is None
+    assert compiled(None, total[:]) is None
+    assert total.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda _, x: {"y": torch.nn.functional.dropout(x)}, "random numbers"),
+        (lambda _, x: {"y": x * torch.rand(2)}, "random numbers"),
+        (lambda _, x: {"y": x if float(x.sum()) > 0.0 else -x}, "the function"),
+    ],
+    ids=["dropout", "random", "a branch"],
+)
+def test_what_is_no_graph_is_not_compiled(function: Function, message: str) -> None:
+    compiled = _compiled(function)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"compiling the function failed .*{message}|{message}"):
+            compiled(None, torch.ones(2))
+    compiled.mode = "auto"
+    with pytest.warns(RuntimeWarning, match="going on uncompiled"):
+        assert compiled(None, torch.ones(2)) is None
+    assert compiled(None, torch.ones(2)) is None
+
+
+def test_memory_reached_by_two_tensors_and_changed_is_not_compiled() -> None:
+    vector = torch.zeros(6)
+    part = vector[2:4]
+
+    def function(x: Tensor) -> list[Tensor]:
+        vector.add_(x)
+        return [part * 2.0]
+
+    with pytest.raises(TraceError, match="same memory by two tensors"):
+        trace(function, [torch.ones(6)])
+    other = vector.clone()[2:4]
+
+    def apart(x: Tensor) -> list[Tensor]:
+        vector.add_(x)
+        return [other * 2.0]
+
+    assert trace(apart, [torch.ones(6)]).writes
+
+
+def test_functions_that_do_the_same_have_one_digest() -> None:
+    def made(scale: Tensor, factor: float) -> str:
+        return trace(lambda x: [x * scale * factor], [torch.ones(2)]).digest
+
+    assert made(torch.ones(2), 2.0) == made(torch.zeros(2), 2.0)
+    assert made(torch.ones(2), 2.0) != made(torch.ones(2), 3.0)
+    assert made(torch.ones(2), 2.0) != made(torch.ones(1), 2.0)
+    assert made(torch.ones(2), 2.0) != made(torch.ones(2).double(), 2.0)
+
+
+def test_tracing_leaves_everything_as_it_is() -> None:
+    layer = nn.BatchNorm1d(2)
+    before = copy.deepcopy(layer.state_dict())
+    trace(lambda x: [layer(x)], [torch.ones(3, 2)])
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    assert all(type(value) is torch.Tensor for value in layer.buffers())
+
+
+@needs_compiler
+def test_wrong_numbers_are_found_in_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = function_module.Compilation.finish
+
+    def wrong(self: object, seconds: float | None = None) -> object:
+        run = real(self, seconds)  # type: ignore[arg-type]  # of a compilation
+        return run and (lambda inputs: [part * 1.1 for part in run(inputs)])
+
+    monkeypatch.setattr(function_module.Compilation, "finish", wrong)
+    compiled = _compiled(lambda _, x: {"y": x * 1.5 + 0.25})
+    with pytest.raises(ConfigError, match="compiled and uncompiled results differ"):
+        compiled(None, torch.ones(2))
+
+
+@needs_compiler
+def test_a_change_that_gets_lost_is_found_in_the_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    total = torch.zeros(2)
+
+    def add(_: None, x: Tensor) -> dict[str, Tensor]:
+        total.add_(x * 1.75)
+        return {"y": x * 2.5}
+
+    real = function_module.Compilation.finish
+
+    def forgetful(self: object, seconds: float | None = None) -> object:
+        run = real(self, seconds)  # type: ignore[arg-type]  # of a compilation
+        return run and (lambda inputs: run([tensor.clone() for tensor in inputs]))
+
+    monkeypatch.setattr(function_module.Compilation, "finish", forgetful)
+    with pytest.raises(ConfigError, match="compiled and uncompiled results differ"):
+        _compiled(add)(None, torch.ones(2))
+    assert total.tolist() == [0.0, 0.0]
+
+
+@needs_compiler
+def test_a_copy_has_a_function_and_graphs_of_its_own() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.total = torch.zeros(2)
+            self.compiled = _compiled(self.add)
+
+        def add(self, _: None, x: Tensor) -> dict[str, Tensor]:
+            self.total.add_(x * 0.5)
+            return {"y": self.total * 3.0}
+
+    first = Counter()
+    assert first.compiled(None, torch.ones(2)) is not None
+    second = copy.deepcopy(first)
+    result = second.compiled(None, torch.ones(2))
+    assert result is not None
+    assert (first.total.tolist(), second.total.tolist()) == ([0.5, 0.5], [1.0, 1.0])
+    assert result["y"].tolist() == [3.0, 3.0]
+
+
+@needs_compiler
+def test_threads_may_compile_at_once() -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for k in range(3):
+                compiled = _compiled(lambda _, x, k=k: {"y": x * (k + 0.125)})
+                result = compiled(None, torch.full((2,), float(number)))
+                assert result is not None
+                assert result["y"].tolist() == [number * (k + 0.125)] * 2
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@needs_compiler
+def test_calls_run_uncompiled_until_the_graph_is_adopted() -> None:
+    compiled = _compiled(lambda _, x: {"y": x * 0.375})
+    compiled.waits = False
+    x = torch.ones(2)
+    assert compiled(None, x) is None
+    compiled.wait()  # nothing was adopted
+    assert compiled(None, x) is None
+    compiled.adopt()
+    compiled.wait()
+    assert compiled(None, x) is not None
+    assert compiled(None, torch.ones(3)) is None
+    resumed = _compiled(lambda _, x: {"y": x * 0.375})
+    resumed.waits, resumed.adopted = False, set(compiled.adopted)
+    assert resumed(None, x) is not None
+    assert resumed(None, torch.ones(3)) is None
+
+
+@needs_compiler
+def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function_module.Compilation, "finish", lambda self, seconds: None)
+    compiled = _compiled(lambda _, x: {"y": x * 0.625})
+    compiled.is_stopping = lambda: True
+    assert compiled(None, torch.ones(2)) is None
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphCache]:
+    """A folder for graphs that no other test uses."""
+    made = GraphCache(tmp_path / "graphs")
+    monkeypatch.setattr(GraphCache, "shared", lambda: made)
+    monkeypatch.setattr("rl_core.compile.library._loaded", {})
+    monkeypatch.setattr("rl_core.compile.library._running", {})
+    yield made
+
+
+needs_libraries = pytest.mark.skipif(
+    not (has_cpp_compiler() and is_supported()), reason="no compiled libraries here"
+)
+
+
+@needs_libraries
+def test_a_damaged_graph_is_compiled_again_with_one_notice(
+    cache: GraphCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.ones(2)
+
+    def function(_: None, x: Tensor) -> dict[str, Tensor]:
+        return {"y": x * 7.5}
+
+    assert _compiled(function)(None, x) is not None
+    (library,) = cache.folder.glob(f"*/{LIBRARY}")
+    assert not list(cache.folder.glob("new-*"))
+    started = library.stat().st_mtime_ns
+    monkeypatch.setattr("rl_core.compile.library._loaded", {})
+    assert _compiled(function)(None, x) is not None
+    assert library.stat().st_mtime_ns == started  # it was loaded
+    monkeypatch.setattr("rl_core.compile.library._loaded", {})
+    whole = library.read_bytes()
+    library.unlink()  # it is mapped into this process
+    library.write_bytes(whole[:-1000])
+    with pytest.warns(RuntimeWarning, match="is damaged .* and is compiled again"):
+        result = _compiled(function)(None, x)
+    assert result is not None
+    assert result["y"].tolist() == [7.5, 7.5]
+
+
+@needs_libraries
+def test_a_pass_that_fails_is_left_out(tmp_path: Path) -> None:
+    """As with another torch, whose compiler has other insides."""
+    traced = trace(lambda a, b: [a @ b], [_random(8, 5), _random(5, 3)])
+    made = tmp_path / "made"
+    made.mkdir()
+    spec = {
+        "source": traced.source,
+        "forms": [
+            {"shape": f.shape, "stride": f.stride, "dtype": f.dtype, "device": f.device}
+            for f in traced.forms
+        ],
+        "threads": 1,
+    }
+    (tmp_path / "graph.json").write_text(json.dumps(spec))
+    code = (
+        "import sys, pathlib, rl_core.compile.products as p, rl_core.compile.worker as w\n"
+        "def fail(*_): raise TypeError('another signature')\n"
+        "p.Product.codegen = fail\n"
+        "w.main(pathlib.Path(sys.argv[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (made / LIBRARY).exists()
+
+
+@needs_libraries
+def test_the_compiler_ends_with_the_program(tmp_path: Path) -> None:
+    code = (
+        "import torch, sys\n"
+        "from rl_core.compile import CompiledFunction\n"
+        "f = CompiledFunction(lambda _, x: {'y': x * 2.125}, 'it', torch.device('cpu'))\n"
+        "f.mode, f.waits = 'on', False\n"
+        "assert f(None, torch.ones(2)) is None\n"
+        "from rl_core.compile.library import _running\n"
+        "print(next(iter(_running.values()))._process.pid)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "RL_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 5.0
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+    assert not list((tmp_path / "graphs").glob("new-*"))
+
+
+def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(PermissionError, match="others may write into it"):
+        GraphCache(tmp_path / "open")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        GraphCache(tmp_path / "file" / "graphs")
+
+
+def test_without_a_folder_graphs_are_kept_for_the_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RL_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.warns(RuntimeWarning, match="RL_CACHE_DIR"):
+        made = GraphCache.shared.__wrapped__()  # type: ignore[attr-defined]  # not the kept one
+    assert made.folder.exists()
+
+
+def test_trees_are_taken_apart_and_put_together() -> None:
+    tree = (Numbered(torch.ones(1), 2.0, {"b": torch.ones(2)}), [torch.ones(3), None], {})
+    tensors, rest = flatten(tree)
+    assert [len(tensor) for tensor in tensors] == [1, 2, 3]
+    assert hash(tuple(rest)) != hash(tuple(flatten((tree[0], [torch.ones(3), 1], {}))[1]))
+    again = rebuild(tree, iter([tensor + 1.0 for tensor in tensors]))
+    assert again[0].x.tolist() == [2.0]
+    assert again[0].factor == 2.0
+    assert again[0].extras["b"].tolist() == [2.0, 2.0]
+    assert again[1][1] is None
+
+
+def test_no_warning_is_left_behind() -> None:
+    """Importing the compiler's parts warns of nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", "import rl_core.compile.function"], check=True
+        )
