@@ -31,7 +31,7 @@ from rl_core import Callback, ComponentSpec, Recipe, Trainer, TrainerConfig, eva
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.assembly import build, build_test_envs, build_trainer, compose
 from rl_core.env import VecEnv
-from rl_core.gradients import CompileMode
+from rl_core.compile import CompileMode
 from rl_core.storage import AnyStorage
 from rl_envs import make_vec
 from rl_storages import ReplayBuffer, RolloutStorage

@@ -74,6 +74,10 @@ class ParameterVector:
         """Return the vector of the copied modules' parameters, which are views of it."""
         made = ParameterVector(copy.deepcopy(self._parameters, memo))
         made.gradient.copy_(self.gradient)
+        gradients = made.split(made.gradient)
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:  # also of those that are frozen for now
+                made._parameters[name].grad = gradients[name]
         memo[id(self.values)], memo[id(self.gradient)] = made.values, made.gradient
         return made
 
@@ -128,7 +132,7 @@ class ModuleWatch:
         module: with all its submodules.
 
     Attributes:
-        were_replaced: whether other objects took the place of parameters, at the last `look`.
+        were_replaced: whether other objects took the place of parameters since it was made.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -151,7 +155,7 @@ class ModuleWatch:
                     break
             else:
                 return False
-        self.were_replaced = any(
+        self.were_replaced |= any(
             holder.get(name) is not tensor
             for holder, name, tensor, _ in self._tensors
             if isinstance(tensor, nn.Parameter)

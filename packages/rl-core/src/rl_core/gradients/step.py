@@ -213,10 +213,11 @@ class GradientStep(Generic[BatchT]):
 
     def _look(self) -> None:
         """Notice parameters that were frozen, and refuse those that were replaced."""
-        if not self._watch.look():
-            return
+        is_changed = self._watch.look()
         if self._watch.were_replaced:
             raise parameters_replaced()
+        if not is_changed:
+            return
         self.compiled.forget()
         self._frozen = {
             name: self.vectors[name].mask(frozen)
