@@ -38,6 +38,7 @@ _COMPARISONS: dict[str, Callable[[], list[Found]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="parity", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="the algorithm of this name")
+    parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
     options = parser.parse_args(arguments)
     names = [options.only] if options.only else list(_COMPARISONS)
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found += _COMPARISONS[name]()
     content = _table(found)
     print(content)
-    if not options.only:
+    if not (options.only or options.no_page):
         write_block(options.page, "parity", content)
         print(f"wrote the table into {options.page.name}")
     return int(any(value > _TOLERANCE for each in found for value in each.apart.values()))

@@ -113,12 +113,28 @@ class Collector:
             into: an allocated storage.
             is_stopping: asked before each step; True leaves out the rest.
         """
-        envs, algorithm = self.envs, self.algorithm
+        algorithm = self.algorithm
         if self._observation is None:
             self.reset()
+        episodes: list[Episode] = []
+        algorithm.begin_acting()
+        try:
+            steps = self._act(n, into, is_stopping, episodes)
+        finally:
+            algorithm.end_acting()
+        return Collection(steps, episodes)
+
+    def _act(
+        self,
+        n: int,
+        into: AnyStorage,
+        is_stopping: Callable[[], bool],
+        episodes: list[Episode],
+    ) -> int:
+        """Collect rows and the episodes that end, and return the transitions among the rows."""
+        envs, algorithm = self.envs, self.algorithm
         start_steps = algorithm.schedule.start_steps
         needs_start = algorithm.needs_episode_start
-        episodes: list[Episode] = []
         steps = rows = 0
         while rows < n and not is_stopping():
             observation, state, start = self._observation, self._state, self._tracker.episode_start
@@ -158,7 +174,7 @@ class Collector:
             steps += valid
             rows += envs.num_envs
             self.total_steps += valid
-        return Collection(steps, episodes)
+        return steps
 
     @torch.no_grad()
     def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:

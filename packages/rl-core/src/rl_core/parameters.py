@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Collection, Mapping
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -146,33 +148,30 @@ class ModuleWatch:
 
     def look(self) -> bool:
         """Say whether anything was exchanged since the last look."""
-        for holder, name, tensor, needs_gradient in self._tensors:
-            if holder.get(name) is not tensor or tensor.requires_grad is not needs_gradient:
-                break
-        else:
-            for module, is_training in self._modes:
-                if module.training is not is_training:
-                    break
-            else:
-                return False
-        self.were_replaced |= any(
-            holder.get(name) is not tensor
-            for holder, name, tensor, _ in self._tensors
-            if isinstance(tensor, nn.Parameter)
-        )
+        tensors = list(chain.from_iterable(map(dict.values, self._holders)))
+        if (
+            len(tensors) == len(self._tensors)
+            and all(map(is_, tensors, self._tensors))
+            and list(map(_needs_gradient, self._parameters)) == self._needed
+            and list(map(_is_training, self._modules)) == self._modes
+        ):
+            return False
+        kept = {id(tensor) for tensor in tensors}
+        self.were_replaced |= any(id(parameter) not in kept for parameter in self._parameters)
         self._note()
         return True
 
     def _note(self) -> None:
-        modules = list(self._module.modules())
-        self._modes = [(module, module.training) for module in modules]
-        self._tensors = [
-            (holder, name, tensor, tensor.requires_grad)
-            for module in modules
-            for holder in (module._parameters, module._buffers)
-            for name, tensor in holder.items()
-            if tensor is not None
-        ]
+        self._modules = list(self._module.modules())
+        self._modes = list(map(_is_training, self._modules))
+        held = [(module._parameters, module._buffers) for module in self._modules]
+        self._holders = [holder for holder in chain.from_iterable(held) if holder]
+        self._tensors = list(chain.from_iterable(map(dict.values, self._holders)))
+        self._parameters = [part for part in self._tensors if isinstance(part, nn.Parameter)]
+        self._needed = list(map(_needs_gradient, self._parameters))
+
+
+_is_training, _needs_gradient = attrgetter("training"), attrgetter("requires_grad")
 
 
 def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:

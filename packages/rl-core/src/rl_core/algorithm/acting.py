@@ -20,6 +20,8 @@ class CompiledActing:
     Attributes:
         compiled: one graph per number of environments; its ``mode`` says whether acting is
             compiled. It never is on a GPU, where the environments wait for the actions anyway.
+        looks: whether every call looks for exchanged parameters. Within a phase of many calls one
+            look is enough: `look`.
     """
 
     def __init__(
@@ -29,6 +31,12 @@ class CompiledActing:
         self._watch = ModuleWatch(actor)
         self._is_on_cpu = actor.device.type == "cpu"
         self.compiled = CompiledFunction(self._act, "the acting step", actor.device)
+        self.looks = True
+
+    def look(self) -> None:
+        """Have the graphs traced anew where the actor's parameters or modes were exchanged."""
+        if self._watch.look():
+            self.compiled.forget()
 
     def __call__(self, observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor] | None:
         """Sample actions.
@@ -42,8 +50,8 @@ class CompiledActing:
         """
         if self.compiled.mode == "off" or not self._is_on_cpu:
             return None
-        if self._watch.look():
-            self.compiled.forget()
+        if self.looks:
+            self.look()
         result = self.compiled(None, observation, noise)
         return None if result is None else (result["action"], result["env_action"])
 

@@ -39,6 +39,16 @@ class Behaviour:
         for compiled in self._compiled_functions().values():
             compiled.mode = mode
 
+    def begin_acting(self) -> None:
+        """Begin a phase of acting in which nobody exchanges parameters; see `end_acting`."""
+        if self._compile_mode != "off":
+            self._acting.look()
+            self._acting.looks = False
+
+    def end_acting(self) -> None:
+        """End a phase of acting: from now on every step looks for exchanged parameters."""
+        self._acting.looks = True
+
     @contextmanager
     def compiling_aside(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
         """Let the compiler work beside the run within a block.

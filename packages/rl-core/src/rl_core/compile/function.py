@@ -71,7 +71,7 @@ class CompiledFunction:
         self._function = function
         self._what = what
         self._device = device
-        self._graphs: dict[Hashable, _Graph] = {}
+        self.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction":
         """Return one for a copy of the function, which finds what was compiled for this one."""
@@ -85,7 +85,9 @@ class CompiledFunction:
 
     def forget(self) -> None:
         """Trace anew: tensors or modules of the function were exchanged."""
-        self._graphs.clear()
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._new: list[_Graph] = []
+        self._awaited: list[_Graph] = []
 
     def __call__(self, static: Hashable, *trees: object) -> Result | None:
         """Call the function compiled.
@@ -121,13 +123,15 @@ class CompiledFunction:
 
     def adopt(self) -> None:
         """Use from now on what was met so far: later calls wait for it."""
-        self.adopted |= {graph.traced.digest for graph in self._graphs.values()}
+        for graph in self._new:
+            self.adopted.add(graph.traced.digest)
+        self._awaited += self._new
+        self._new = []
 
     def wait(self) -> None:
         """Wait for what was adopted, unless `is_stopping` says otherwise."""
-        for graph in list(self._graphs.values()):
-            if graph.run is None and graph.traced.digest in self.adopted:
-                self._finish(graph)
+        while self._awaited and self._finish(self._awaited[-1]):
+            self._awaited.pop()
 
     def _meet(
         self, key: Hashable, static: Hashable, trees: tuple[object, ...], given: list[Tensor]
@@ -139,6 +143,7 @@ class CompiledFunction:
             self._fail(error)
             return None
         self._graphs[key] = graph
+        self._new.append(graph)
         return graph
 
     def _trace(
@@ -166,6 +171,8 @@ class CompiledFunction:
 
     def _finish(self, graph: _Graph) -> bool:
         """Wait for a graph, and say whether it is there."""
+        if graph.run is not None:
+            return True
         try:
             if graph.compilation is None:
                 graph.run = compile_in_process(graph.traced, self._device)
@@ -206,7 +213,7 @@ class CompiledFunction:
     def _fail(self, error: Exception) -> None:
         """Go on uncompiled with one warning, or raise where compiling was asked for."""
         mode, self.mode = self.mode, "off"
-        self._graphs.clear()
+        self.forget()
         failure = compilation_error(self._what, error)
         if mode == "on":
             self.mode = mode

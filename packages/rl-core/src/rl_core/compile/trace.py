@@ -72,6 +72,7 @@ class TracedGraph:
         captured: tensors that the function found elsewhere than among its inputs, such as
             parameters: read, and changed, anew in every call.
         writes: whether it changes any of them in place.
+        digest: identifies what is computed, whoever computes it.
     """
 
     module: fx.GraphModule
@@ -79,11 +80,7 @@ class TracedGraph:
     forms: tuple[TensorForm, ...]
     captured: list[Tensor]
     writes: bool
-
-    @property
-    def digest(self) -> str:
-        """Identify what is computed, whoever computes it."""
-        return hashlib.sha256(f"{self.source}\n{self.forms}".encode()).hexdigest()
+    digest: str
 
 
 def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> TracedGraph:
@@ -107,7 +104,8 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -
     if writes:
         _check_apart(captured)
     forms = tuple(TensorForm.of(tensor) for tensor in (*inputs, *captured))
-    return TracedGraph(traced, traced.code, forms, captured, writes)
+    digest = hashlib.sha256(f"{traced.code}\n{forms}".encode()).hexdigest()
+    return TracedGraph(traced, traced.code, forms, captured, writes, digest)
 
 
 class _RealTensorsStay(TorchDispatchMode):

@@ -1,10 +1,10 @@
 """Trees of tensors: dataclasses, mappings, tuples and lists, however deep."""
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -42,39 +42,58 @@ def rebuild(tree: TreeT, tensors: Iterator[Tensor]) -> TreeT:
 
 
 def _flatten(tree: object, tensors: list[Tensor], rest: list[Hashable]) -> None:
-    parts: Iterable[object]
-    if isinstance(tree, Tensor):
-        tensors.append(tree)
-        return
-    if isinstance(tree, tuple | list):
-        rest.append(len(tree))
-        parts = tree
-    elif isinstance(tree, Mapping):
-        rest.append(tuple(tree))
-        parts = tree.values()
-    else:
-        kind = type(tree)
-        read = _READERS.get(kind) or _READERS.setdefault(kind, _field_reader(kind))
-        rest.append(kind)
-        parts = read(tree)
-        if parts is None:
-            rest.append(tree)
-            return
+    kind = type(tree)
+    read = _READERS.get(kind) or _READERS.setdefault(kind, _reader(kind))
+    parts = read(tree, rest)
     for part in parts:
-        if isinstance(part, Tensor):
+        if type(part) is Tensor:  # the common case, and the cheaper check
+            tensors.append(part)
+        elif part is None:
+            rest.append(None)
+        elif isinstance(part, Tensor):
             tensors.append(part)
         else:
             _flatten(part, tensors, rest)
 
 
-_READERS: dict[type, Callable[[object], Iterable[object] | None]] = {}
+_Reader: TypeAlias = Callable[[Any, list[Hashable]], Iterable[object]]
+"""Returns what an object is made of, and notes what else tells it from others."""
+
+_READERS: dict[type, _Reader] = {}
 
 
-def _field_reader(kind: type) -> Callable[[object], Iterable[object] | None]:
-    """Return what reads all fields of a dataclass's objects, and None of other objects."""
+def _reader(kind: type) -> _Reader:
+    """Return what takes apart the objects of a class."""
+    if issubclass(kind, Tensor):
+        return lambda tree, rest: (tree,)
+    if issubclass(kind, tuple | list):
+        return _read_sequence
+    if issubclass(kind, Mapping):
+        return _read_mapping
     if not is_dataclass(kind):
-        return lambda tree: None
+        return _read_nothing
     names = [field.name for field in fields(kind)]
-    if len(names) < 2:  # attrgetter returns no tuple then
-        return lambda tree: [getattr(tree, name) for name in names]
-    return attrgetter(*names)
+    # attrgetter returns no tuple of fewer than two
+    fields_of = attrgetter(*names) if len(names) > 1 else lambda tree: [getattr(tree, n) for n in names]
+
+    def read_fields(tree: Any, rest: list[Hashable]) -> Iterable[object]:
+        rest.append(kind)
+        parts: Iterable[object] = fields_of(tree)
+        return parts
+
+    return read_fields
+
+
+def _read_sequence(tree: Sequence[object], rest: list[Hashable]) -> Iterable[object]:
+    rest.append(len(tree))
+    return tree
+
+
+def _read_mapping(tree: Mapping[str, object], rest: list[Hashable]) -> Iterable[object]:
+    rest.append(tuple(tree))
+    return tree.values()
+
+
+def _read_nothing(tree: Hashable, rest: list[Hashable]) -> Iterable[object]:
+    rest += (type(tree), tree)
+    return ()
