@@ -16,9 +16,8 @@ from rl_algos_offpolicy import TD3, OffPolicyActor, OffPolicyActorConfig, TD3Con
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_core import Callback, Trainer, TrainerConfig
 from rl_core.checkpoint import latest_checkpoint
-from rl_core.compile import function as function_module
 from rl_core.compile import has_cpp_compiler
-from rl_core.compile.library import is_supported
+from rl_core.compile.library import Compilation, is_supported
 from rl_core.env import EnvStep
 from rl_core.testing.scripted import WalkVecEnv
 from rl_core.testing.stateful import check_same_state
@@ -48,7 +47,13 @@ def _trainer(name: str, run_dir: Path | None = None, *callbacks: Callback) -> Tr
         actor = OnPolicyActor(*both, OnPolicyActorConfig(hidden_sizes=(4,)))
         ppo = PPO(actor, PPOConfig(num_epochs=2, num_mini_batch=2, mini_batch_size=None))
         return Trainer(
-            envs, ppo, RolloutStorage(4), config=config, seed=0, run_dir=run_dir, callbacks=callbacks
+            envs,
+            ppo,
+            RolloutStorage(4),
+            config=config,
+            seed=0,
+            run_dir=run_dir,
+            callbacks=callbacks,
         )
     policy = OffPolicyActorConfig(hidden_sizes=(4,), policy="deterministic", num_critics=2)
     td3 = TD3(OffPolicyActor(*both, policy), TD3Config(start_steps=4, update_after=4))
@@ -70,7 +75,7 @@ class Stop(Callback):
 
 @pytest.mark.parametrize("name", ["ppo", "td3"])
 def test_a_stop_at_any_update_leaves_no_trace(name: str, tmp_path: Path) -> None:
-    """Updates that run uncompiled while the compiler works stay so in a resumed run, and only they."""
+    """Updates that ran uncompiled while the compiler worked, and only they, stay so."""
     whole = _trainer(name)
     whole.train(total_updates=8)
     compiled = whole.algorithm.gradients.compiled
@@ -97,7 +102,7 @@ def test_a_stop_while_waiting_for_the_compiler_leaves_no_trace(
         first.stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(function_module.Compilation, "finish", interrupted)
+        patch.setattr(Compilation, "finish", interrupted)
         first.train(total_updates=5)
     assert first.updates == 1
     resumed = _trainer("ppo", tmp_path)

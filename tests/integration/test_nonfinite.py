@@ -16,9 +16,9 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import load_checkpoint
+from rl_core.compile import CompileMode
 from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_core.faulty_steps import load_faulty_step
-from rl_core.compile import CompileMode
 from rl_core.gradients import FaultyStep
 from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.types import StateDict

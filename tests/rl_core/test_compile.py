@@ -1,4 +1,4 @@
-"""Compiled functions do what they do uncompiled, whatever they are given, or say that they cannot."""
+"""Compiled functions do what they do uncompiled, whatever they are given."""
 
 import copy
 import json
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.compile import CompiledFunction, has_cpp_compiler
-from rl_core.compile import function as function_module
 from rl_core.compile.cache import LIBRARY, GraphCache
-from rl_core.compile.library import is_supported
+from rl_core.compile.library import Compilation, is_supported
 from rl_core.compile.products import has_kernel
 from rl_core.compile.trace import TraceError, trace
 from rl_core.compile.trees import flatten, rebuild
@@ -260,7 +259,9 @@ def test_autocast_and_memory_that_is_changed_run_uncompiled() -> None:
 def test_what_is_no_graph_is_not_compiled(function: Function, message: str) -> None:
     compiled = _compiled(function)
     for _ in range(2):
-        with pytest.raises(ConfigError, match=f"compiling the function failed .*{message}|{message}"):
+        with pytest.raises(
+            ConfigError, match=f"compiling the function failed .*{message}|{message}"
+        ):
             compiled(None, torch.ones(2))
     compiled.mode = "auto"
     with pytest.warns(RuntimeWarning, match="going on uncompiled"):
@@ -307,13 +308,13 @@ def test_tracing_leaves_everything_as_it_is() -> None:
 
 @needs_compiler
 def test_wrong_numbers_are_found_in_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = function_module.Compilation.finish
+    real = Compilation.finish
 
     def wrong(self: object, seconds: float | None = None) -> object:
         run = real(self, seconds)  # type: ignore[arg-type]  # of a compilation
         return run and (lambda inputs: [part * 1.1 for part in run(inputs)])
 
-    monkeypatch.setattr(function_module.Compilation, "finish", wrong)
+    monkeypatch.setattr(Compilation, "finish", wrong)
     compiled = _compiled(lambda _, x: {"y": x * 1.5 + 0.25})
     with pytest.raises(ConfigError, match="compiled and uncompiled results differ"):
         compiled(None, torch.ones(2))
@@ -329,13 +330,13 @@ def test_a_change_that_gets_lost_is_found_in_the_first_call(
         total.add_(x * 1.75)
         return {"y": x * 2.5}
 
-    real = function_module.Compilation.finish
+    real = Compilation.finish
 
     def forgetful(self: object, seconds: float | None = None) -> object:
         run = real(self, seconds)  # type: ignore[arg-type]  # of a compilation
         return run and (lambda inputs: run([tensor.clone() for tensor in inputs]))
 
-    monkeypatch.setattr(function_module.Compilation, "finish", forgetful)
+    monkeypatch.setattr(Compilation, "finish", forgetful)
     with pytest.raises(ConfigError, match="compiled and uncompiled results differ"):
         _compiled(add)(None, torch.ones(2))
     assert total.tolist() == [0.0, 0.0]
@@ -403,20 +404,20 @@ def test_calls_run_uncompiled_until_the_graph_is_adopted() -> None:
 
 @needs_compiler
 def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function_module.Compilation, "finish", lambda self, seconds: None)
+    monkeypatch.setattr(Compilation, "finish", lambda self, seconds: None)
     compiled = _compiled(lambda _, x: {"y": x * 0.625})
     compiled.is_stopping = lambda: True
     assert compiled(None, torch.ones(2)) is None
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphCache]:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GraphCache:
     """A folder for graphs that no other test uses."""
     made = GraphCache(tmp_path / "graphs")
     monkeypatch.setattr(GraphCache, "shared", lambda: made)
     monkeypatch.setattr("rl_core.compile.library._loaded", {})
     monkeypatch.setattr("rl_core.compile.library._running", {})
-    yield made
+    return made
 
 
 needs_libraries = pytest.mark.skipif(
@@ -510,7 +511,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match="others may write into it"):
         GraphCache(tmp_path / "open")
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="file"):
         GraphCache(tmp_path / "file" / "graphs")
 
 
@@ -520,12 +521,16 @@ def test_without_a_folder_graphs_are_kept_for_the_process_alone(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RL_CACHE_DIR", str(tmp_path / "file"))
     with pytest.warns(RuntimeWarning, match="RL_CACHE_DIR"):
-        made = GraphCache.shared.__wrapped__()  # type: ignore[attr-defined]  # not the kept one
+        made = GraphCache.shared.__wrapped__()  # not the kept one
     assert made.folder.exists()
 
 
 def test_trees_are_taken_apart_and_put_together() -> None:
-    tree = (Numbered(torch.ones(1), 2.0, {"b": torch.ones(2)}), [torch.ones(3), None], {})
+    tree: tuple[Numbered, list[Tensor | None], dict[str, Tensor]] = (
+        Numbered(torch.ones(1), 2.0, {"b": torch.ones(2)}),
+        [torch.ones(3), None],
+        {},
+    )
     tensors, rest = flatten(tree)
     assert [len(tensor) for tensor in tensors] == [1, 2, 3]
     assert hash(tuple(rest)) != hash(tuple(flatten((tree[0], [torch.ones(3), 1], {}))[1]))

@@ -489,7 +489,7 @@ def test_gradients_of_other_weights_are_refused() -> None:
     for _ in range(3):
         step.step(torch.tensor([1.0]), {})
     for gradients in (old, None):  # those computed last are as old
-        with pytest.raises(DataError, match="computed at version 0 .* at version 3 now"):
+        with pytest.raises(DataError, match=r"computed at version 0 .* at version 3 now"):
             step.apply_gradients(gradients)
     assert a.x.item() == pytest.approx(-0.3)
 
@@ -592,7 +592,8 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_compiler_auto_falls_back_with_one_warning() -> None:
     a = Numbers(0.0)
     step = _step({"a": a}, _linear(a), [_group("a")])
-    step.compiled.mode = "auto"
+    mode: CompileMode = "auto"
+    step.compiled.mode = mode
     with pytest.warns(RuntimeWarning, match=r"no C\+\+ compiler.*going on uncompiled"):
         step.step(torch.tensor([1.0]), {})
     assert step.compiled.mode == "off"

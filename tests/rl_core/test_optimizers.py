@@ -86,9 +86,7 @@ def test_both_forms_of_adam_go_on_from_each_other(
         parameters = torch.tensor([1.0, -2.0])
         state = new_optimizer_state(config, parameters)
         for step, compiles in enumerate(in_graph):
-            monkeypatch.setattr(
-                "rl_core.optimizers.is_tracing", lambda answer=compiles: answer
-            )
+            monkeypatch.setattr("rl_core.optimizers.is_tracing", lambda answer=compiles: answer)
             gradient = torch.tensor([2.0 + step, 1.0 - step])
             optimizer_step(config, parameters, gradient, state, rate, apply)
         ends.append(parameters)

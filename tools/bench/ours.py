@@ -30,8 +30,8 @@ from rl_algos_onpolicy import (
 from rl_core import Callback, ComponentSpec, Recipe, Trainer, TrainerConfig, evaluate_policy
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.assembly import build, build_test_envs, build_trainer, compose
-from rl_core.env import VecEnv
 from rl_core.compile import CompileMode
+from rl_core.env import VecEnv
 from rl_core.storage import AnyStorage
 from rl_envs import make_vec
 from rl_storages import ReplayBuffer, RolloutStorage

@@ -1,7 +1,7 @@
 """Parameters as data: a group as one vector, and modules run at parameters of one's choosing."""
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -110,9 +110,7 @@ class ParameterVector:
             if parameter.data_ptr() != value.data_ptr():
                 raise parameters_replaced()
             held = parameter.grad
-            if parameter.requires_grad and (
-                held is None or held.data_ptr() != gradient.data_ptr()
-            ):
+            if parameter.requires_grad and (held is None or held.data_ptr() != gradient.data_ptr()):
                 raise ConfigError(
                     "the actor's gradients were replaced after the algorithm was built, so that it "
                     "learns no more; call zero_grad(set_to_none=False), or not at all"
@@ -148,7 +146,7 @@ class ModuleWatch:
 
     def look(self) -> bool:
         """Say whether anything was exchanged since the last look."""
-        tensors = list(chain.from_iterable(map(dict.values, self._holders)))
+        tensors = list(chain.from_iterable(map(_values, self._holders)))
         if (
             len(tensors) == len(self._tensors)
             and all(map(is_, tensors, self._tensors))
@@ -164,13 +162,15 @@ class ModuleWatch:
     def _note(self) -> None:
         self._modules = list(self._module.modules())
         self._modes = list(map(_is_training, self._modules))
-        held = [(module._parameters, module._buffers) for module in self._modules]
-        self._holders = [holder for holder in chain.from_iterable(held) if holder]
-        self._tensors = list(chain.from_iterable(map(dict.values, self._holders)))
+        self._holders: list[dict[str, Any]] = []
+        for module in self._modules:
+            self._holders += [held for held in (module._parameters, module._buffers) if held]
+        self._tensors = list(chain.from_iterable(map(_values, self._holders)))
         self._parameters = [part for part in self._tensors if isinstance(part, nn.Parameter)]
         self._needed = list(map(_needs_gradient, self._parameters))
 
 
+_values: Callable[[dict[str, Any]], Iterable[Any]] = dict.values
 _is_training, _needs_gradient = attrgetter("training"), attrgetter("requires_grad")
 
 

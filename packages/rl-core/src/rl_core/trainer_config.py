@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rl_core.errors import ConfigError
 from rl_core.compile import CompileMode
+from rl_core.errors import ConfigError
 from rl_core.gradients import OnNonFinite
 from rl_core.ranges import check_choice, check_ranges
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -18,33 +18,49 @@ _lock = threading.Lock()
 _in_process: dict[str, Run] = {}
 
 
-def compile_in_process(traced: TracedGraph, device: torch.device) -> Run:
-    """Compile a graph by `torch.compile`, with its guards; on a GPU as a captured graph.
+class InProcess:
+    """What `torch.compile` makes of a graph, with its guards; on a GPU as a captured graph.
 
     Args:
         traced: the graph; one with the same digest is compiled once.
         device: where it runs.
     """
-    if device.type == "cpu":
-        _say_untested()
-    with _lock:
-        known = _in_process.get(traced.digest)
-        if known is not None:
-            return known
-        mode = "reduce-overhead" if device.type == "cuda" else None
-        compiled = torch.compile(traced.module, fullgraph=True, dynamic=False, mode=mode)
 
-        def run(inputs: list[Tensor]) -> Sequence[Tensor]:
-            outputs: Sequence[Tensor] = compiled(*inputs)
-            return outputs
+    def __init__(self, traced: TracedGraph, device: torch.device) -> None:
+        self._traced = traced
+        self._mode = "reduce-overhead" if device.type == "cuda" else None
+        if device.type == "cpu":
+            _say_untested()
 
-        def first(inputs: list[Tensor]) -> Sequence[Tensor]:
-            with _lock:  # torch compiles in the first call, and only one graph at a time
-                outputs = run(inputs)
-                _in_process[traced.digest] = run
-            return outputs
+    def finish(self, seconds: float | None = None) -> Run:
+        """Return what calls the graph; torch compiles it in the first call."""
+        traced = self._traced
+        with _lock:
+            if traced.digest not in _in_process:
+                if self._mode is not None:  # a captured graph changes no other tensors
+                    for tensor in traced.captured:
+                        torch._dynamo.mark_static_address(tensor)
+                compiled = torch.compile(
+                    traced.module, fullgraph=True, dynamic=False, mode=self._mode
+                )
+                _in_process[traced.digest] = _locked_at_first(compiled)
+            return _in_process[traced.digest]
 
-        return _in_process.setdefault(traced.digest, first)
+
+def _locked_at_first(compiled: Callable[..., Sequence[Tensor]]) -> Run:
+    """Let one thread at a time make a first call, in which torch compiles."""
+    is_compiled = False
+
+    def run(inputs: list[Tensor]) -> Sequence[Tensor]:
+        nonlocal is_compiled
+        if is_compiled:
+            return compiled(*inputs)
+        with _lock:
+            outputs = compiled(*inputs)
+            is_compiled = True
+        return outputs
+
+    return run
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from rl_core.compile.compiler import compilation_error, compile_in_process, has_cpp_compiler
+from rl_core.compile.compiler import InProcess, compilation_error, has_cpp_compiler
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
 from rl_core.compile.trace import TracedGraph, trace
 from rl_core.compile.trees import flatten, rebuild
@@ -29,7 +29,7 @@ class _Graph:
 
     traced: TracedGraph
     names: list[str]
-    compilation: Compilation | None
+    compilation: Compilation | InProcess
     run: Run | None = None
     is_checked: bool = False
     memory: frozenset[int] = frozenset()
@@ -61,9 +61,7 @@ class CompiledFunction:
             resumed run computes from its first call on as the interrupted one did.
     """
 
-    def __init__(
-        self, function: Callable[..., Result], what: str, device: torch.device
-    ) -> None:
+    def __init__(self, function: Callable[..., Result], what: str, device: torch.device) -> None:
         self.mode: CompileMode = "off"
         self.waits = True
         self.is_stopping: Callable[[], bool] = _never
@@ -112,14 +110,15 @@ class CompiledFunction:
             graph = self._meet(key, static, trees, given)
             if graph is None:
                 return None
-        if graph.run is None and not self._is_finished(graph):
+        run = graph.run or self._awaited_run(graph)
+        if run is None:
             return None
         if graph.memory and not graph.memory.isdisjoint([_memory(t) for t in given]):
             return None
         inputs = given + graph.traced.captured
-        if not graph.is_checked and not self._check(graph, inputs):
+        if not (graph.is_checked or self._check(graph, run, inputs)):
             return None
-        return dict(zip(graph.names, graph.run(inputs), strict=True))
+        return dict(zip(graph.names, run(inputs), strict=True))
 
     def adopt(self) -> None:
         """Use from now on what was met so far: later calls wait for it."""
@@ -146,9 +145,7 @@ class CompiledFunction:
         self._new.append(graph)
         return graph
 
-    def _trace(
-        self, static: Hashable, trees: tuple[object, ...], given: list[Tensor]
-    ) -> _Graph:
+    def _trace(self, static: Hashable, trees: tuple[object, ...], given: list[Tensor]) -> _Graph:
         names: list[str] = []
 
         def function(*tensors: Tensor) -> list[Tensor]:
@@ -157,25 +154,27 @@ class CompiledFunction:
             return list(result.values())
 
         traced = trace(function, given)
-        compilation = None
-        if self._device.type == "cpu" and is_supported():
-            if not has_cpp_compiler():
-                raise CompileError("no C++ compiler was found")
+        compilation: Compilation | InProcess
+        if self._device.type != "cpu" or not is_supported():
+            compilation = InProcess(traced, self._device)
+        elif has_cpp_compiler():
             compilation = Compilation.of(traced)
+        else:
+            raise CompileError("no C++ compiler was found")
         memory = frozenset(map(_memory, traced.captured)) if traced.writes else frozenset()
         return _Graph(traced, names, compilation, memory=memory)
 
-    def _is_finished(self, graph: _Graph) -> bool:
-        """Say whether a graph may be used, once it was waited for if it has to be."""
-        return (self.waits or graph.traced.digest in self.adopted) and self._finish(graph)
+    def _awaited_run(self, graph: _Graph) -> Run | None:
+        """Return what runs a graph if it may be used, once it was waited for."""
+        if self.waits or graph.traced.digest in self.adopted:
+            self._finish(graph)
+        return graph.run
 
     def _finish(self, graph: _Graph) -> bool:
         """Wait for a graph, and say whether it is there."""
         if graph.run is not None:
             return True
         try:
-            if graph.compilation is None:
-                graph.run = compile_in_process(graph.traced, self._device)
             while graph.run is None:
                 graph.run = graph.compilation.finish(_POLL_SECONDS)
                 if graph.run is None and self.is_stopping():
@@ -183,20 +182,18 @@ class CompiledFunction:
         except Exception as error:
             self._fail(error)
             return False
-        graph.compilation = None
         return True
 
-    def _check(self, graph: _Graph, inputs: list[Tensor]) -> bool:
+    def _check(self, graph: _Graph, run: Run, inputs: list[Tensor]) -> bool:
         """Compare a graph's first results, and what it changes, with those of its operations."""
         graph.is_checked = True
         if graph.traced.digest in _checked:
             return True
         plain, compiled = ([tensor.clone() for tensor in inputs] for _ in range(2))
-        assert graph.run is not None
         try:
             with torch.no_grad():
                 expected = [*graph.traced.module(*plain), *plain]
-            got = [*graph.run(compiled), *compiled]
+            got = [*run(compiled), *compiled]
             before = [*[torch.zeros_like(part) for part in got[: len(graph.names)]], *inputs]
             wrong = [k for k in range(len(got)) if not _agree(before[k], expected[k], got[k])]
             if wrong:
@@ -238,7 +235,9 @@ def _agree(before: Tensor, expected: Tensor, got: Tensor) -> bool:
     if not torch.equal(expected.isfinite(), got.isfinite()):
         return False
     both = expected.isfinite() & before.isfinite()
-    off, moved = (torch.where(both, part, 0.0).norm() for part in (got - expected, expected - before))
+    off, moved = (
+        torch.where(both, part, 0.0).norm() for part in (got - expected, expected - before)
+    )
     size = torch.where(both, expected, 0.0).norm()
     return bool(off <= _TOLERANCE * moved + 1e-5 * size + 1e-6)
 

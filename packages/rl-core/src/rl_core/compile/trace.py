@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -94,11 +95,11 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -
         TraceError: when it draws random numbers, or reads one memory by two tensors and changes it.
         Exception: whatever the function raises, such as torch's when it asks for a tensor's value.
     """
-    with _lock, _tracing_on():
-        with FakeTensorMode(allow_non_fake_inputs=True), _RealTensorsStay():
-            fakes = [TensorForm.of(tensor).empty() for tensor in inputs]
-            # Outputs are new memory, so that none of them is an input or part of one.
-            traced = make_fx(lambda *given: [part.clone() for part in function(*given)])(*fakes)
+    modes = FakeTensorMode(allow_non_fake_inputs=True), _RealTensorsStay()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    with _lock, _tracing_on(), modes[0], modes[1]:
+        fakes = [TensorForm.of(tensor).empty() for tensor in inputs]
+        # Outputs are new memory, so that none of them is an input or part of one.
+        traced = make_fx(lambda *given: [part.clone() for part in function(*given)])(*fakes)
     captured = _lift_constants(traced)
     writes = _check_operations(traced)
     if writes:
@@ -108,7 +109,7 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -
     return TracedGraph(traced, traced.code, forms, captured, writes, digest)
 
 
-class _RealTensorsStay(TorchDispatchMode):
+class _RealTensorsStay(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
     """Lets operations that change nothing but captured tensors leave these as they are."""
 
     def __torch_dispatch__(
@@ -160,7 +161,7 @@ def _lift_constants(traced: fx.GraphModule) -> list[Tensor]:
 
 
 def _check_operations(traced: fx.GraphModule) -> bool:
-    """Refuse operations whose results differ between calls, and say whether any changes a tensor."""
+    """Refuse operations that draw random numbers, and say whether any changes a tensor."""
     writes = False
     for node in traced.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -177,9 +178,11 @@ def _check_operations(traced: fx.GraphModule) -> bool:
 def _check_apart(captured: Sequence[Tensor]) -> None:
     """Refuse tensors that share memory: compiled code takes each for memory of its own."""
     spans = sorted(
-        (tensor.data_ptr(), tensor.data_ptr() + _span(tensor)) for tensor in captured if tensor.numel()
+        (tensor.data_ptr(), tensor.data_ptr() + _span(tensor))
+        for tensor in captured
+        if tensor.numel()
     )
-    for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+    for (_, end), (start, _) in pairwise(spans):
         if start < end:
             raise TraceError(
                 "it reads the same memory by two tensors and changes it; reach parameters through "

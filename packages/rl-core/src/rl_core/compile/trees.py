@@ -29,7 +29,7 @@ def rebuild(tree: TreeT, tensors: Iterator[Tensor]) -> TreeT:
     if isinstance(tree, Tensor):
         return next(tensors)  # type: ignore[return-value]  # a tensor for a tensor
     if isinstance(tree, tuple | list):
-        return type(tree)([rebuild(part, tensors) for part in tree])  # type: ignore[return-value]
+        return type(tree)([rebuild(part, tensors) for part in tree])
     if isinstance(tree, Mapping):
         return {name: rebuild(part, tensors) for name, part in tree.items()}  # type: ignore[return-value]
     if is_dataclass(tree):
@@ -74,7 +74,9 @@ def _reader(kind: type) -> _Reader:
         return _read_nothing
     names = [field.name for field in fields(kind)]
     # attrgetter returns no tuple of fewer than two
-    fields_of = attrgetter(*names) if len(names) > 1 else lambda tree: [getattr(tree, n) for n in names]
+    fields_of = (
+        attrgetter(*names) if len(names) > 1 else lambda tree: [getattr(tree, n) for n in names]
+    )
 
     def read_fields(tree: Any, rest: list[Hashable]) -> Iterable[object]:
         rest.append(kind)

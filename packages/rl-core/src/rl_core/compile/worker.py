@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_core.compile.cache import LIBRARY, MADE
 from rl_core.compile.library import SPEC
@@ -39,10 +39,8 @@ def _compile(source: str, forms: list[TensorForm], folder: Path, options: dict[s
     import torch._inductor
     from torch._inductor.decomposition import select_decomp_table
 
-    names: dict[str, Any] = {
-        name: entry.obj for name, entry in fx.graph._custom_builtins.items()
-    }
-    exec(source, names)  # noqa: S102  # written by the process that started this one
+    names: dict[str, Any] = {name: entry.obj for name, entry in fx.graph._custom_builtins.items()}
+    exec(source, names)  # written by the process that started this one
 
     def function(*tensors: torch.Tensor) -> Any:
         return names["forward"](None, *tensors)

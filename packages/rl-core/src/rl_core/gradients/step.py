@@ -75,9 +75,7 @@ class GradientStep(Generic[BatchT]):
         self._computed: Gradients | None = None
         self._watch = ModuleWatch(loss)
         self._frozen: dict[str, Tensor] = {}
-        self.compiled = CompiledFunction(
-            self._functional_step, "the gradient step", self._device
-        )
+        self.compiled = CompiledFunction(self._functional_step, "the gradient step", self._device)
 
     def step(self, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
         """Take one step.
@@ -225,9 +223,7 @@ class GradientStep(Generic[BatchT]):
             if (frozen := self.vectors[name].frozen)
         }
 
-    def _compiled_step(
-        self, due: Due, batch: BatchT, noise: Noise
-    ) -> Mapping[str, Tensor] | None:
+    def _compiled_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor] | None:
         """Take a step by a graph; None where there is none yet, or none can be."""
         if self.compiled.mode == "off":
             return None

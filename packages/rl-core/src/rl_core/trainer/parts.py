@@ -2,9 +2,9 @@
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.batch import RolloutBatch
+from rl_core.compile import CompileMode
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.compile import CompileMode
 from rl_core.spaces import check_same_space
 from rl_core.storage import AnyStorage, Storage
 
