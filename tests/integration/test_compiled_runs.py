@@ -17,6 +17,7 @@ from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_core import Callback, Trainer, TrainerConfig
 from rl_core.checkpoint import latest_checkpoint
 from rl_core.compile import has_cpp_compiler
+from rl_core.compile.compiler import InProcess
 from rl_core.compile.library import Compilation, is_supported
 from rl_core.env import EnvStep
 from rl_core.testing.scripted import WalkVecEnv
@@ -24,6 +25,7 @@ from rl_core.testing.stateful import check_same_state
 from rl_core.types import ArrayLike
 from rl_storages import ReplayBuffer, RolloutStorage
 
+BACKEND = Compilation if is_supported() else InProcess
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
 
 
@@ -102,7 +104,7 @@ def test_a_stop_while_waiting_for_the_compiler_leaves_no_trace(
         first.stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Compilation, "finish", interrupted)
+        patch.setattr(BACKEND, "finish", interrupted)
         first.train(total_updates=5)
     assert first.updates == 1
     resumed = _trainer("ppo", tmp_path)

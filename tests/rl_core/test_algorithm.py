@@ -27,7 +27,6 @@ from rl_core.batch import (
     Transition,
     masked_mean,
 )
-from rl_core.compile.library import Compilation
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
@@ -485,11 +484,11 @@ def test_a_state_of_other_networks_is_refused() -> None:
 def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
-    def fail(traced: object) -> None:
-        tries.append(traced)
+    def fail(*arguments: object) -> None:
+        tries.append(arguments)
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(Compilation, "of", fail)
+    monkeypatch.setattr("rl_core.compile.function.trace", fail)
     algorithm = _algorithm()
     batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
     algorithm.compile_mode = "auto"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rl_core.compile import CompiledFunction, has_cpp_compiler
 from rl_core.compile.cache import LIBRARY, GraphCache
+from rl_core.compile.compiler import InProcess
 from rl_core.compile.library import Compilation, is_supported
 from rl_core.compile.products import has_kernel
 from rl_core.compile.trace import TraceError, trace
@@ -25,6 +26,7 @@ from rl_core.compile.trees import flatten, rebuild
 from rl_core.errors import ConfigError
 from rl_core.threads import thread_count
 
+BACKEND = Compilation if is_supported() else InProcess
 needs_compiler = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
 CPU = torch.device("cpu")
 Function = Callable[..., Mapping[str, Tensor]]
@@ -308,13 +310,13 @@ def test_tracing_leaves_everything_as_it_is() -> None:
 
 @needs_compiler
 def test_wrong_numbers_are_found_in_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Compilation.finish
+    real = BACKEND.finish
 
     def wrong(self: object, seconds: float | None = None) -> object:
         run = real(self, seconds)  # type: ignore[arg-type]  # of a compilation
         return run and (lambda inputs: [part * 1.1 for part in run(inputs)])
 
-    monkeypatch.setattr(Compilation, "finish", wrong)
+    monkeypatch.setattr(BACKEND, "finish", wrong)
     compiled = _compiled(lambda _, x: {"y": x * 1.5 + 0.25})
     with pytest.raises(ConfigError, match="compiled and uncompiled results differ"):
         compiled(None, torch.ones(2))
@@ -330,13 +332,13 @@ def test_a_change_that_gets_lost_is_found_in_the_first_call(
         total.add_(x * 1.75)
         return {"y": x * 2.5}
 
-    real = Compilation.finish
+    real = BACKEND.finish
 
     def forgetful(self: object, seconds: float | None = None) -> object:
         run = real(self, seconds)  # type: ignore[arg-type]  # of a compilation
         return run and (lambda inputs: run([tensor.clone() for tensor in inputs]))
 
-    monkeypatch.setattr(Compilation, "finish", forgetful)
+    monkeypatch.setattr(BACKEND, "finish", forgetful)
     with pytest.raises(ConfigError, match="compiled and uncompiled results differ"):
         _compiled(add)(None, torch.ones(2))
     assert total.tolist() == [0.0, 0.0]
@@ -404,7 +406,7 @@ def test_calls_run_uncompiled_until_the_graph_is_adopted() -> None:
 
 @needs_compiler
 def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Compilation, "finish", lambda self, seconds: None)
+    monkeypatch.setattr(BACKEND, "finish", lambda self, seconds: None)
     compiled = _compiled(lambda _, x: {"y": x * 0.625})
     compiled.is_stopping = lambda: True
     assert compiled(None, torch.ones(2)) is None
