@@ -27,7 +27,7 @@ from torch import Tensor
 from rl_core.compile.cache import GraphCache
 from rl_core.compile.trace import TracedGraph
 
-TESTED_TORCH = ("2.10", "2.13", "2.15")
+TESTED_TORCH = ("2.13", "2.15")
 """Versions whose libraries were tested; with any other one `torch.compile` serves."""
 
 Run: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
