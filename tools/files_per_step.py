@@ -42,7 +42,7 @@ def main() -> int:
     argparse.ArgumentParser(prog="files_per_step", description=__doc__).parse_args()
     torch.set_num_threads(1)
     sections = {"algorithm": {"start_steps": 10, "update_after": 10}}
-    recipe = compose("sac", "Pendulum-v1", sections, seed=0, device="cpu")  # type: ignore[arg-type]  # plain data
+    recipe = compose("sac", "Pendulum-v1", sections, seed=0, device="cpu")
     trainer = build_trainer(build(recipe))
     trainer.train(total_steps=300)  # what happens once is over
     collector, storage, algorithm = trainer.collector, trainer.storage, trainer.algorithm
