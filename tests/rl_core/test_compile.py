@@ -454,6 +454,17 @@ def test_a_damaged_graph_is_compiled_again_with_one_notice(
 
 
 @needs_libraries
+def test_a_library_refuses_what_it_was_not_compiled_for() -> None:
+    traced = trace(lambda x: [x * 4.5], [torch.ones(4)])
+    run = Compilation.of(traced).finish()
+    assert run is not None
+    assert run([torch.ones(4)])[0].tolist() == [4.5] * 4
+    for wrong in (torch.ones(3), torch.ones(4, dtype=torch.float64), torch.ones(8)[::2]):
+        with pytest.raises(RuntimeError):  # torch tells the reason on stderr
+            run([wrong])
+
+
+@needs_libraries
 def test_a_pass_that_fails_is_left_out(tmp_path: Path) -> None:
     """As with another torch, whose compiler has other insides."""
     traced = trace(lambda a, b: [a @ b], [_random(8, 5), _random(5, 3)])

@@ -149,7 +149,7 @@ class Compilation:
         if self._process is not None:
             self._cache.publish(self._key)
         try:
-            return _load(self._cache.verified(self._key))
+            return _load(self._cache.verified(self._key), self._traced)
         except (OSError, ValueError, RuntimeError) as error:
             if self._process is not None:
                 raise CompileError(f"what was compiled cannot be loaded: {error}") from error
@@ -205,10 +205,10 @@ def _processor() -> str:
     )
 
 
-def _load(path: Path) -> Run:
-    with _checked_inputs():
-        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
-    run: Run = runner.run
+def _load(path: Path, traced: TracedGraph) -> Run:
+    run: Run = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1).run
+    with _checked_inputs():  # a library asks once, in its first call
+        run([form.empty().zero_() for form in traced.forms])
     return run
 
 
