@@ -123,6 +123,8 @@ def optimizer_step(
         else:
             _fused_adam(config, parameters, gradient, state, learning_rate, apply)
         return
+    if config.weight_decay > 0.0:
+        gradient = gradient + config.weight_decay * parameters
     moved = parameters.clone()
     moved_state = {name: value.clone() for name, value in state.items()}
     step = _rmsprop if config.name == "rmsprop" else _sgd
@@ -221,8 +223,6 @@ def _rmsprop(
     learning_rate: Tensor,
 ) -> None:
     """Tieleman and Hinton 2012, Lecture 6.5; eps is added to the root, as in torch."""
-    if config.weight_decay > 0.0:
-        gradient = gradient + config.weight_decay * parameters
     state["step"].add_(1.0)
     average = state["square_avg"].mul_(config.alpha).add_((1.0 - config.alpha) * gradient.square())
     direction = gradient / (average.sqrt() + config.eps)
@@ -239,8 +239,6 @@ def _sgd(
     learning_rate: Tensor,
 ) -> None:
     """Momentum that starts from zero, so that its first step is the gradient, as in torch."""
-    if config.weight_decay > 0.0:
-        gradient = gradient + config.weight_decay * parameters
     if config.momentum > 0.0:
         gradient = state["momentum_buffer"].mul_(config.momentum).add_(gradient)
     parameters.sub_(learning_rate * gradient)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -173,23 +174,22 @@ def _cancel_all() -> None:
 
 def _key(traced: TracedGraph) -> str:
     """Identify a library: by what it computes, what made it, and for which processor."""
-    made_by = hashlib.sha256()
-    for name in _PARTS:
-        made_by.update(Path(__file__).with_name(name).read_bytes())
-    return hashlib.sha256(
-        "\n".join(
-            [
-                traced.digest,
-                torch.__version__,
-                torch.__config__.show(),
-                torch.backends.cpu.get_cpu_capability(),
-                _processor(),
-                str(torch.get_num_threads()),
-                os.environ.get("CXX", ""),
-                made_by.hexdigest(),
-            ]
-        ).encode()
-    ).hexdigest()
+    parts = [traced.digest, _machine(), str(torch.get_num_threads()), os.environ.get("CXX", "")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@cache
+def _machine() -> str:
+    """Say what makes libraries here, and for which processor."""
+    return "\n".join(
+        [
+            torch.__version__,
+            torch.__config__.show(),
+            torch.backends.cpu.get_cpu_capability(),
+            _processor(),
+            *[Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _PARTS],
+        ]
+    )
 
 
 def _processor() -> str:
