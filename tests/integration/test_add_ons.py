@@ -17,7 +17,7 @@ from rl_core.assembly import build, compose
 from rl_core.components import describe_component
 from rl_core.errors import ConfigError, PluginError
 from rl_core.loss_terms import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
-from rl_core.recipe import Recipe
+from rl_core.recipe_files import from_toml, load_recipe, to_toml
 from rl_core.runs import read_run
 from rl_core.stateful import StateReader
 from rl_core.testing.algorithms import AlgorithmSuite
@@ -128,7 +128,7 @@ def test_a_recipe_names_add_ons_with_all_their_options() -> None:
         "loss_weight": 0.5,
         "masked_zero_ratio": 0.0,
     }
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    assert from_toml(to_toml(recipe)) == recipe
     parts = build(recipe)
     parts.envs.close()
     (add_on,) = parts.algorithm.add_ons
@@ -206,5 +206,5 @@ def test_the_command_line_takes_add_ons_as_tables(tmp_path: Path) -> None:
     add_ons = "[{name = 'return-predictor', hidden_sizes = [4]}]"
     words = ["train", "a2c", "CartPole-v1", "--algorithm.add-ons", add_ons, "--total-steps", "80"]
     assert main([*words, "--run-dir", str(tmp_path / "run")]) == 0
-    recipe = Recipe.load(tmp_path / "run" / "recipe.toml")
+    recipe = load_recipe(tmp_path / "run" / "recipe.toml")
     assert recipe.algorithm["add_ons"][0]["hidden_sizes"] == [4]  # type: ignore[index,call-overload]  # a list of tables

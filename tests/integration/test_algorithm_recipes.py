@@ -9,7 +9,7 @@ from rl_core.assembly import build, build_trainer, compose
 from rl_core.components import describe_component
 from rl_core.errors import ConfigError
 from rl_core.options import filled
-from rl_core.recipe import Recipe
+from rl_core.recipe_files import from_toml, load_recipe, save_recipe, to_toml
 from rl_core.stateful import StateReader
 from rl_core.testing.stateful import check_same_state
 from rl_core.types import Json
@@ -18,7 +18,7 @@ from rl_core.types import Json
 def test_a_recipe_names_layers() -> None:
     head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "ReLU"}]
     recipe = compose("ppo", "CartPole-v1", {"actor": {"head": head}})
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    assert from_toml(to_toml(recipe)) == recipe
     parts = build(recipe)
     parts.envs.close()
     assert describe_component("actor", parts.algorithm.actor) == recipe.actor
@@ -29,7 +29,7 @@ def test_a_recipe_names_layers() -> None:
 def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
     head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
     recipe = compose("sac", "Pendulum-v1", {"actor": {"head": head}})
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    assert from_toml(to_toml(recipe)) == recipe
     parts = build(recipe)
     parts.envs.close()
     assert parts.algorithm.actor.is_recurrent
@@ -39,7 +39,7 @@ def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
 
 @pytest.mark.parametrize("algorithm", sorted(plugins.available("algorithms")))
 def test_options_that_replace_others_also_replace_those_of_the_algorithm(algorithm: str) -> None:
-    usual = Recipe.default(algorithm, DEFAULT_ENVS[algorithm])
+    usual = compose(algorithm, DEFAULT_ENVS[algorithm])
     noise: dict[str, Json] = {"noisy": False} if algorithm == "rainbow" else {}  # needs own layers
     head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
     actor: dict[str, Json] = {"name": usual.actor.name, "head": head, **noise}
@@ -53,8 +53,7 @@ def test_options_that_replace_others_also_replace_those_of_the_algorithm(algorit
 
 
 def test_the_default_recipe_of_an_algorithm() -> None:
-    recipe = Recipe.default("ppo")
-    assert recipe == compose("ppo", "CartPole-v1")
+    recipe = compose("ppo", "CartPole-v1")
     assert recipe.algorithm.clip_range == 0.2
     assert recipe.algorithm.optimizer.name == "adam"
     with pytest.raises(AttributeError, match="did you mean 'clip_range'"):
@@ -84,11 +83,11 @@ def test_every_algorithm_is_in_the_table() -> None:
 def test_default_recipes_are_saved_loaded_and_built(
     algorithm: str, env: str, tmp_path: Path
 ) -> None:
-    recipe = Recipe.default(algorithm, env)
+    recipe = compose(algorithm, env)
     assert recipe.algorithm.name == algorithm
     assert recipe.env.name == env
-    recipe.save(tmp_path / "recipe.toml")
-    assert Recipe.load(tmp_path / "recipe.toml") == recipe
+    save_recipe(recipe, tmp_path / "recipe.toml")
+    assert load_recipe(tmp_path / "recipe.toml") == recipe
     small = {"size": 100} if "size" in recipe.storage.kwargs else {}
     parts = build(recipe.merged({"storage": dict(small)}))
     parts.envs.close()

@@ -6,7 +6,7 @@ from rl_algos_offpolicy import DQN, DQNConfig, Rainbow
 from rl_cli.errors import UsageError
 from rl_cli.train_arguments import read_train_request
 from rl_core.assembly import build, build_trainer, compose
-from rl_core.recipe import Recipe
+from rl_core.recipe_files import from_toml, to_toml
 from rl_core.types import Json
 
 SMALL: dict[str, dict[str, Json]] = {
@@ -41,7 +41,7 @@ def test_its_options_are_those_of_the_papers_table() -> None:
 
 
 def test_it_trains_from_its_recipe_alone() -> None:
-    recipe = Recipe.from_toml(compose("rainbow", "CartPole-v1", SMALL, device="cpu").to_toml())
+    recipe = from_toml(to_toml(compose("rainbow", "CartPole-v1", SMALL, device="cpu")))
     trainer = build_trainer(build(recipe))
     algorithm = trainer.algorithm
     before = algorithm.get_weights().tensors

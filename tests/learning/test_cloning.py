@@ -13,6 +13,7 @@ from rl_algos_offpolicy.bc import CloningLoss
 from rl_algos_onpolicy import OnPolicyActor
 from rl_core import Actor, Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.env import VecEnv
+from rl_core.storage_files import save_storage
 from rl_core.testing.scripted import IDENTITY_SPACES, IdentityEnv
 from rl_storages import ReplayBuffer
 
@@ -72,7 +73,7 @@ def test_it_learns_from_a_saved_storage_alone(tmp_path: Path) -> None:
     watcher = BC(_off_policy(envs, "stochastic"), expert=np.asarray)
     trainer = Trainer(envs, watcher, ReplayBuffer(5000), config=TRAINING, seed=0)
     trainer.collector.collect(2000, into=trainer.storage)
-    trainer.storage.save(tmp_path / "demos", recipe=trainer.recipe)
+    save_storage(trainer.storage, tmp_path / "demos", recipe=trainer.recipe)
     # Its actions are not scaled, those that were saved are.
     learner = BC(
         OnPolicyActor(envs.single_observation_space, envs.single_action_space),

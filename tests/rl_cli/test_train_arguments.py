@@ -10,6 +10,7 @@ import pytest
 
 from rl_cli.errors import UsageError
 from rl_cli.train_arguments import DEFAULT_TOTAL_STEPS, read_train_request
+from rl_core.recipe_files import save_recipe
 from rl_core.trainer import Goal
 
 pytestmark = pytest.mark.usefixtures("needs_ppo")
@@ -103,7 +104,7 @@ def test_a_table_given_in_part_keeps_the_rest(config: str) -> None:
 def test_a_recorded_recipe_is_a_configuration_file(tmp_path: Path) -> None:
     words = ["ppo", "CartPole-v1", "--total-steps=777", "--actor.hidden-sizes", "16", "8"]
     first = read_train_request(words)
-    first.recipe.save(tmp_path / "recipe.toml")
+    save_recipe(first.recipe, tmp_path / "recipe.toml")
     again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
     assert again.recipe == first.recipe
     assert again.goal == Goal("steps", 777)
@@ -128,7 +129,7 @@ def test_of_two_options_that_say_the_same_the_one_that_is_typed_counts(tmp_path:
 def test_an_option_that_replaces_another_replaces_that_of_a_file(tmp_path: Path) -> None:
     words = ["ppo", "CartPole-v1", "--total-steps=7", "--actor.hidden-sizes", "16", "8"]
     path = tmp_path / "recipe.toml"
-    read_train_request(words).recipe.save(path)
+    save_recipe(read_train_request(words).recipe, path)
     head = "--actor.head=[{func = 'Linear', kwargs = {out_features = 5}}]"
     actor = read_train_request([f"--config={path}", head]).recipe.actor
     assert actor["hidden_sizes"] == [64, 64]
@@ -139,7 +140,7 @@ def test_an_option_that_replaces_another_replaces_that_of_a_file(tmp_path: Path)
 def test_another_optimizer_than_the_files_starts_anew(tmp_path: Path) -> None:
     words = ["ppo", "CartPole-v1", "--total-steps=7", "--algorithm.optimizer.beta2=0.9"]
     path = tmp_path / "recipe.toml"
-    read_train_request(words).recipe.save(path)
+    save_recipe(read_train_request(words).recipe, path)
     typed = [f"--config={path}", "--algorithm.optimizer.name=sgd"]
     optimizer = read_train_request(typed).recipe.algorithm["optimizer"]
     assert isinstance(optimizer, dict)
@@ -247,7 +248,7 @@ def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_pa
     request = read_train_request([config, "--total-updates", "7"])
     assert request.goal == Goal("updates", 7), "the file's steps give way to what is typed"
     assert request.recipe.resolved == {"total_updates": 7}
-    request.recipe.save(tmp_path / "recipe.toml")
+    save_recipe(request.recipe, tmp_path / "recipe.toml")
     again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
     assert again.goal == request.goal
     path = tmp_path / "short.toml"

@@ -8,8 +8,8 @@ import torch
 from gymnasium import spaces
 
 from rl_core.errors import DataError, SpaceError
-from rl_core.masks import ActionMaskCheck, mask_sizes
-from rl_core.spaces import random_env_actions
+from rl_core.masks import ActionMaskCheck
+from rl_core.spaces import mask_sizes, random_env_actions
 
 PLAIN = spaces.Box(-1.0, 1.0, (2,))
 

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from rl_core.errors import ConfigError
-from rl_core.recipe import ComponentSpec, Options, Recipe, load_tables, parse_tables
+from rl_core.recipe import ComponentSpec, Options, Recipe
+from rl_core.recipe_files import (
+    from_toml,
+    load_recipe,
+    load_tables,
+    parse_tables,
+    save_recipe,
+    to_toml,
+)
 from rl_core.types import Json
 
 
@@ -33,7 +41,7 @@ def make_recipe(**options: Json) -> Recipe:
 
 def refused(text: str, *words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Recipe.from_toml(text, "my.toml")
+        from_toml(text, "my.toml")
     assert str(caught.value).startswith("my.toml: ")
     for word in words:
         assert word in str(caught.value)
@@ -41,7 +49,7 @@ def refused(text: str, *words: str) -> None:
 
 def test_the_file_is_flat_and_readable() -> None:
     assert (
-        make_recipe().to_toml()
+        to_toml(make_recipe())
         == """\
 format = 1
 seed = 7
@@ -74,9 +82,9 @@ compile = "off"
 def test_a_file_comes_back_equal(tmp_path: Path) -> None:
     recipe = make_recipe()
     path = tmp_path / "new" / "recipe.toml"
-    recipe.save(path)
-    recipe.replace(seed=8).save(path)
-    assert Recipe.load(path) == recipe.replace(seed=8)
+    save_recipe(recipe, path)
+    save_recipe(recipe.replace(seed=8), path)
+    assert load_recipe(path) == recipe.replace(seed=8)
     assert [p.name for p in path.parent.iterdir()] == ["recipe.toml"]
 
 
@@ -104,13 +112,13 @@ def test_random_recipes_come_back_exactly() -> None:
     for _ in range(300):
         options = {f"option_{i}": random_value(rng, 2) for i in range(4)}
         recipe = make_recipe(**options).replace(trainer={"x": random_value(rng, 2)})
-        again = Recipe.from_toml(recipe.to_toml())
+        again = from_toml(to_toml(recipe))
         assert again == recipe
         # Equality is not enough: 1 == 1.0 == True and 0.0 == -0.0.
         assert json.dumps(again.to_tables(), sort_keys=True) == json.dumps(
             recipe.to_tables(), sort_keys=True
         )
-        assert again.to_toml() == recipe.to_toml()
+        assert to_toml(again) == to_toml(recipe)
 
 
 def test_options_are_read_like_a_mapping() -> None:
@@ -135,7 +143,7 @@ def test_a_component_given_as_an_object_is_recorded_as_custom() -> None:
     recipe = make_recipe().replace(actor=ComponentSpec("actor", "custom"))
     assert recipe.actor.is_custom
     assert not recipe.algorithm.is_custom
-    assert Recipe.from_toml(recipe.to_toml()).actor.is_custom
+    assert from_toml(to_toml(recipe)).actor.is_custom
 
 
 def test_a_part_of_a_recipe_overrides_option_by_option() -> None:
@@ -175,7 +183,7 @@ def test_overrides_are_checked() -> None:
 
 
 def test_unknown_and_missing_parts_are_named() -> None:
-    text = make_recipe().to_toml()
+    text = to_toml(make_recipe())
     refused(text + "[enviroment]\n", "unknown table 'enviroment'", "known: ")
     refused(text + "[storge]\n", "unknown table 'storge'", "did you mean 'storage'")
     refused("sed = 1\n" + text, "unknown key 'sed'", "did you mean 'seed'")
@@ -184,7 +192,7 @@ def test_unknown_and_missing_parts_are_named() -> None:
 
 
 def test_wrong_types_are_named() -> None:
-    text = make_recipe().to_toml()
+    text = to_toml(make_recipe())
     refused(text.replace("seed = 7", 'seed = "7"'), "seed: got '7'")
     refused(text.replace("seed = 7", "seed = true"), "seed: got True")
     refused(text.replace("seed = 7", "seed = -1"), "seed: got -1")
@@ -197,10 +205,10 @@ def test_wrong_types_are_named() -> None:
 
 
 def test_a_later_format_is_refused_by_name() -> None:
-    text = make_recipe().to_toml()
+    text = to_toml(make_recipe())
     refused(text.replace("format = 1", "format = 2"), "format: got 2", "pip install --upgrade")
     refused(text.replace("format = 1", "format = 0"), "format: got 0")
-    assert Recipe.from_toml(text.replace("format = 1\n", "")).format == 1
+    assert from_toml(text.replace("format = 1\n", "")).format == 1
 
 
 @pytest.mark.parametrize(
@@ -246,10 +254,10 @@ def test_components_check_kind_and_reserved_key() -> None:
 
 def test_nesting_is_limited_to_eight_levels() -> None:
     def nested(levels: int) -> str:
-        text = make_recipe().to_toml()
+        text = to_toml(make_recipe())
         return text.replace("num_envs = 8", "num_envs = " + "[" * levels + "]" * levels)
 
-    assert Recipe.from_toml(nested(7))
+    assert from_toml(nested(7))
     refused(nested(8), "nested deeper than 8 levels")
 
 
@@ -273,20 +281,20 @@ def test_hostile_files_are_refused_quickly(text: str) -> None:
 
 
 def test_dots_in_texts_and_numbers_are_no_keys() -> None:
-    text = make_recipe().to_toml().replace('"off"', '"a.b.c.d.e.f.g.h.i.j.k" # ... ... ...')
+    text = to_toml(make_recipe()).replace('"off"', '"a.b.c.d.e.f.g.h.i.j.k" # ... ... ...')
     text += (
         "[actor.more]\nx = '''\na.b.c.d.e.f.g.h.i.j.k = 1'''\n"
         "y = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]\n"
     )
-    more = Recipe.from_toml(text).actor["more"]
+    more = from_toml(text).actor["more"]
     assert isinstance(more, dict)
     assert more["x"] == "a.b.c.d.e.f.g.h.i.j.k = 1"
 
 
 def test_an_unknown_resolved_setting_is_refused() -> None:
-    text = make_recipe().to_toml() + "total_step = 5\n"
+    text = to_toml(make_recipe()) + "total_step = 5\n"
     with pytest.raises(ConfigError, match=r"resolved\.total_step: .*did you mean 'total_steps'"):
-        Recipe.from_toml(text)
+        from_toml(text)
 
 
 def test_a_device_file_is_no_recipe() -> None:
@@ -297,9 +305,9 @@ def test_a_device_file_is_no_recipe() -> None:
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.toml"
     with pytest.raises(ConfigError, match=r"none\.toml: it is missing"):
-        Recipe.load(missing)
+        load_recipe(missing)
     with pytest.raises(ConfigError, match="a directory"):
-        Recipe.load(tmp_path)
+        load_recipe(tmp_path)
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * (2**20 + 1))
     with pytest.raises(ConfigError, match=r"large\.toml: it has 1048577 bytes"):
@@ -307,20 +315,20 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"binary\.toml: it is not UTF-8"):
-        Recipe.load(binary)
+        load_recipe(binary)
     broken = tmp_path / "broken.toml"
     broken.write_text("seed = \n")
     with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML.*line 1"):
-        Recipe.load(broken)
+        load_recipe(broken)
 
 
 def test_a_json_file_comes_back_equal(tmp_path: Path) -> None:
     recipe = make_recipe(bound=None, scale=1e-5, text="ä\x7f\U0001f600")
-    recipe.save(tmp_path / "recipe.json")
+    save_recipe(recipe, tmp_path / "recipe.json")
     assert json.loads((tmp_path / "recipe.json").read_text()) == recipe.to_tables()
-    assert Recipe.load(tmp_path / "recipe.json") == recipe
-    recipe.save(tmp_path / "recipe.JSON")
-    assert Recipe.load(tmp_path / "recipe.JSON") == recipe
+    assert load_recipe(tmp_path / "recipe.json") == recipe
+    save_recipe(recipe, tmp_path / "recipe.JSON")
+    assert load_recipe(tmp_path / "recipe.JSON") == recipe
 
 
 def test_json_is_read_as_toml_is() -> None:
@@ -372,7 +380,7 @@ def test_json_under_another_name_is_told_how_it_is_read(tmp_path: Path) -> None:
 
 def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "recipe.toml"
-    make_recipe().save(path)
+    save_recipe(make_recipe(), path)
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -380,23 +388,23 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(ConfigError, match=r"recipe\.toml could not be written: No space left"):
-            make_recipe().replace(seed=9).save(path)
-    assert Recipe.load(path).seed == 7
+            save_recipe(make_recipe().replace(seed=9), path)
+    assert load_recipe(path).seed == 7
     assert [p.name for p in tmp_path.iterdir()] == ["recipe.toml"]
 
 
 def test_reading_a_recipe_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "planted.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    text = make_recipe(kind="planted", target="planted:main", _target_="planted.main").to_toml()
+    text = to_toml(make_recipe(kind="planted", target="planted:main", _target_="planted.main"))
     text = text.replace('"ppo"', '"planted"')
     before = set(sys.modules)
-    assert Recipe.from_toml(text).algorithm.name == "planted"
+    assert from_toml(text).algorithm.name == "planted"
     assert set(sys.modules) == before
 
 
 def test_options_are_attributes_however_deep() -> None:
-    recipe = Recipe.from_toml(make_recipe().to_toml())
+    recipe = from_toml(to_toml(make_recipe()))
     options: dict[str, Json] = {"optimizer": {"name": "adam", "eps": 1e-5}, "items": 3}
     algorithm = ComponentSpec("algorithm", "ppo", options)
     recipe = recipe.replace(algorithm=algorithm, trainer={"compile": "off"})

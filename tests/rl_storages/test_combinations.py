@@ -21,7 +21,7 @@ import torch
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import DataSlice, StorageSpec
-from rl_core.storage_files import open_storage
+from rl_core.storage_files import open_storage, save_storage
 from rl_core.testing.replay import (
     RandomTransitionScript,
     ReferenceGoals,
@@ -199,7 +199,7 @@ class _Life:
         list(restored[0].generate_batches(1, 8))
         restored[0].load_state_dict(state)
         if directory is not None:
-            opened = open_storage(self.storage.save(directory))
+            opened = open_storage(save_storage(self.storage, directory))
             assert isinstance(opened, ReplayBuffer)
             restored.append(opened)
         for _ in range(2):

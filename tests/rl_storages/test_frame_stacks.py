@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_core.batch import Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
-from rl_core.storage_files import open_storage
+from rl_core.storage_files import open_storage, save_storage
 from rl_core.testing.replay import (
     RandomTransitionScript,
     ReferenceGoals,
@@ -245,7 +245,7 @@ def test_images_that_are_goals_are_opened_as_they_were_saved(tmp_path: Path) -> 
         storage.insert_transition(
             replace(given, observation=observation, next_observation=following)
         )
-    opened = open_storage(storage.save(tmp_path / "goals"))
+    opened = open_storage(save_storage(storage, tmp_path / "goals"))
     assert isinstance(opened, ReplayBuffer)
     assert opened.unstacked == ("achieved_goal", "aim")
     check_same_state(stored(opened), stored(storage))

@@ -15,6 +15,7 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError, DeviceError
 from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage_files import load_storage, save_storage
 from rl_core.types import Array
 from rl_storages import PrioritizedConfig, ReplayBuffer
 
@@ -574,7 +575,7 @@ def test_what_is_loaded_in_the_middle_of_an_episode_is_not_joined_with_it(
     storage.insert_transition(step([10], [11], start=[0]))
     other = _buffer(20, n_step=3)
     if way == "load":
-        other.load(storage.save(tmp_path / "saved"))
+        load_storage(other, save_storage(storage, tmp_path / "saved"))
     else:
         other.load_state_dict(storage.state_dict())
         other.cut()

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rl_core.checkpoint import save_checkpoint_as
 from rl_core.demonstrations import insert_trajectories
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.storage import StorageSpec, TensorSpec
-from rl_core.storage_files import open_storage, state_of
+from rl_core.storage_files import load_storage, open_storage, save_storage, state_of
 from rl_core.testing.replay import RandomTransitionScript, ReferenceGoals
 from rl_core.testing.replay.goals import WITHOUT_ENDS
 from rl_core.testing.stateful import check_same_state
@@ -36,8 +37,8 @@ def _buffer(size: int = 40, num_envs: int = 2, steps: int = 0) -> ReplayBuffer:
 
 def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
     buffer, other = _buffer(steps=55), _buffer()
-    assert buffer.save(tmp_path / "below" / "demos") == tmp_path / "below" / "demos"
-    other.load(tmp_path / "below" / "demos")
+    assert save_storage(buffer, tmp_path / "below" / "demos") == tmp_path / "below" / "demos"
+    load_storage(other, tmp_path / "below" / "demos")
     buffer.cut()  # as nothing goes on from what was loaded
     check_same_state(other.state_dict(), buffer.state_dict())
     (batch,), (again,) = (list(each.generate_batches(1, 20)) for each in (buffer, other))
@@ -46,7 +47,7 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
 
 def test_it_is_opened_without_anything_else(tmp_path: Path) -> None:
     buffer = _buffer(steps=55)
-    opened = open_storage(buffer.save(tmp_path / "demos"))
+    opened = open_storage(save_storage(buffer, tmp_path / "demos"))
     assert isinstance(opened, ReplayBuffer)
     assert (opened.size, opened.n_step) == (40, 3)
     assert opened.prioritized == PrioritizedConfig(alpha=0.7)
@@ -67,7 +68,7 @@ def test_what_is_not_there_any_more_is_not_needed_to_open_it(tmp_path: Path) -> 
     for transition in script.transitions(55):
         buffer.insert_transition(transition)
     assert buffer.uses_objects
-    saved = buffer.save(tmp_path / "demos")
+    saved = save_storage(buffer, tmp_path / "demos")
     shutil.rmtree(rows)
     opened = open_storage(saved)
     assert isinstance(opened, ReplayBuffer)
@@ -77,10 +78,10 @@ def test_what_is_not_there_any_more_is_not_needed_to_open_it(tmp_path: Path) -> 
 
 def test_another_size_takes_it_over_as_trajectories(tmp_path: Path) -> None:
     buffer = _buffer(steps=55)
-    buffer.save(tmp_path / "demos")
+    save_storage(buffer, tmp_path / "demos")
     for size, num_envs in ((41, 2), (40, 3)):
         with pytest.raises(CheckpointError, match=r"rows per environment|num_envs 2, but this one"):
-            _buffer(size, num_envs).load(tmp_path / "demos")
+            load_storage(_buffer(size, num_envs), tmp_path / "demos")
     large = _buffer(200, num_envs=3)
     insert_trajectories(large, open_storage(tmp_path / "demos").trajectories())
     assert large.num_transitions == buffer.num_transitions
@@ -130,33 +131,33 @@ def test_other_sequences_are_refused(
     filled = buffer(*saved)
     for transition in script.transitions(30):
         filled.insert_transition(transition)
-    path = filled.save(tmp_path / "sequences")
+    path = save_storage(filled, tmp_path / "sequences")
     like, unlike = buffer(*saved), buffer(*other)
-    like.load(path)
+    load_storage(like, path)
     check_same_state(stored(like), stored(filled))
     with pytest.raises(CheckpointError, match="was cut into other sequences; resume with the same"):
-        unlike.load(path)
+        load_storage(unlike, path)
     assert unlike.num_transitions == 0
 
 
 @pytest.mark.parametrize(("size", "num_envs"), [(60, 2), (40, 3)])
 def test_another_size_is_refused_with_what_to_do(tmp_path: Path, size: int, num_envs: int) -> None:
-    _buffer(steps=55).save(tmp_path / "demos")
+    save_storage(_buffer(steps=55), tmp_path / "demos")
     with pytest.raises(CheckpointError, match=r"give (the|its) directory as trainer\.demonstr"):
-        _buffer(size, num_envs).load(tmp_path / "demos")
+        load_storage(_buffer(size, num_envs), tmp_path / "demos")
 
 
 def test_other_draws_are_refused_with_what_differs(tmp_path: Path) -> None:
-    path = _buffer(steps=9).save(tmp_path / "demos")
+    path = save_storage(_buffer(steps=9), tmp_path / "demos")
     uniform = ReplayBuffer(40, n_step=3)
     uniform.allocate(SCRIPT.spec(), seeded())
     with pytest.raises(CheckpointError, match=r"built with prioritized = .*, this one with prior"):
-        uniform.load(path)
+        load_storage(uniform, path)
 
 
 def test_what_no_storage_was_saved_in_is_named(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    for read in (_buffer(steps=9).load, open_storage):
+    for read in (partial(load_storage, _buffer(steps=9)), open_storage):
         with pytest.raises(
             CheckpointError, match=r"none is no directory; expected one that Storag"
         ):
@@ -167,27 +168,27 @@ def test_what_no_storage_was_saved_in_is_named(tmp_path: Path) -> None:
 
 def test_no_save_overwrites_and_no_damage_is_loaded(tmp_path: Path) -> None:
     buffer = _buffer(steps=9)
-    path = buffer.save(tmp_path / "demos")
+    path = save_storage(buffer, tmp_path / "demos")
     with pytest.raises(CheckpointError, match="exists already and is not overwritten; save into a"):
-        buffer.save(path)
+        save_storage(buffer, path)
     tensors = path / "tensors.safetensors"
     content = bytearray(tensors.read_bytes())
     content[-1] ^= 1
     tensors.write_bytes(content)
     before = stored(buffer)
     with pytest.raises(CheckpointError, match="does not match the SHA-256"):
-        buffer.load(path)
+        load_storage(buffer, path)
     check_same_state(stored(buffer), before)
 
 
 def test_nothing_is_saved_or_loaded_before_there_is_something(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not allocated yet and holds nothing to save"):
-        ReplayBuffer(10).save(tmp_path / "demos")
-    path = _buffer(steps=3).save(tmp_path / "demos")
+        save_storage(ReplayBuffer(10), tmp_path / "demos")
+    path = save_storage(_buffer(steps=3), tmp_path / "demos")
     with pytest.raises(ConfigError, match="not allocated yet; load when its Trainer was made"):
-        ReplayBuffer(10).load(path)
+        load_storage(ReplayBuffer(10), path)
     with pytest.raises(CheckpointError, match="other is no directory"):
-        _buffer().load(tmp_path / "other")
+        load_storage(_buffer(), tmp_path / "other")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what memory is taken")
@@ -214,7 +215,7 @@ def test_loading_into_files_takes_no_memory(tmp_path: Path) -> None:
         storage.insert_transition(_step_of(frame, after))
     save_checkpoint_as(tmp_path / "saved", 1, state_of(storage), recipe=None, metadata={})
     before = _anonymous_bytes()
-    restored.load(tmp_path / "saved")
+    load_storage(restored, tmp_path / "saved")
     assert taken[0] - before < storage.nbytes // 8
     check_same_state(stored(restored), stored(storage))
 

@@ -3,8 +3,8 @@
     git worktree add ../before COMMIT
     hatch run bench:paired ../before --only sac-halfcheetah
 
-Both states train in processes of their own, one of which always waits while the other runs for a few
-seconds. A pair's ratio is this tree's speed divided by the other's. Run nothing else meanwhile.
+Both states train in processes of their own, one of which always waits while the other runs for a
+few seconds. A pair's ratio is this tree's speed divided by the other's. Run nothing else meanwhile.
 """
 
 import argparse
@@ -22,12 +22,13 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench.child import thread_environment
 from bench.machine import machine_line
+from bench.span import Span
 from bench.workloads import WORKLOADS
 
 _HERE = Path(__file__).resolve().parents[2]
 
 
-class Chunks:
+class Chunks(Span):
     """Marks of a training run that stops after each chunk until it is told to go on.
 
     Args:
@@ -36,15 +37,16 @@ class Chunks:
     """
 
     def __init__(self, warm_up_marks: int, seconds: float) -> None:
+        super().__init__(warm_up_marks, seconds)
         self._left = warm_up_marks
-        self._seconds = seconds
+        self._chunk = seconds
         self._since: tuple[float, int] | None = None
 
-    def mark(self, steps: int) -> bool:
+    def mark(self, count: int) -> bool:
         """Take note of a finished update.
 
         Args:
-            steps: taken since the beginning.
+            count: steps since the beginning.
 
         Returns:
             whether training is over.
@@ -53,10 +55,10 @@ class Chunks:
             self._left -= 1
             return False
         if self._since is None:
-            return self._wait(steps, "warm")
+            return self._wait(count, "warm")
         start, before = self._since
         passed = time.perf_counter() - start
-        return passed >= self._seconds and self._wait(steps, str((steps - before) / passed))
+        return passed >= self._chunk and self._wait(count, str((count - before) / passed))
 
     def _wait(self, steps: int, message: str) -> bool:
         print(message, flush=True)

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from rl_algos_offpolicy._refusals import misfit
 from rl_algos_offpolicy.critic_config import CriticConfig
 from rl_core.errors import ConfigError, SpaceError
-from rl_core.nn.encoder import ACTION_MASK_KEY
 from rl_core.nn.heads import box_size
 from rl_core.nn.init import Start
 from rl_core.nn.layered_head import Memory, head_memory
@@ -18,6 +17,7 @@ from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
 from rl_core.nn.trunk import MemoryKind
 from rl_core.ranges import check_choice, check_owners, check_ranges, check_unused
+from rl_core.spaces import ACTION_MASK_KEY
 
 PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 """How actions are chosen: sampled, by a function of the observation, or by the first critic."""

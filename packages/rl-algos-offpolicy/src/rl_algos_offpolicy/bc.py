@@ -23,7 +23,7 @@ from rl_algos_offpolicy._refusals import check_single_steps
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
 from rl_algos_offpolicy.losses import weighted_mean
-from rl_core.actor import ActionOutput, Actor
+from rl_core.actor import ActionOutput, Actor, ActorLoader
 from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch
@@ -105,6 +105,8 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         expert: instead of ``config.expert``: an actor, what has one (an agent, an algorithm), or a
             function from observations `(B, ...)`, as the environments give them, to environment
             actions `(B, ...)`.
+        load_actor: reads the actor of the run ``config.expert``; `make` and the command line give
+            it.
         add_ons: extra terms for the loss.
 
     Raises:
@@ -118,6 +120,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         config: BCConfig | None = None,
         *,
         expert: Expert | None = None,
+        load_actor: ActorLoader | None = None,
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
         super().__init__(actor, config, add_ons=add_ons)
@@ -131,7 +134,12 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         self._expert = (
             None
             if given is None
-            else ExpertPolicy(given, actor, is_deterministic=self.config.deterministic_expert)
+            else ExpertPolicy(
+                given,
+                actor,
+                is_deterministic=self.config.deterministic_expert,
+                load_actor=load_actor,
+            )
         )
 
     def make_modules(self) -> Mapping[str, nn.Module]:

@@ -7,10 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.actor import Actor
+from rl_core.actor import Actor, ActorLoader, HasActor, evaluation_mode
 from rl_core.errors import CheckpointError, ConfigError, DataError
-from rl_core.evaluation import HasActor, evaluation_mode
-from rl_core.runs import load_actor
 from rl_core.spaces import action_problem, check_same_space
 from rl_core.stateful import StateReader
 from rl_core.types import (
@@ -36,6 +34,7 @@ class ExpertPolicy:
         expert: what acts, or the directory of a run, which is read by `prepare`.
         learner: for whose spaces.
         is_deterministic: take the mode, instead of sampling.
+        load_actor: reads the actor of a run; only directories need it.
 
     Attributes:
         state: the expert's memory, each `(B, S)`; empty when it has none.
@@ -45,10 +44,18 @@ class ExpertPolicy:
         SpaceError: when an actor was built for other spaces.
     """
 
-    def __init__(self, expert: Expert | str, learner: Actor, *, is_deterministic: bool) -> None:
+    def __init__(
+        self,
+        expert: Expert | str,
+        learner: Actor,
+        *,
+        is_deterministic: bool,
+        load_actor: ActorLoader | None = None,
+    ) -> None:
         self.state: State = {}
         self._learner = learner
         self._directory = expert if isinstance(expert, str) else None
+        self._load_actor = load_actor
         self._is_deterministic = is_deterministic
         self._actor: Actor | None = None
         self._function: ExpertFunction | None = None
@@ -133,10 +140,12 @@ class ExpertPolicy:
 
     def _loaded(self) -> Actor | None:
         if self._directory is not None and self._actor is None:
-            learner = self._learner
-            self._actor = load_actor(
-                self._directory, learner.observation_space, learner.action_space, learner.device
-            )
+            if self._load_actor is None:
+                raise ConfigError(
+                    f"expert is the directory '{self._directory}', which only an algorithm that is "
+                    "built by name reads; give the actor itself: load_actor of rl_train loads it"
+                )
+            self._actor = self._load_actor(self._directory)
         return self._actor
 
     def _ask(self, observation: Observation) -> Tensor:

@@ -15,15 +15,13 @@ from rl_algos_onpolicy.actor_config import (
 )
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
-from rl_core.masks import mask_sizes
 from rl_core.nn.distributions import Distribution, draw_noise
-from rl_core.nn.encoder import ACTION_MASK_KEY
 from rl_core.nn.heads import make_head
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.trunk import Trunk
-from rl_core.spaces import random_env_actions
+from rl_core.spaces import ACTION_MASK_KEY, mask_sizes, random_env_actions
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 

@@ -11,6 +11,7 @@ from rl_cli.errors import UsageError, print_warning
 from rl_core.checkpoint import Checkpoint, list_checkpoints
 from rl_core.errors import ConfigError
 from rl_core.recipe import Recipe
+from rl_core.recipe_files import load_recipe
 
 RECIPE, METRICS, CHECKPOINTS = "recipe.toml", "metrics.jsonl", "checkpoints"
 _RUNS = Path("runs")
@@ -132,7 +133,7 @@ def open_run(directory: str) -> Run:
         raise UsageError(
             f"{path} is no run: it has no {RECIPE}; give the directory that rl train wrote"
         )
-    recipe = Recipe.load(path / RECIPE)
+    recipe = load_recipe(path / RECIPE)
     custom = [
         spec.kind
         for spec in (recipe.env, recipe.actor, recipe.algorithm, recipe.storage)

@@ -7,7 +7,8 @@ from typing import cast
 from rl_cli.errors import UsageError
 from rl_core.errors import ConfigError
 from rl_core.options import without_replaced
-from rl_core.recipe import CUSTOM, LENGTHS, Tables, load_tables, merged_tables
+from rl_core.recipe import CUSTOM, LENGTHS, Tables, merged_tables
+from rl_core.recipe_files import load_tables
 from rl_core.types import Json
 
 SECTIONS = ("algorithm", "actor", "storage", "env", "trainer")

@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args, get_origin
 from rl_cli.errors import UsageError
 from rl_core.codec import decode
 from rl_core.errors import ConfigError
-from rl_core.recipe import parse_json
+from rl_core.recipe_files import parse_json
 from rl_core.schedules import Schedule
 from rl_core.types import Json
 

@@ -1,8 +1,10 @@
 """The actor: everything that acts, and whatever of it an algorithm trains."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 import gymnasium
 import torch
@@ -269,3 +271,28 @@ class Actor(nn.Module, ABC):
         distribution, after = self.distribution(observation, state, episode_start)
         after = self.remember_action(observation, action, state, after, episode_start)
         return ActionEvaluation(distribution, distribution.log_prob(action), None, after)
+
+
+class HasActor(Protocol):
+    """Anything that acts through an actor: an algorithm, an agent."""
+
+    @property
+    def actor(self) -> Actor:
+        """What acts."""
+        ...
+
+
+ActorLoader: TypeAlias = Callable[[str], Actor]
+"""Loads the actor of a run, by the run's directory, for the spaces of whoever asks."""
+
+
+@contextmanager
+def evaluation_mode(actor: Actor) -> Iterator[None]:
+    """Put every module into evaluation mode within a block, and back into its own mode after it."""
+    modes = [(module, module.training) for module in actor.modules()]
+    actor.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -96,7 +96,7 @@ class PolicyLossAddOn(nn.Module, ABC):
         """Actors that it read from other runs, by directory; none by default.
 
         The recipe records them, so that a run is loaded without those runs. The constructor of an
-        add-on that has some takes ``saved_actors`` for that: their `ComponentSpec`, by directory.
+        add-on that has some takes a `load_actor` (an `ActorLoader`) to read them with.
         """
         return {}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_core._prediction import observation_batch, start_batch, state_batch
-from rl_core.actor import Actor
+from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.assembly import (
     Parts,
@@ -24,17 +24,12 @@ from rl_core.callbacks import Callback
 from rl_core.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
 from rl_core.env import AnyEnv
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.evaluation import (
-    EvaluationResult,
-    draws_actions,
-    evaluate_policy,
-    evaluation_mode,
-    nothing_to_draw,
-)
+from rl_core.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_core.logger import Logger
 from rl_core.masks import ActionMaskCheck
 from rl_core.options import SECTIONS, Sections, checked_sections
 from rl_core.recipe import Recipe
+from rl_core.recipe_files import from_toml, save_recipe
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.trainer import Trainer, TrainingResult
@@ -207,7 +202,7 @@ class Agent:
             metadata={},
             resume_grade=grade,
         )
-        self.recipe.save(directory / "recipe.toml")
+        save_recipe(self.recipe, directory / "recipe.toml")
         return path
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -324,7 +319,7 @@ def load(
         raise CheckpointError(f"{directory} holds no checkpoint; expected {directory}/checkpoints")
     if checkpoint.recipe_text is None:
         raise CheckpointError(f"{checkpoint.path} holds no recipe to build an agent from")
-    recipe = Recipe.from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
+    recipe = from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
     recipe = recipe if device is None else recipe.replace(device=device)
     agent = Agent(build(recipe, parts, is_saved=True))
     agent.restore(checkpoint)

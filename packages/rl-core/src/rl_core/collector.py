@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv
 from rl_core.env.seeding import resumed_seed
-from rl_core.episodes import Episode, EpisodeTracker, to_flags, to_numbers
+from rl_core.episodes import Episode, EpisodeTracker
 from rl_core.errors import CheckpointError
 from rl_core.masks import ActionMaskCheck
-from rl_core.observations import to_tensors
 from rl_core.rewards import RewardScaler
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype

@@ -14,8 +14,8 @@ from rl_core.types import Json
 ADD_ONS = "add_ons"
 """The option of algorithms that holds add-ons by name; no field of their configs."""
 
-SAVED_ACTORS = "saved_actors"
-"""What a program that reads a run tells its add-ons; see `PolicyLossAddOn.loaded_actors`."""
+LOAD_ACTOR = "load_actor"
+"""The constructor parameter by which components get an `ActorLoader`."""
 
 
 def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
@@ -37,7 +37,7 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
         if add_ons and ADD_ONS not in inspect.signature(cls).parameters:
             raise ConfigError(f"algorithm.{ADD_ONS}: {spec.name} takes none; leave it out")
         if add_ons:
-            known = {name: context[name] for name in (SAVED_ACTORS,) if name in context}
+            known = {name: context[name] for name in (LOAD_ACTOR,) if name in context}
             built = [construct_component("add_on", add_on, known) for add_on in add_ons]
             context = {**context, ADD_ONS: built}
     return construct(cls, context, decode(options_of(cls), kwargs, kind))

@@ -1,16 +1,16 @@
 """Episodes as they end: returns, lengths, and where the next ones start."""
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core.arrays import to_flags, to_numbers
 from rl_core.env import EnvStep
 from rl_core.stateful import StateReader
-from rl_core.types import ArrayLike, StateDict
+from rl_core.types import StateDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +94,6 @@ class EpisodeTracker:
             ("episode_start", self.episode_start),
         ):
             array[...] = saved.tensor(key, like=torch.from_numpy(array)).numpy()
-
-
-def to_numbers(value: ArrayLike) -> npt.NDArray[np.float32]:
-    """Bring an environment's rewards to NumPy."""
-    array = value.cpu().numpy() if isinstance(value, Tensor) else value
-    return cast("npt.NDArray[np.float32]", array)
-
-
-def to_flags(value: ArrayLike) -> npt.NDArray[np.bool_]:
-    """Bring an environment's flags to NumPy."""
-    array = value.cpu().numpy() if isinstance(value, Tensor) else value
-    return cast("npt.NDArray[np.bool_]", array)
 
 
 def _success(outcome: EnvStep, env: int) -> bool | None:

@@ -1,33 +1,22 @@
 """Evaluation of a policy over a fixed number of episodes."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from rl_core.actor import Actor
+from rl_core.actor import Actor, HasActor, evaluation_mode
+from rl_core.arrays import to_tensors
 from rl_core.env import AnyEnv, VecEnv, as_vec_env, make_gym_vec
 from rl_core.episodes import EpisodeTracker
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.masks import ActionMaskCheck
-from rl_core.observations import to_tensors
 from rl_core.ranges import check_count
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space, made_up_observation
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
 from rl_core.types import Json
-
-
-class HasActor(Protocol):
-    """Anything that acts through an actor: an algorithm, an agent."""
-
-    @property
-    def actor(self) -> Actor:
-        """What acts."""
-        ...
 
 
 class EvaluationStoppedError(Exception):
@@ -159,18 +148,6 @@ def nothing_to_draw(actor: Actor) -> ConfigError:
         "observation, so that there is nothing to draw; what an algorithm explores by is no part "
         "of it; leave deterministic out"
     )
-
-
-@contextmanager
-def evaluation_mode(actor: Actor) -> Iterator[None]:
-    """Put every module into evaluation mode within a block, and back into its own mode after it."""
-    modes = [(module, module.training) for module in actor.modules()]
-    actor.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _run(

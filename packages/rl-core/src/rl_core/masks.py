@@ -2,46 +2,12 @@
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
+from rl_core.arrays import to_flags
 from rl_core.env import EnvStep
-from rl_core.episodes import to_flags
-from rl_core.errors import DataError, SpaceError
-from rl_core.nn.encoder import ACTION_MASK_KEY
-from rl_core.spaces import Space
+from rl_core.errors import DataError
+from rl_core.spaces import ACTION_MASK_KEY, Space, mask_sizes
 from rl_core.types import ArrayObservation
-
-
-def mask_sizes(observation_space: Space, action_space: Space) -> tuple[int, ...] | None:
-    """Return how many actions each choice has, one after the other in a mask; None without one.
-
-    Args:
-        observation_space: of one environment; a dict's entry ``action_mask`` is the mask.
-        action_space: of one environment.
-
-    Raises:
-        SpaceError: when the actions cannot be masked, or the mask is not as long as they are many.
-    """
-    if not (
-        isinstance(observation_space, spaces.Dict) and ACTION_MASK_KEY in observation_space.spaces
-    ):
-        return None
-    if isinstance(action_space, spaces.Discrete):
-        sizes = [int(action_space.n)]
-    elif isinstance(action_space, spaces.MultiDiscrete):
-        sizes = [int(size) for size in action_space.nvec.reshape(-1)]
-    else:
-        raise SpaceError(
-            f"the observation has an '{ACTION_MASK_KEY}', but {action_space} cannot be masked; "
-            "expected Discrete or MultiDiscrete actions: leave the mask out, or rename it"
-        )
-    shape = observation_space[ACTION_MASK_KEY].shape
-    if shape != (sum(sizes),):
-        raise SpaceError(
-            f"the observation's '{ACTION_MASK_KEY}' has shape {shape}, but {action_space} takes "
-            f"one of shape ({sum(sizes)},), a flag for each action of each choice"
-        )
-    return tuple(sizes)
 
 
 class ActionMaskCheck:

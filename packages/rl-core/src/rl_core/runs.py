@@ -10,6 +10,7 @@ from rl_core.checkpoint import Checkpoint, is_run, latest_checkpoint
 from rl_core.components import construct_component
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.recipe_files import from_toml
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
 
@@ -38,7 +39,7 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
     """
     if checkpoint.recipe_text is None:
         raise CheckpointError(f"{checkpoint.path} holds no recipe to build its parts from")
-    return Recipe.from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
+    return from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
 
 
 def build_actor(

@@ -22,6 +22,9 @@ Space: TypeAlias = gymnasium.Space[object]
 
 LEAF_TYPES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
+ACTION_MASK_KEY = "action_mask"
+"""The key of a dict observation that says which actions are allowed; no network reads it."""
+
 _TOLERANCE = 1e-4
 """By how much of a bound's width an action may lie outside, for rounding."""
 
@@ -195,6 +198,38 @@ def _draw_allowed(uniform: Tensor, mask: Tensor) -> Tensor:
     counted = mask.long().cumsum(-1)
     wanted = (uniform * counted[..., -1]).long()
     return (counted > wanted.unsqueeze(-1)).long().argmax(-1)
+
+
+def mask_sizes(observation_space: Space, action_space: Space) -> tuple[int, ...] | None:
+    """Return how many actions each choice has, one after the other in a mask; None without one.
+
+    Args:
+        observation_space: of one environment; a dict's entry ``action_mask`` is the mask.
+        action_space: of one environment.
+
+    Raises:
+        SpaceError: when the actions cannot be masked, or the mask is not as long as they are many.
+    """
+    if not (
+        isinstance(observation_space, spaces.Dict) and ACTION_MASK_KEY in observation_space.spaces
+    ):
+        return None
+    if isinstance(action_space, spaces.Discrete):
+        sizes = [int(action_space.n)]
+    elif isinstance(action_space, spaces.MultiDiscrete):
+        sizes = [int(size) for size in action_space.nvec.reshape(-1)]
+    else:
+        raise SpaceError(
+            f"the observation has an '{ACTION_MASK_KEY}', but {action_space} cannot be masked; "
+            "expected Discrete or MultiDiscrete actions: leave the mask out, or rename it"
+        )
+    shape = observation_space[ACTION_MASK_KEY].shape
+    if shape != (sum(sizes),):
+        raise SpaceError(
+            f"the observation's '{ACTION_MASK_KEY}' has shape {shape}, but {action_space} takes "
+            f"one of shape ({sum(sizes)},), a flag for each action of each choice"
+        )
+    return tuple(sizes)
 
 
 def is_image(space: Space) -> bool:

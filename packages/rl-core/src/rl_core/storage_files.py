@@ -13,7 +13,8 @@ from rl_core import plugins
 from rl_core.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as
 from rl_core.components import construct_component, describe_component
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.recipe import ComponentSpec, Recipe, parse_json
+from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.recipe_files import parse_json
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import StateDict

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_core.arrays import to_flags
 from rl_core.batch import Transition
-from rl_core.episodes import to_flags
 from rl_core.errors import DataError
 from rl_core.storage import OBSERVATION_COLUMN
 from rl_core.types import Array, ArrayLike, ArrayObservation

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_core.arrays import to_flags
 from rl_core.batch import Rollout, Transition
-from rl_core.episodes import to_flags
 from rl_core.errors import DataError
 from rl_core.storage import (
     ORIGIN,

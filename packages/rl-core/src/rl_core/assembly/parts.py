@@ -16,7 +16,7 @@ from rl_core.assembly.environments import build_envs, build_test_envs
 from rl_core.checkpoint import WeightSource, load_weights
 from rl_core.codec import decode
 from rl_core.components import (
-    SAVED_ACTORS,
+    LOAD_ACTOR,
     construct_component,
     read_actors,
     record_actors,
@@ -24,6 +24,7 @@ from rl_core.components import (
 from rl_core.env import VecEnv, as_vec_env
 from rl_core.errors import ConfigError, nearest
 from rl_core.recipe import Recipe
+from rl_core.runs import build_actor, load_actor
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.trainer import Trainer, TrainerConfig
@@ -126,23 +127,25 @@ def build_algorithm(
         )
     if "algorithm" in given:
         return cast("AnyAlgorithm", given["algorithm"])
-    spaces = {
-        "observation_space": envs.single_observation_space,
-        "action_space": envs.single_action_space,
-        "device": device,
-    }
+    spaces = envs.single_observation_space, envs.single_action_space, device
+    named = dict(zip(("observation_space", "action_space", "device"), spaces, strict=True))
     with _seeded(spawn_seed(recipe.seed, "weights")):
         actor = (
             given["actor"]
             if "actor" in given
-            else construct_component("actor", recipe.actor, spaces)
+            else construct_component("actor", recipe.actor, named)
         )
         cast("Actor", actor).to(device)
         if restart_model is not None:
             load_weights(cast("Actor", actor), restart_model)
-        context: dict[str, object] = {"actor": actor}
-        if is_saved:
-            context[SAVED_ACTORS] = read_actors(recipe.resolved.get("actors", {}))
+        saved = read_actors(recipe.resolved.get("actors", {})) if is_saved else {}
+
+        def load(directory: str) -> Actor:
+            if directory in saved:
+                return build_actor(saved[directory], *spaces)
+            return load_actor(directory, *spaces)
+
+        context = {"actor": actor, LOAD_ACTOR: load}
         return cast("AnyAlgorithm", construct_component("algorithm", recipe.algorithm, context))
 
 

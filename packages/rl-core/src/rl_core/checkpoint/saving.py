@@ -28,6 +28,7 @@ from rl_core.checkpoint._state_tree import encode_state
 from rl_core.checkpoint._tensor_file import safetensors_chunks
 from rl_core.errors import CheckpointError
 from rl_core.recipe import Recipe
+from rl_core.recipe_files import to_toml
 from rl_core.types import Json, StateDict
 
 _LIBRARIES = ("rl-core", "torch", "numpy", "gymnasium", "safetensors")
@@ -108,7 +109,7 @@ def save_checkpoint_as(
         STATE: iter([json_bytes({"format": FORMAT, "state": tree}, STATE)]),
     }
     if recipe is not None:
-        contents[RECIPE] = iter([recipe.to_toml().encode()])
+        contents[RECIPE] = iter([to_toml(recipe).encode()])
     facts: dict[str, Json] = {
         "step": step,
         "resume_grade": resume_grade,

@@ -28,7 +28,7 @@ CONTEXT_PARAMETERS = frozenset(
         "device",
         "generator",
         "env_spec",
-        "saved_actors",
+        "load_actor",
     }
 )
 """Constructor parameters that the program supplies and a recipe never does."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import Actor
+from rl_core.arrays import to_tensors
 from rl_core.batch import Trajectory, Transition
 from rl_core.demonstrations.sources import Source, read_demonstrations
 from rl_core.errors import ConfigError, DataError
-from rl_core.observations import to_tensors
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayObservation, State
 

@@ -19,14 +19,12 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-from rl_core.actor import Actor
+from rl_core.actor import Actor, ActorLoader
 from rl_core.addon import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.ranges import check_number
-from rl_core.recipe import ComponentSpec
-from rl_core.runs import build_actor, load_actor
 from rl_core.spaces import check_same_space, made_up_observation
 
 
@@ -56,8 +54,8 @@ class OtherPolicies(PolicyLossAddOn):
         weights: w, above 0, brought to a sum of 1; None weighs all alike.
         loss_weight: c, at least 0.
         action_std: σ, above 0, for deterministic policies.
-        saved_actors: what acted in the runs, by directory, where a checkpoint that holds the
-            weights of the policies is read: the runs themselves are not needed then.
+        load_actor: reads the actor of a run; `make` and the command line give it. Only directories
+            need it.
 
     Raises:
         ConfigError: for values that are out of range or do not fit each other.
@@ -69,11 +67,11 @@ class OtherPolicies(PolicyLossAddOn):
         weights: Sequence[float] | None,
         loss_weight: float,
         action_std: float,
-        saved_actors: Mapping[str, ComponentSpec] | None,
+        load_actor: ActorLoader | None,
     ) -> None:
         super().__init__()
         self.policies, self.weights = _checked(policies, weights)
-        self._saved_actors = {} if saved_actors is None else saved_actors
+        self._load_actor = load_actor
         self.loss_weight = check_number("loss_weight", loss_weight)
         self.action_std = check_number("action_std", action_std, "above 0")
 
@@ -122,18 +120,20 @@ class OtherPolicies(PolicyLossAddOn):
         return {k: cast("Actor", other) for k, other in pairs if isinstance(k, str)}
 
     def _frozen(self, index: int, actor: Actor, device: torch.device) -> Actor:
-        """Load, build or copy a policy for the spaces of an actor."""
+        """Load or copy a policy for the spaces of an actor."""
         policy = self.policies[index]
         if isinstance(policy, Actor):
             for space in ("observation_space", "action_space"):
                 check_same_space(getattr(policy, space), getattr(actor, space), f"actor's {space}")
             other = copy.deepcopy(policy).to(device)
-        elif policy in self._saved_actors:
-            spec = self._saved_actors[policy]
-            other = build_actor(spec, actor.observation_space, actor.action_space, device)
+        elif self._load_actor is None:
+            raise ConfigError(
+                f"policies[{index}] is the directory '{policy}', which only an algorithm that is "
+                "built by name reads; give the actor itself: load_actor of rl_train loads it"
+            )
         else:
             try:
-                other = load_actor(policy, actor.observation_space, actor.action_space, device)
+                other = self._load_actor(policy)
             except CheckpointError as error:
                 raise CheckpointError(f"policies[{index}]: {error}") from error
         if other.is_recurrent:
@@ -154,8 +154,8 @@ class AttractionKL(OtherPolicies):
         weights: w, above 0, brought to a sum of 1; None weighs all alike.
         loss_weight: c, at least 0.
         action_std: σ, above 0, for deterministic policies.
-        saved_actors: what acted in the runs, by directory, where a checkpoint that holds the
-            weights of the policies is read: the runs themselves are not needed then.
+        load_actor: reads the actor of a run; `make` and the command line give it. Only directories
+            need it.
 
     Raises:
         ConfigError: for values that are out of range or do not fit each other.
@@ -168,9 +168,9 @@ class AttractionKL(OtherPolicies):
         loss_weight: float = 1.0,
         action_std: float = 1.0,
         *,
-        saved_actors: Mapping[str, ComponentSpec] | None = None,
+        load_actor: ActorLoader | None = None,
     ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std, saved_actors)
+        super().__init__(policies, weights, loss_weight, action_std, load_actor)
 
     def compute_loss_term(
         self,
@@ -201,8 +201,8 @@ class RepulsionKL(OtherPolicies):
         max_divergence: D of Eq. (2), above 0: further away than this nothing pushes, since a
             divergence has no upper bound.
         action_std: σ, above 0, for deterministic policies.
-        saved_actors: what acted in the runs, by directory, where a checkpoint that holds the
-            weights of the policies is read: the runs themselves are not needed then.
+        load_actor: reads the actor of a run; `make` and the command line give it. Only directories
+            need it.
 
     Raises:
         ConfigError: for values that are out of range or do not fit each other.
@@ -216,9 +216,9 @@ class RepulsionKL(OtherPolicies):
         max_divergence: float = 5.0,
         action_std: float = 1.0,
         *,
-        saved_actors: Mapping[str, ComponentSpec] | None = None,
+        load_actor: ActorLoader | None = None,
     ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std, saved_actors)
+        super().__init__(policies, weights, loss_weight, action_std, load_actor)
         self.max_divergence = check_number("max_divergence", max_divergence, "above 0")
 
     def compute_loss_term(

@@ -13,11 +13,8 @@ from torch import Tensor, nn
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.cnn import NatureCNN
 from rl_core.nn.normalization import RunningNorm
-from rl_core.spaces import event_shape, is_image, leaf_spaces
+from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces
 from rl_core.types import Observation
-
-ACTION_MASK_KEY = "action_mask"
-"""The key of a dict observation that says which actions are allowed; no network reads it."""
 
 
 class ObservationEncoder(nn.Module):

@@ -6,7 +6,9 @@ checkpoint, and what a worker builds its parts from. A name is only ever looked 
 installed plug-ins; nothing in a recipe can choose code.
 """
 
-from rl_core.recipe._json import parse_json as parse_json
+from rl_core.recipe._checks import MAX_DEPTH as MAX_DEPTH
+from rl_core.recipe._checks import check_layout as check_layout
+from rl_core.recipe._checks import check_values as check_values
 from rl_core.recipe.component import CUSTOM as CUSTOM
 from rl_core.recipe.component import ComponentSpec as ComponentSpec
 from rl_core.recipe.layout import FORMAT as FORMAT
@@ -14,7 +16,4 @@ from rl_core.recipe.layout import LENGTHS as LENGTHS
 from rl_core.recipe.layout import Tables as Tables
 from rl_core.recipe.options import Options as Options
 from rl_core.recipe.recipe import Recipe as Recipe
-from rl_core.recipe.tables import Syntax as Syntax
-from rl_core.recipe.tables import load_tables as load_tables
-from rl_core.recipe.tables import merged_tables as merged_tables
-from rl_core.recipe.tables import parse_tables as parse_tables
+from rl_core.recipe.recipe import merged_tables as merged_tables

@@ -1,22 +1,15 @@
-"""All that a run is built from, and its text in TOML or JSON."""
+"""All that a run is built from."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
-import tomli_w
-
-from rl_core._durable import replace_file
 from rl_core.errors import ConfigError
 from rl_core.recipe._checks import COMPONENTS, check_format, check_layout, check_values, plain_table
-from rl_core.recipe._toml import with_short_arrays
 from rl_core.recipe.component import ComponentSpec
 from rl_core.recipe.layout import FORMAT, Tables
 from rl_core.recipe.options import Options
-from rl_core.recipe.tables import load_tables, merged_tables, parse_tables, syntax_of
 from rl_core.types import Json
 
 
@@ -65,22 +58,6 @@ class Recipe:
             table = plain_table(getattr(self, kind), kind)
             object.__setattr__(self, kind, Options(table, kind))
 
-    @classmethod
-    def default(cls, algorithm: str, env: str = "CartPole-v1") -> "Recipe":
-        """Return the whole recipe that an algorithm has when nothing is said.
-
-        Args:
-            algorithm: registered name.
-            env: registered name or Gymnasium id; some defaults depend on it.
-
-        Raises:
-            PluginError: for an unknown algorithm.
-            ConfigError: for an unknown environment.
-        """
-        from rl_core.assembly import compose  # which knows all components, and so this class
-
-        return compose(algorithm, env)
-
     def to_tables(self) -> Tables:
         """Return a new tree in the layout of the file."""
         tables: Tables = {"format": self.format, "seed": self.seed, "device": self.device}
@@ -117,48 +94,6 @@ class Recipe:
             )
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error
-
-    def to_toml(self) -> str:
-        """Return the recipe as TOML text, which `from_toml` gives back exactly."""
-        return with_short_arrays(tomli_w.dumps(self.to_tables()))
-
-    @classmethod
-    def from_toml(cls, text: str, source: str = "the recipe") -> "Recipe":
-        """Read a whole recipe from TOML text.
-
-        Raises:
-            ConfigError: when the text is not TOML, is too large or too deeply nested, or is not a
-                recipe; the message starts with the source.
-        """
-        return cls.from_tables(parse_tables(text, source), source)
-
-    def save(self, path: Path) -> None:
-        """Write the recipe to a file: a reader finds the old one or the new one, whole.
-
-        Args:
-            path: JSON is written where the name ends in ``.json``, else TOML.
-
-        Raises:
-            ConfigError: when the disk refuses.
-        """
-        is_json = syntax_of(path) == "JSON"
-        text = f"{json.dumps(self.to_tables(), indent=2)}\n" if is_json else self.to_toml()
-        try:
-            replace_file(path, text.encode())
-        except OSError as error:
-            raise ConfigError(
-                f"{path} could not be written: {error.strerror or error}; free space or choose"
-                " another directory"
-            ) from error
-
-    @classmethod
-    def load(cls, path: Path) -> "Recipe":
-        """Read a recipe from a file, in JSON where its name ends in ``.json``, else in TOML.
-
-        Raises:
-            ConfigError: when the file cannot be read, or as `parse_tables` and `from_tables` say.
-        """
-        return cls.from_tables(load_tables(path), str(path))
 
     def replace(
         self,
@@ -211,3 +146,21 @@ def _component(kind: str, tables: Mapping[str, Json]) -> ComponentSpec:
         raise ConfigError(f'[{kind}] gives no name; add the line name = "..." to its table')
     options = {key: value for key, value in table.items() if key != "name"}
     return ComponentSpec(kind, cast("str", table["name"]), options)
+
+
+def merged_tables(base: Mapping[str, Json], overrides: Mapping[str, Json]) -> Tables:
+    """Return tables in which the overrides win, option by option.
+
+    A table that names another component than the old one stands alone, because the options of one
+    mean nothing to another.
+    """
+    if "name" in base and "name" in overrides and base["name"] != overrides["name"]:
+        return dict(overrides)
+    merged = dict(base)
+    for key, value in overrides.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            merged[key] = merged_tables(old, value)
+        else:
+            merged[key] = value
+    return merged

@@ -2,8 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +11,6 @@ from rl_core.batch import Rollout, Trajectory, Transition
 from rl_core.errors import ConfigError, nearest
 from rl_core.storage.columns import DataSlice, StorageSpec
 from rl_core.types import Json, Observation, StateDict
-
-if TYPE_CHECKING:
-    from rl_core.recipe import Recipe
 
 BatchT = TypeVar("BatchT", covariant=True)
 
@@ -187,43 +183,6 @@ class Storage(ABC, Generic[BatchT]):
             ConfigError: when this storage does not keep what happened.
         """
         return sum(map(len, self.trajectories()))
-
-    def save(self, directory: str | Path, *, recipe: "Recipe | None" = None) -> Path:
-        """Write the storage alone, to go on with by `load` or to be demonstrations elsewhere.
-
-        Args:
-            directory: a new one; its parents are made.
-            recipe: of the run, such as ``trainer.recipe``. With it, actors that scale actions in
-                another way, or not at all, can take the data too.
-
-        Returns:
-            The directory.
-
-        Raises:
-            ConfigError: when nothing was allocated.
-            CheckpointError: when the directory exists, or the disk refuses.
-        """
-        from rl_core.storage_files import save_storage  # it finds storages by name
-
-        return save_storage(self, Path(directory), recipe)
-
-    def load(self, directory: str | Path) -> None:
-        """Take over what `save` wrote, bit for bit; the storage must be allocated.
-
-        What is inserted next does not go on from it. Parameters that may change in a run come
-        with it, as on resume; set them anew where this storage's own shall hold.
-
-        What a storage of another size or number of environments saved is refused; give its
-        directory as ``trainer.demonstrations`` instead, or its `trajectories` to
-        `rl_core.demonstrations.insert_trajectories`.
-
-        Raises:
-            ConfigError: when nothing was allocated.
-            CheckpointError: when the files are damaged, or of a storage of another kind or size.
-        """
-        from rl_core.storage_files import load_storage
-
-        load_storage(self, Path(directory))
 
     def attach(self, columns: Mapping[str, Tensor]) -> None:
         """Add the columns an algorithm prepared, each `(T, B, ...)`, to the batches to come.

@@ -11,8 +11,7 @@ from torch import Tensor
 from rl_core.actor import Actor
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch
-from rl_core.nn.encoder import ACTION_MASK_KEY
-from rl_core.spaces import Space, event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import ACTION_MASK_KEY, Space, event_shape, leaf_spaces, tensor_dtype
 from rl_core.testing.stateful import copy_state
 from rl_core.types import Array, Observation, State, map_observation
 

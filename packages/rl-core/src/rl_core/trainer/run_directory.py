@@ -25,6 +25,7 @@ from rl_core.faulty_steps import save_faulty_step
 from rl_core.gradients import FaultyStep
 from rl_core.logger import JsonlLogger
 from rl_core.recipe import Recipe
+from rl_core.recipe_files import save_recipe
 from rl_core.types import Json, StateDict
 
 BatchT = TypeVar("BatchT")
@@ -228,7 +229,7 @@ class RunDirectory:
         for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
             if directory.is_dir():
                 clean_temporary(directory)
-        recipe.save(self.path / "recipe.toml")
+        save_recipe(recipe, self.path / "recipe.toml")
         return JsonlLogger(self.path / "metrics.jsonl", append=True)
 
     def _acquire(self) -> None:

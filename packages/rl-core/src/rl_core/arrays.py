@@ -1,6 +1,9 @@
-"""From an environment's arrays to tensors on a device."""
+"""From an environment's arrays to tensors, and back."""
+
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,6 +15,18 @@ def to_tensors(observation: ArrayObservation, device: torch.device) -> Observati
     if isinstance(observation, np.ndarray | Tensor):  # the common case, and the cheaper check
         return _tensor(observation, device)
     return {key: _tensor(value, device) for key, value in observation.items()}
+
+
+def to_numbers(value: ArrayLike) -> npt.NDArray[np.float32]:
+    """Bring an environment's rewards to NumPy."""
+    array = value.cpu().numpy() if isinstance(value, Tensor) else value
+    return cast("npt.NDArray[np.float32]", array)
+
+
+def to_flags(value: ArrayLike) -> npt.NDArray[np.bool_]:
+    """Bring an environment's flags to NumPy."""
+    array = value.cpu().numpy() if isinstance(value, Tensor) else value
+    return cast("npt.NDArray[np.bool_]", array)
 
 
 def _tensor(value: ArrayLike, device: torch.device) -> Tensor:
