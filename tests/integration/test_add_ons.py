@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from rl_cli.main import main
 from torch import Tensor
 
 import rl_core
 from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import A2C, PPO, OnPolicyActor, OnPolicyActorConfig
-from rl_cli.main import main
 from rl_core.assembly import build, compose
 from rl_core.components import describe_component
 from rl_core.errors import ConfigError, PluginError
@@ -20,8 +20,8 @@ from rl_core.loss_terms import AttractionKL, RepulsionKL, ReturnPredictor, Rewar
 from rl_core.recipe_files import from_toml, load_recipe, to_toml
 from rl_core.runs import read_run
 from rl_core.stateful import StateReader
-from rl_core.testing.algorithms import AlgorithmSuite
 from rl_core.types import Json
+from rl_testing.algorithms import AlgorithmSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

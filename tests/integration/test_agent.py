@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from rl_cli.main import main
+from rl_cli.train_arguments import read_train_request
 from torch import Tensor, nn
 
 import rl_core
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_cli.main import main
-from rl_cli.train_arguments import read_train_request
 from rl_core import (
     Agent,
     CheckpointError,
@@ -29,10 +29,10 @@ from rl_core import (
 from rl_core.assembly import build, compose, resolve_device
 from rl_core.checkpoint import load_checkpoint, save_checkpoint
 from rl_core.options import Sections
-from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.types import Json
 from rl_envs import make_vec
 from rl_storages import RolloutStorage
+from rl_testing.stateful import check_same_state, copy_state
 
 SMALL: Sections = {
     "env": {"num_envs": 2},

@@ -11,8 +11,8 @@ from rl_core.errors import ConfigError
 from rl_core.options import filled
 from rl_core.recipe_files import from_toml, load_recipe, save_recipe, to_toml
 from rl_core.stateful import StateReader
-from rl_core.testing.stateful import check_same_state
 from rl_core.types import Json
+from rl_testing.stateful import check_same_state
 
 
 def test_a_recipe_names_layers() -> None:

@@ -22,11 +22,11 @@ from rl_core.env import EnvStep, VecEnv, as_vec_env
 from rl_core.errors import CheckpointError
 from rl_core.schedules import Linear
 from rl_core.storage_files import storage_of
-from rl_core.testing.scripted import LateWalkVecEnv, WalkVecEnv
-from rl_core.testing.stateful import check_same_state
-from rl_core.testing.toy import counting_envs
 from rl_core.types import ArrayLike, Json
 from rl_storages import ReplayBuffer
+from rl_testing.scripted import LateWalkVecEnv, WalkVecEnv
+from rl_testing.stateful import check_same_state
+from rl_testing.toy import counting_envs
 
 
 class Diary(Callback):

@@ -15,8 +15,8 @@ from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_core import Callback, Trainer
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.storage import AnyStorage
-from rl_core.testing.scripted import WalkVecEnv
 from rl_storages import ReplayBuffer, RolloutStorage
+from rl_testing.scripted import WalkVecEnv
 
 PAYS_AFTER = 15_000
 """Gradient steps from which compiling pays on a CPU."""

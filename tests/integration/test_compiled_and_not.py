@@ -21,10 +21,10 @@ from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.compile import has_cpp_compiler
 from rl_core.errors import ConfigError
 from rl_core.recipe import Recipe
-from rl_core.testing.algorithms._probes import map_tree, tensors_of
-from rl_core.testing.replay_batches import make_replay_batch
-from rl_core.testing.rollouts import make_batch, make_rollout
 from rl_core.types import Json
+from rl_testing.algorithms._probes import map_tree, tensors_of
+from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_batch, make_rollout
 
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
 

@@ -20,10 +20,10 @@ from rl_core.compile import has_cpp_compiler
 from rl_core.compile.compiler import InProcess
 from rl_core.compile.library import Compilation, is_supported
 from rl_core.env import EnvStep
-from rl_core.testing.scripted import WalkVecEnv
-from rl_core.testing.stateful import check_same_state
 from rl_core.types import ArrayLike
 from rl_storages import ReplayBuffer, RolloutStorage
+from rl_testing.scripted import WalkVecEnv
+from rl_testing.stateful import check_same_state
 
 BACKEND = Compilation if is_supported() else InProcess
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")

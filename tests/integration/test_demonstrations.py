@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from rl_cli.main import main
 
 from rl_algos_offpolicy import (
     DQN,
@@ -20,7 +21,6 @@ from rl_algos_offpolicy import (
     SACConfig,
 )
 from rl_algos_onpolicy import PPO, OnPolicyActor
-from rl_cli.main import main
 from rl_core import CheckpointError, ConfigError, Trainer, TrainerConfig, make, make_gym_vec
 from rl_core.demonstrations import load_minari, read_demonstrations
 from rl_core.env import VecEnv

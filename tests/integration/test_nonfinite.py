@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 import torch
+from rl_cli.main import main
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import PPO, TRPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig, TRPOConfig
-from rl_cli.main import main
 from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import RolloutBatch
@@ -20,9 +20,9 @@ from rl_core.compile import CompileMode
 from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_core.faulty_steps import load_faulty_step
 from rl_core.gradients import FaultyStep
-from rl_core.testing.stateful import check_same_state, copy_state
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, ReplayBuffer, RolloutStorage
+from rl_testing.stateful import check_same_state, copy_state
 
 
 class Poison(Callback):

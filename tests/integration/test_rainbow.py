@@ -1,10 +1,10 @@
 """The preset that combines every option of DQN."""
 
 import pytest
-
-from rl_algos_offpolicy import DQN, DQNConfig, Rainbow
 from rl_cli.errors import UsageError
 from rl_cli.train_arguments import read_train_request
+
+from rl_algos_offpolicy import DQN, DQNConfig, Rainbow
 from rl_core.assembly import build, build_trainer, compose
 from rl_core.recipe_files import from_toml, to_toml
 from rl_core.types import Json

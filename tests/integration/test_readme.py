@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import snippets
+from rl_cli.main import main as rl
 
 import docs
-from rl_cli.main import main as rl
 
 PACKAGES = sorted((docs.ROOT / "packages").iterdir())
 PAGES = [docs.ROOT / "README.md", *sorted(docs.PAGES.rglob("*.md"))]

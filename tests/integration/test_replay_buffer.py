@@ -17,11 +17,11 @@ from rl_core.collector import Collector
 from rl_core.env import SyncVecEnv
 from rl_core.errors import ConfigError
 from rl_core.schedules import Linear
-from rl_core.testing.scripted import CountingEnv
-from rl_core.testing.storages import seeded
-from rl_core.testing.toy import ToyActor, ToyActorCritic
 from rl_core.types import Array
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer, SequenceConfig
+from rl_testing.scripted import CountingEnv
+from rl_testing.storages import seeded
+from rl_testing.toy import ToyActor, ToyActorCritic
 
 
 class _Fading(gymnasium.Env[Array, np.int64]):

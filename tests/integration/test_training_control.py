@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from rl_cli.main import main
 from torch import Tensor
 
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_cli.main import main
 from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.callbacks import Callback
 from rl_core.checkpoint import latest_checkpoint

@@ -15,8 +15,8 @@ from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.addon import PolicyLossAddOn
 from rl_core.loss_terms import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
 from rl_core.nn.layers import LayerConfig
-from rl_core.testing.scripted import IDENTITY_SPACES, IdentityEnv, Info
 from rl_storages import RolloutStorage
+from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv, Info
 
 SPACE = IDENTITY_SPACES["discrete"]
 FAVOURITE = 2

@@ -14,8 +14,8 @@ from rl_algos_onpolicy import OnPolicyActor
 from rl_core import Actor, Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.env import VecEnv
 from rl_core.storage_files import save_storage
-from rl_core.testing.scripted import IDENTITY_SPACES, IdentityEnv
 from rl_storages import ReplayBuffer
+from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv
 
 NUM_ENVS = 4
 TRAINING = TrainerConfig(compile="off", num_threads=1)

@@ -29,9 +29,9 @@ from rl_algos_onpolicy import (
 from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.nn.trunk import MemoryKind
-from rl_core.testing.scripted import IDENTITY_SPACES, IdentityEnv, Info, MemoryCueEnv
 from rl_core.types import Array
 from rl_storages import RolloutStorage
+from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv, Info, MemoryCueEnv
 
 NUM_ENVS = 8
 MakeAlgorithm: TypeAlias = Callable[[float, int, OnPolicyActor], AnyAlgorithm]

@@ -24,10 +24,9 @@ from rl_algos_offpolicy import (
 from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.testing.scripted import MemoryCueEnv
-from rl_core.testing.scripted.info import Info
 from rl_core.types import Array
 from rl_storages import ReplayBuffer, SequenceConfig
+from rl_testing.scripted import Info, MemoryCueEnv
 
 NUM_ENVS, DELAY = 4, 2
 SHARED: dict[str, Any] = {

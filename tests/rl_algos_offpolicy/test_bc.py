@@ -20,12 +20,12 @@ from rl_core.env import SyncVecEnv
 from rl_core.errors import CheckpointError, ConfigError, DataError, SpaceError
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.replay import ReferenceReplayStorage
-from rl_core.testing.replay_batches import make_replay_batch
-from rl_core.testing.scripted import IdentityEnv
-from rl_core.testing.storages import seeded
-from rl_core.testing.toy import ToyActor
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.replay import ReferenceReplayStorage
+from rl_testing.replay_batches import make_replay_batch
+from rl_testing.scripted import IdentityEnv
+from rl_testing.storages import seeded
+from rl_testing.toy import ToyActor
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))

@@ -17,8 +17,8 @@ from rl_core import Trainer, make_gym_vec
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.normalization import RunningNorm
-from rl_core.testing.replay import ReferenceReplayStorage
-from rl_core.testing.replay_batches import make_replay_batch
+from rl_testing.replay import ReferenceReplayStorage
+from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)

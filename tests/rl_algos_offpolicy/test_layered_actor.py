@@ -18,8 +18,8 @@ from rl_core.nn.encoder import feature_size, has_vectors
 from rl_core.nn.init import Start
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.spaces import Space
-from rl_core.testing.actors import ACTION_SPACES, ActorSuite
-from rl_core.testing.algorithms import AlgorithmSuite
+from rl_testing.actors import ACTION_SPACES, ActorSuite
+from rl_testing.algorithms import AlgorithmSuite
 
 BODY = (LayerConfig("FlattenLinear", {"out_features": 6}), LayerConfig("Tanh"))
 HEAD = (LayerConfig("Linear", {"out_features": 5}), LayerConfig("SiLU"))

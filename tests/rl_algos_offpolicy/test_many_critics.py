@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig, SACConfig
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.errors import ConfigError
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.replay_batches import make_replay_batch
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

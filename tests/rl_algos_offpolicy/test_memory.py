@@ -32,8 +32,8 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.errors import ConfigError
 from rl_core.schedules import Linear
-from rl_core.testing.replay_batches import make_replay_batch
 from rl_core.types import State
+from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)

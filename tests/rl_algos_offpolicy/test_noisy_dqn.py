@@ -9,7 +9,7 @@ from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorCon
 from rl_core.errors import ConfigError
 from rl_core.nn.noisy import NoisyEnsembleMLP
 from rl_core.schedules import Linear, Piecewise
-from rl_core.testing.replay_batches import make_replay_batch
+from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 

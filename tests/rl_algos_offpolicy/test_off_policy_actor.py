@@ -14,7 +14,7 @@ from rl_core.nn.distributions import Categorical, Deterministic, SquashedGaussia
 from rl_core.nn.encoder import has_vectors
 from rl_core.nn.heads import DeterministicHead
 from rl_core.spaces import Space
-from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
+from rl_testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))

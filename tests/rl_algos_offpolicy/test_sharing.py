@@ -13,7 +13,7 @@ from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_offpolicy.composed_critics import ComposedCritics
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.layers import LayerConfig
-from rl_core.testing.replay_batches import make_replay_batch
+from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)

@@ -13,7 +13,7 @@ from rl_core import Trainer, make_gym_vec
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.schedules import Linear
-from rl_core.testing.replay import ReferenceReplayStorage
+from rl_testing.replay import ReferenceReplayStorage
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -12,8 +12,8 @@ from rl_algos_onpolicy.policy_gradient import policy_gradient_loss
 from rl_core.errors import ConfigError
 from rl_core.optimizers import OptimizerConfig
 from rl_core.schedules import Linear
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.rollouts import make_batch, make_rollout
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.rollouts import make_batch, make_rollout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

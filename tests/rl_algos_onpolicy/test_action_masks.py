@@ -31,7 +31,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import VecEnv, as_vec_env
 from rl_core.errors import DataError, SpaceError
 from rl_core.evaluation import evaluate_policy
-from rl_core.testing.reference import ReferenceRolloutStorage
+from rl_testing.reference import ReferenceRolloutStorage
 
 
 class Roulette(gymnasium.Env[Any, Any]):

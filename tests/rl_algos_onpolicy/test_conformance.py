@@ -22,7 +22,7 @@ from rl_algos_onpolicy import (
 )
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.spaces import Space
-from rl_core.testing.algorithms import AlgorithmSuite
+from rl_testing.algorithms import AlgorithmSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOUNDED = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))

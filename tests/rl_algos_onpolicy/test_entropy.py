@@ -24,7 +24,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.errors import ConfigError
 from rl_core.rollouts import evaluate_rollout
 from rl_core.schedules import Linear
-from rl_core.testing.rollouts import make_batch, make_rollout
+from rl_testing.rollouts import make_batch, make_rollout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

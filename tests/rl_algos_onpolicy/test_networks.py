@@ -11,7 +11,7 @@ from rl_core.errors import ConfigError
 from rl_core.nn.encoder import has_vectors
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.spaces import Space
-from rl_core.testing.actors import ActorSuite
+from rl_testing.actors import ActorSuite
 
 BODY = (LayerConfig("FlattenLinear", {"out_features": 6}), LayerConfig("Tanh"))
 HEAD = (LayerConfig("Linear", {"out_features": 5}), LayerConfig("ReLU"))

@@ -15,7 +15,7 @@ from rl_core.nn.encoder import has_images, has_vectors
 from rl_core.nn.layers import LayerConfig
 from rl_core.nn.normalization import RunningNorm
 from rl_core.spaces import Space
-from rl_core.testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
+from rl_testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 CATEGORY, IMAGE = OBSERVATION_SPACES["category"], OBSERVATION_SPACES["image"]

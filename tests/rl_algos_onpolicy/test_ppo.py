@@ -26,8 +26,8 @@ from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution
 from rl_core.optimizers import OptimizerConfig
 from rl_core.schedules import Linear
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.rollouts import make_batch, make_rollout
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.rollouts import make_batch, make_rollout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -32,8 +32,8 @@ from rl_core.estimators import AdvantageEstimator, ValueTarget
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.trunk import MemoryKind
 from rl_core.spaces import Space
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.rollouts import make_batch, make_rollout, random_observation, random_state
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.rollouts import make_batch, make_rollout, random_observation, random_state
 
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 GIVEN = RNDConfig(pre_normalization_steps=16)

@@ -17,9 +17,9 @@ from rl_core.errors import ConfigError, NonFiniteError
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.trunk import MemoryKind
 from rl_core.spaces import Space
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.rollouts import make_batch, make_rollout
-from rl_core.testing.stateful import check_same_state, copy_state
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.rollouts import make_batch, make_rollout
+from rl_testing.stateful import check_same_state, copy_state
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

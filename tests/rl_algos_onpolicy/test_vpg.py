@@ -10,9 +10,9 @@ from gymnasium import spaces
 from rl_algos_onpolicy import RND, VPG, OnPolicyActor, OnPolicyActorConfig, RNDConfig, VPGConfig
 from rl_core.errors import ConfigError
 from rl_core.optimizers import OptimizerConfig
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.rollouts import make_batch, make_rollout
-from rl_core.testing.stateful import check_same_state, copy_state
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.rollouts import make_batch, make_rollout
+from rl_testing.stateful import check_same_state, copy_state
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from rl_cli.main import main
+
 from rl_core import plugins
 
 TINY = (

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-
 from rl_cli.curve import Curve, draw_image, draw_text, read_curve
+
 from rl_core.errors import DataError
 
 

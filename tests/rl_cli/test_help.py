@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from rl_cli import __version__
 
 Run = Callable[..., tuple[int, str, str]]

@@ -6,9 +6,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-
 from rl_cli.main import main
 from rl_cli.run_directory import new_run_dir
+
 from rl_core.assembly import Parts, build_trainer
 from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.trainer import Trainer

@@ -1,7 +1,6 @@
 """The words of a command line are sorted the same way in whatever order they come."""
 
 import pytest
-
 from rl_cli.errors import UsageError
 from rl_cli.options import Option
 from rl_cli.scanner import Scanned, scan

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from rl_cli.errors import UsageError
 from rl_cli.train_arguments import DEFAULT_TOTAL_STEPS, read_train_request
+
 from rl_core.recipe_files import save_recipe
 from rl_core.trainer import Goal
 

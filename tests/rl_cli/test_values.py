@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import pytest
-
 from rl_cli.errors import UsageError
 from rl_cli.values import is_switch, metavar, read_value, takes_list, write_value
+
 from rl_core.schedules import Schedule
 from rl_core.types import Json
 

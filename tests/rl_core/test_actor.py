@@ -15,9 +15,9 @@ from rl_core.nn.heads import make_head
 from rl_core.nn.trunk import MemoryKind, Trunk
 from rl_core.spaces import Space
 from rl_core.storage import TensorSpec
-from rl_core.testing.actors import ACTION_SPACES, ActorSuite
-from rl_core.testing.rollouts import random_observation
 from rl_core.types import Observation, State
+from rl_testing.actors import ACTION_SPACES, ActorSuite
+from rl_testing.rollouts import random_observation
 
 
 class Policy(Actor):

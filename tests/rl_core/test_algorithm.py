@@ -36,9 +36,9 @@ from rl_core.ranges import check_ranges
 from rl_core.recipe import ComponentSpec
 from rl_core.schedules import Linear
 from rl_core.storage import DataSlice, Storage, StorageSpec, TensorSpec
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.rollouts import make_batch, make_rollout
 from rl_core.types import Observation, State, StateDict
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.rollouts import make_batch, make_rollout
 
 
 class LinearActor(Actor):

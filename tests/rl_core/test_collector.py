@@ -20,12 +20,12 @@ from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.rewards import RewardScaler
 from rl_core.storage import TensorSpec
-from rl_core.testing.reference import ReferenceRolloutStorage
-from rl_core.testing.scripted import CountingEnv, IdentityEnv
-from rl_core.testing.stateful import check_plain, check_same_state, copy_state
-from rl_core.testing.storages import stored
-from rl_core.testing.toy import ToyActor, ToyActorCritic, counting_envs
 from rl_core.types import ArrayLike, Observation, State, StateDict, StateValue
+from rl_testing.reference import ReferenceRolloutStorage
+from rl_testing.scripted import CountingEnv, IdentityEnv
+from rl_testing.stateful import check_plain, check_same_state, copy_state
+from rl_testing.storages import stored
+from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 
@@ -84,7 +84,7 @@ def _collect(collector: Collector, num_steps: int) -> tuple[Collection, Rollout]
     return collection, storage.rollout()
 
 
-def _envs(mode: AutoresetMode) -> GymVecEnv:
+def _envs(mode: AutoresetMode) -> VecEnv:
     """The first row terminates after 2 steps, the second one is cut after 3."""
     return counting_envs([[2], [3]], [True, False], mode)
 

@@ -16,10 +16,10 @@ from rl_core.demonstrations.minari import space_problem
 from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.spaces import Space, action_problem
 from rl_core.storage import StorageSpec, TensorSpec
-from rl_core.testing.reference import ReferenceRolloutStorage
-from rl_core.testing.replay import ReferenceReplayStorage
-from rl_core.testing.storages import seeded
-from rl_core.testing.toy import ToyActor
+from rl_testing.reference import ReferenceRolloutStorage
+from rl_testing.replay import ReferenceReplayStorage
+from rl_testing.storages import seeded
+from rl_testing.toy import ToyActor
 
 SEEN = spaces.Box(-10.0, 10.0, (2,), np.float32)
 CHOSEN = spaces.Discrete(3, start=5)

@@ -25,9 +25,9 @@ from rl_core.env import (
 from rl_core.env._arrays import DEFERRED_STEPS, TorchArrays
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, MissingExtraError
 from rl_core.stateful import Stateful
-from rl_core.testing.envs import EnvFunctions, VecEnvSuite
-from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, MemoryCueEnv
 from rl_core.types import Array, ArrayObservation
+from rl_testing.envs import EnvFunctions, VecEnvSuite
+from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, MemoryCueEnv
 
 ZEROS = np.zeros(2, np.int64)
 

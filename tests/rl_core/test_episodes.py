@@ -8,8 +8,8 @@ import torch
 from rl_core.env import EnvStep
 from rl_core.episodes import Episode, EpisodeTracker
 from rl_core.stateful import Stateful
-from rl_core.testing.stateful import StatefulSuite
 from rl_core.types import ArrayLike, StateValue
+from rl_testing.stateful import StatefulSuite
 
 KINDS = ["numpy", "torch"]
 

@@ -15,9 +15,9 @@ from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.evaluation import draws_actions, evaluate_policy, evaluation_metrics, summarize
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.statistics import interquartile_mean, stratified_bootstrap_interval
-from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
-from rl_core.testing.toy import ToyActor, ToyActorCritic, counting_envs
 from rl_core.types import Observation, State
+from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
+from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 

@@ -21,7 +21,7 @@ from rl_core.gradients import (
     TargetNetwork,
 )
 from rl_core.optimizers import OptimizerConfig
-from rl_core.testing.stateful import check_same_state, copy_state
+from rl_testing.stateful import check_same_state, copy_state
 
 SGD = OptimizerConfig(name="sgd")
 Loss = Callable[[Tensor, Noise], LossOutput]

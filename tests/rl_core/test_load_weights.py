@@ -9,7 +9,7 @@ import torch
 
 from rl_core.checkpoint import load_weights, save_checkpoint
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.testing.toy import ToyActor, ToyActorCritic
+from rl_testing.toy import ToyActor, ToyActorCritic
 
 VECTOR = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
 WIDER = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)

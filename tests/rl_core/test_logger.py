@@ -17,7 +17,7 @@ from rl_core.logger import (
     TensorBoardLogger,
     read_metrics,
 )
-from rl_core.testing.loggers import LoggerSuite
+from rl_testing.loggers import LoggerSuite
 
 
 class TestJsonl(LoggerSuite):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rl_core.errors import ConfigError
 from rl_core.optimizers import OptimizerConfig, new_optimizer_state, optimizer_step
-from rl_core.testing.stateful import check_same_state, copy_state
+from rl_testing.stateful import check_same_state, copy_state
 
 CONFIGS = {
     "adam": OptimizerConfig(name="adam", eps=1e-5, beta1=0.8, beta2=0.95),

@@ -7,8 +7,8 @@ import pytest
 
 from rl_core.rewards import RewardScaler
 from rl_core.stateful import Stateful
-from rl_core.testing.stateful import StatefulSuite
 from rl_core.types import StateValue
+from rl_testing.stateful import StatefulSuite
 
 NEVER = np.zeros(2, np.bool_)
 ALL = np.ones(2, np.bool_)

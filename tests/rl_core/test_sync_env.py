@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_core.env import EnvGuard, EnvMaker, GymVecEnv, SyncVecEnv, VecEnv, as_vec_env, make_gym_vec
 from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceError
-from rl_core.testing.envs import EnvFunctions, VecEnvSuite
-from rl_core.testing.scripted import CountingEnv, FaultName, FaultyEnv, Info
 from rl_core.types import Array, ArrayObservation
+from rl_testing.envs import EnvFunctions, VecEnvSuite
+from rl_testing.scripted import CountingEnv, FaultName, FaultyEnv, Info
 
 ZEROS = np.zeros(2, np.int64)
 

@@ -25,14 +25,14 @@ from rl_core.schedules import Linear
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
-from rl_core.testing.reference import ReferenceRolloutStorage
-from rl_core.testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
-from rl_core.testing.stateful import check_same_state, copy_state
-from rl_core.testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
 from rl_core.trainer import Goal, Trainer, TrainerConfig, checkpoint_times
 from rl_core.trainer.parts import worthwhile_compile_mode
 from rl_core.trainer.recent import RecentEpisodes
 from rl_core.types import ArrayLike, Observation
+from rl_testing.reference import ReferenceRolloutStorage
+from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
+from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
 
 NUM_STEPS, NUM_ENVS = 4, 2
 ROWS = NUM_STEPS * NUM_ENVS

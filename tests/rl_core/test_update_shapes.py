@@ -30,8 +30,8 @@ from rl_core.nn.mlp import MLP
 from rl_core.parameters import call_frozen
 from rl_core.recipe import ComponentSpec
 from rl_core.storage import TensorSpec
-from rl_core.testing.algorithms import AlgorithmSuite
 from rl_core.types import Observation, State
+from rl_testing.algorithms import AlgorithmSuite
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32)

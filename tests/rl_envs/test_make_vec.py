@@ -13,12 +13,12 @@ import pytest
 
 from rl_core.env import EnvMaker, GymVecEnv, VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
-from rl_core.testing.envs import EnvFunctions, VecEnvSuite
-from rl_core.testing.scripted import CountingEnv, FaultName, FaultyEnv, IdentityEnv, MemoryCueEnv
 from rl_core.types import Array
 from rl_envs import make_vec
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
+from rl_testing.envs import EnvFunctions, VecEnvSuite
+from rl_testing.scripted import CountingEnv, FaultName, FaultyEnv, IdentityEnv, MemoryCueEnv
 
 IN_PROCESS_FAULTS = [name for name in get_args(FaultName) if name not in ("hang", "exit", "kill")]
 

@@ -22,7 +22,14 @@ from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import DataSlice, StorageSpec
 from rl_core.storage_files import open_storage, save_storage
-from rl_core.testing.replay import (
+from rl_storages import (
+    HindsightConfig,
+    PrioritizedConfig,
+    RecentConfig,
+    ReplayBuffer,
+    SequenceConfig,
+)
+from rl_testing.replay import (
     RandomTransitionScript,
     ReferenceGoals,
     ReferenceReplayStorage,
@@ -32,18 +39,11 @@ from rl_core.testing.replay import (
     check_transitions,
     must_hold,
 )
-from rl_core.testing.replay._faults import misfits
-from rl_core.testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy
-from rl_core.testing.stacks import StackedRandomScript
-from rl_core.testing.stateful import check_same_state, copy_state
-from rl_core.testing.storages import columns_of, seeded
-from rl_storages import (
-    HindsightConfig,
-    PrioritizedConfig,
-    RecentConfig,
-    ReplayBuffer,
-    SequenceConfig,
-)
+from rl_testing.replay._faults import misfits
+from rl_testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy
+from rl_testing.stacks import StackedRandomScript
+from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.storages import columns_of, seeded
 
 FEATURES = ("n_step", "prioritized", "recent", "hindsight", "sequences", "frame_stack")
 SUBSETS = [

@@ -14,21 +14,21 @@ from rl_core.batch import Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.storage_files import open_storage, save_storage
-from rl_core.testing.replay import (
+from rl_core.types import Array, ArrayObservation
+from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_storages import _columns as columns_module
+from rl_testing.replay import (
     RandomTransitionScript,
     ReferenceGoals,
     ReferenceReplayStorage,
     ReplayStorageSuite,
     check_transitions,
 )
-from rl_core.testing.replay.goals import WITHOUT_ENDS
-from rl_core.testing.stacks import STACKED_LIVES, StackedScript
-from rl_core.testing.stateful import check_same_state
-from rl_core.testing.storages import SCRIPTS, columns_of, seeded, stored
-from rl_core.testing.transitions import TransitionScript
-from rl_core.types import Array, ArrayObservation
-from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
-from rl_storages import _columns as columns_module
+from rl_testing.replay.goals import WITHOUT_ENDS
+from rl_testing.stacks import STACKED_LIVES, StackedScript
+from rl_testing.stateful import check_same_state
+from rl_testing.storages import SCRIPTS, columns_of, seeded, stored
+from rl_testing.transitions import TransitionScript
 
 CPU = torch.device("cpu")
 ATARI = StorageSpec(

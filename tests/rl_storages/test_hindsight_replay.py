@@ -13,17 +13,6 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.goals import GoalFunctions
-from rl_core.testing._rows import Row
-from rl_core.testing.replay import (
-    LIVES,
-    RandomTransitionScript,
-    ReferenceGoals,
-    ReferenceReplayStorage,
-    check_transitions,
-)
-from rl_core.testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy, scripted_reward
-from rl_core.testing.stateful import check_same_state, copy_state
-from rl_core.testing.storages import columns_of, seeded
 from rl_core.types import Array, ArrayLike
 from rl_storages import (
     HindsightConfig,
@@ -36,6 +25,17 @@ from rl_storages._episodes import Episodes
 from rl_storages._flags import Mask
 from rl_storages._heads import Positions
 from rl_storages._hindsight import NewGoals, Relabeller, Rewards
+from rl_testing._rows import Row
+from rl_testing.replay import (
+    LIVES,
+    RandomTransitionScript,
+    ReferenceGoals,
+    ReferenceReplayStorage,
+    check_transitions,
+)
+from rl_testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy, scripted_reward
+from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.storages import columns_of, seeded
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 

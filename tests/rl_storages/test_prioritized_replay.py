@@ -9,11 +9,11 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.schedules import Linear
-from rl_core.testing.replay import LIVES
-from rl_core.testing.stateful import check_same_state, copy_state
-from rl_core.testing.storages import columns_of, seeded
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_testing.replay import LIVES
+from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.storages import columns_of, seeded
 
 LIFE = LIVES["next_step"]  # one environment, whose actions are numbers that never recur
 

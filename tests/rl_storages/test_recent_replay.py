@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.testing.replay import LIVES, RandomTransitionScript
-from rl_core.testing.stateful import check_same_state, copy_state
-from rl_core.testing.storages import columns_of, seeded
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
 from rl_storages._heads import Positions
 from rl_storages._newest import Windows
 from rl_storages._orders import TimeOrder
+from rl_testing.replay import LIVES, RandomTransitionScript
+from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.storages import columns_of, seeded
 
 AT_THEIR_OWN_PACE = RandomTransitionScript(seed=2, num_envs=5)
 """Every environment that resets in the same step needs a row more than the others."""

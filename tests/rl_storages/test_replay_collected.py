@@ -14,10 +14,10 @@ from torch import Tensor
 
 from rl_core.collector import Collector
 from rl_core.env import SyncVecEnv, VecEnv
-from rl_core.testing.scripted import CountingEnv
-from rl_core.testing.storages import seeded
-from rl_core.testing.toy import ToyActor, ToyActorCritic, counting_envs
 from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_testing.scripted import CountingEnv
+from rl_testing.storages import seeded
+from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
 
 _LENGTHS = ((3, 1, 4), (2, 5), (9,))
 _TERMINATE = ((True, False), (False,), (True, False, False))

@@ -3,8 +3,8 @@ from types import MappingProxyType
 
 import pytest
 
-from rl_core.testing.replay import LIVES, ReplayStorageSuite
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
+from rl_testing.replay import LIVES, ReplayStorageSuite
 
 EVERYTHING = RecentConfig(eta=1.0, cmin=1)
 """Windows that do not shrink."""

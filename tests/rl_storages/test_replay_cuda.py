@@ -3,11 +3,11 @@ import torch
 
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
-from rl_core.testing.replay import LIVES, RandomTransitionScript
-from rl_core.testing.stacks import STACKED_LIVES
-from rl_core.testing.stateful import check_same_state
-from rl_core.testing.storages import columns_of, seeded
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_testing.replay import LIVES, RandomTransitionScript
+from rl_testing.stacks import STACKED_LIVES
+from rl_testing.stateful import check_same_state
+from rl_testing.storages import columns_of, seeded
 
 pytestmark = [
     pytest.mark.cuda,

@@ -17,12 +17,12 @@ from rl_core.demonstrations import insert_trajectories
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.storage_files import load_storage, open_storage, save_storage, state_of
-from rl_core.testing.replay import RandomTransitionScript, ReferenceGoals
-from rl_core.testing.replay.goals import WITHOUT_ENDS
-from rl_core.testing.stateful import check_same_state
-from rl_core.testing.storages import seeded, stored
 from rl_core.types import Array, StateDict
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_testing.replay import RandomTransitionScript, ReferenceGoals
+from rl_testing.replay.goals import WITHOUT_ENDS
+from rl_testing.stateful import check_same_state
+from rl_testing.storages import seeded, stored
 
 SCRIPT = RandomTransitionScript(seed=3, observation="dict", action="box")
 

@@ -17,9 +17,6 @@ from rl_core.codec import construct, decode, encode, options_of
 from rl_core.errors import ConfigError, DataError
 from rl_core.schedules import Linear
 from rl_core.storage import StorageSpec, TensorSpec
-from rl_core.testing.replay import LIVES, RandomTransitionScript
-from rl_core.testing.stateful import check_same_state
-from rl_core.testing.storages import columns_of, seeded, stored
 from rl_core.types import Array
 from rl_storages import (
     HindsightConfig,
@@ -29,6 +26,9 @@ from rl_storages import (
     SequenceConfig,
 )
 from rl_storages._ring import ReplayRing
+from rl_testing.replay import LIVES, RandomTransitionScript
+from rl_testing.stateful import check_same_state
+from rl_testing.storages import columns_of, seeded, stored
 
 CPU = torch.device("cpu")
 HALF_CHEETAH = StorageSpec(

@@ -1,11 +1,11 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from rl_core.testing.replay import RandomTransitionScript, SequenceReplaySuite
-from rl_core.testing.stacks import STACKED_LIVES, StackedScript
-from rl_core.testing.storages import SCRIPTS
-from rl_core.testing.transitions import TransitionScript
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_testing.replay import RandomTransitionScript, SequenceReplaySuite
+from rl_testing.stacks import STACKED_LIVES, StackedScript
+from rl_testing.storages import SCRIPTS
+from rl_testing.transitions import TransitionScript
 
 
 def _config(learned: int, burn_in: int) -> SequenceConfig:

@@ -18,17 +18,17 @@ from rl_core.batch import ReplayBatch, Transition
 from rl_core.codec import construct, decode, options_of
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
-from rl_core.testing.replay import (
+from rl_core.types import StateDict
+from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_testing.replay import (
     LIVES,
     RandomTransitionScript,
     ReferenceSequenceStorage,
     SequenceReplaySuite,
     check_sequences,
 )
-from rl_core.testing.stateful import check_same_state, copy_state
-from rl_core.testing.storages import columns_of, seeded
-from rl_core.types import StateDict
-from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.storages import columns_of, seeded
 
 NUMBER = TensorSpec((1,), torch.float32)
 SPEC = StorageSpec(NUMBER, NUMBER, 1, {"memory": 1}, {}, torch.device("cpu"))

@@ -10,8 +10,7 @@ from torch import Tensor
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Transition
-from rl_core.env import EnvStep, VecEnv
-from rl_core.env.seeding import resumed_seed
+from rl_core.env import EnvStep, VecEnv, resumed_seed
 from rl_core.episodes import Episode, EpisodeTracker
 from rl_core.errors import CheckpointError
 from rl_core.masks import ActionMaskCheck

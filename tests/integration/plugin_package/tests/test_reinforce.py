@@ -4,8 +4,8 @@ from gymnasium import spaces
 from my_plugin import Reinforce, ReinforceConfig
 from my_plugin.reinforce import policy_gradient_loss, value_loss
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.testing.algorithms import AlgorithmSuite
-from rl_core.testing.toy import ToyActor
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.toy import ToyActor
 
 
 class TestReinforce(AlgorithmSuite):

@@ -6,9 +6,9 @@ import pytest
 from my_plugin import StepList
 from rl_core import ConfigError
 from rl_core.storage import AnyStorage
-from rl_core.testing.rollout_storages import RolloutStorageSuite
-from rl_core.testing.storages import SCRIPTS, seeded
-from rl_core.testing.transitions import TransitionScript
+from rl_testing.rollout_storages import RolloutStorageSuite
+from rl_testing.storages import SCRIPTS, seeded
+from rl_testing.transitions import TransitionScript
 
 
 class TestStepList(RolloutStorageSuite):

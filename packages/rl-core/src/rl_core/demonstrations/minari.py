@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.batch import Trajectory
-from rl_core.env.checks import observation_problem
+from rl_core.env import observation_problem
 from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
 from rl_core.spaces import Space, action_problem, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.types import Array, ArrayObservation, Observation

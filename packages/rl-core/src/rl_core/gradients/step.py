@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from rl_core.compile import CompiledFunction
-from rl_core.compile.trees import rebuild, tensors_of
+from rl_core.compile import CompiledFunction, tensors_of
+from rl_core.compile.trees import rebuild
 from rl_core.errors import ConfigError, DataError
 from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork

@@ -1,5 +1,0 @@
-"""The conformance kit: one suite of tests per contract, and tiny environments to test with.
-
-Import the suite of the contract at hand from its module, subclass it, supply its one method and
-inherit the tests. The suites need pytest, which nothing else in the package imports.
-"""

@@ -1,0 +1,316 @@
+"""The tests that every `Actor` must pass."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_core.actor import ActionEvaluation, Actor
+from rl_core.spaces import Space
+from rl_core.types import Observation, State, map_observation
+from rl_testing.rollouts import random_observation, random_state
+from rl_testing.stateful import check_same_state
+
+OBSERVATION_SPACES: Mapping[str, Space] = {
+    "vector": spaces.Box(-2.0, 2.0, (3,), np.float32),
+    "category": spaces.Discrete(4, start=1),
+    "dict": spaces.Dict(
+        {"position": spaces.Box(-1.0, 1.0, (2, 2), np.float32), "lamps": spaces.MultiBinary(3)}
+    ),
+    "image": spaces.Box(0, 255, (36, 36, 1), np.uint8),
+}
+"""One observation space of each kind."""
+
+ACTION_SPACES: Mapping[str, Space] = {
+    "discrete": spaces.Discrete(3, start=-1),
+    "box": spaces.Box(np.array([-1, 0], np.float32), np.array([2, 0.5], np.float32)),
+    "multi_discrete": spaces.MultiDiscrete([3, 2]),
+    "multi_binary": spaces.MultiBinary(2),
+}
+"""One action space of each kind."""
+
+_NUM_STEPS, _NUM_ENVS = 5, 4
+
+
+class ActorSuite:
+    """Conformance tests of an `Actor`: subclass, supply `make_actor`, inherit the tests.
+
+    Every action space is tried with the first observation space, and every observation space
+    with the first action space.
+
+    Attributes:
+        observation_spaces: what the actor can see, by name.
+        action_spaces: how it can act, by name.
+        is_stochastic: set it to False where noise makes no difference and actions have no
+            probability.
+    """
+
+    observation_spaces: ClassVar[Mapping[str, Space]] = OBSERVATION_SPACES
+    action_spaces: ClassVar[Mapping[str, Space]] = ACTION_SPACES
+    is_stochastic: ClassVar[bool] = True
+
+    def make_actor(self, observation_space: Space, action_space: Space) -> Actor:
+        """Return a new actor; its weights are drawn from torch's global generator."""
+        raise NotImplementedError
+
+    @classmethod
+    def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
+        """Run each test for each pair of spaces."""
+        if "case" in metafunc.fixturenames:
+            first_seen, first_done = (
+                next(iter(cls.observation_spaces)),
+                next(iter(cls.action_spaces)),
+            )
+            pairs = [(first_seen, acting) for acting in cls.action_spaces]
+            pairs += [(seen, first_done) for seen in cls.observation_spaces if seen != first_seen]
+            metafunc.parametrize("case", pairs, ids=["-".join(pair) for pair in pairs])
+
+    def test_one_step_has_the_declared_shapes(self, case: tuple[str, str]) -> None:
+        """Action, environment's action and state are what collector and storage allocate."""
+        actor = self._actor(case)
+        state = actor.actor_initial_states(_NUM_ENVS)
+        assert set(state) == set(actor.state_sizes)
+        output = actor.get_action(_row(actor, 0), state, _noise(actor), episode_start=_starts()[0])
+        spec = actor.action_spec
+        assert output.action.shape == (_NUM_ENVS, *spec.shape)
+        assert output.action.dtype == spec.dtype
+        assert {name: tensor.shape for name, tensor in output.state.items()} == {
+            name: (_NUM_ENVS, size) for name, size in actor.state_sizes.items()
+        }
+
+    def test_states_start_at_zero_and_are_counted(self, case: tuple[str, str]) -> None:
+        """An actor is recurrent exactly when it has a state."""
+        actor = self._actor(case)
+        for name, state in actor.actor_initial_states(3).items():
+            assert state.shape == (3, actor.state_sizes[name])
+            assert not state.any()
+        assert actor.is_recurrent == bool(actor.state_sizes)
+        assert actor.recurrent_hidden_state_size == sum(actor.state_sizes.values())
+
+    def test_env_actions_lie_in_the_space(self, case: tuple[str, str]) -> None:
+        """Whatever is sampled, the environment is given something it takes."""
+        actor = self._actor(case)
+        state = actor.actor_initial_states(_NUM_ENVS)
+        for seed in range(8):
+            noise = 5.0 * _noise(actor, seed=seed)
+            output = actor.get_action(_row(actor, 0), state, noise, episode_start=_starts()[0])
+            for action in output.env_action.numpy():
+                assert actor.action_space.contains(action), f"{action} of {actor.action_space}"
+
+    def test_env_actions_come_back(self, case: tuple[str, str]) -> None:
+        """What was done in the environment is an action of the actor, which does the same."""
+        actor = self._actor(case)
+        if type(actor).from_env_action is Actor.from_env_action:
+            pytest.skip("the actor takes no actions of data sets")
+        state = actor.actor_initial_states(_NUM_ENVS)
+        output = actor.get_action(_row(actor, 0), state, _noise(actor), episode_start=_starts()[0])
+        own = actor.from_env_action(output.env_action)
+        assert (own.shape, own.dtype) == (output.action.shape, output.action.dtype)
+        torch.testing.assert_close(actor.to_env_action(own), output.env_action)
+
+    def test_the_mode_is_always_the_same(self, case: tuple[str, str]) -> None:
+        """A deterministic action needs no noise and is not changed by any."""
+        actor = self._actor(case)
+        state, start, row = actor.actor_initial_states(_NUM_ENVS), _starts()[0], _row(actor, 0)
+        first = actor.get_action(row, state, None, deterministic=True, episode_start=start)
+        other = actor.get_action(row, state, _noise(actor), deterministic=True, episode_start=start)
+        assert torch.equal(first.action, other.action)
+
+    def test_noise_alone_decides_what_is_sampled(self, case: tuple[str, str]) -> None:
+        """One generator state, one action; nothing is drawn from a global generator."""
+        actor = self._actor(case)
+        state, start, row = actor.actor_initial_states(_NUM_ENVS), _starts()[0], _row(actor, 0)
+        actions: list[Tensor] = []
+        for seed in (1, 1, 2, 3, 4):
+            torch.manual_seed(len(actions))
+            before = torch.random.get_rng_state()
+            noise = _noise(actor, seed=seed)
+            actions.append(actor.get_action(row, state, noise, episode_start=start).action)
+            assert torch.equal(torch.random.get_rng_state(), before)
+        assert torch.equal(actions[0], actions[1])
+        if self.is_stochastic:
+            assert any(not torch.equal(actions[0], action) for action in actions[2:])
+
+    def test_noise_has_the_batch_axes_asked_for(self, case: tuple[str, str]) -> None:
+        """A collector draws for many steps at once and takes them row by row."""
+        actor = self._actor(case)
+        one = actor.draw_noise((_NUM_ENVS,), torch.Generator())
+        many = actor.draw_noise((_NUM_STEPS, _NUM_ENVS), torch.Generator())
+        assert many.shape == (_NUM_STEPS, *one.shape)
+        assert one.shape[0] == _NUM_ENVS
+
+    def test_a_batch_is_evaluated_row_by_row(self, case: tuple[str, str]) -> None:
+        """With axes `(N,)`, every row gets the answer it gets alone."""
+        actor = self._evaluated(case)
+        row, action, start = _row(actor, 0), _actions(actor)[0], _starts()[0]
+        state = _some_state(actor)
+        whole = actor.evaluate_actions(row, action, state, start)
+        _check_shapes(actor, whole, (_NUM_ENVS,))
+        for env in range(_NUM_ENVS):
+            only = slice(env, env + 1)
+            alone = actor.evaluate_actions(
+                map_observation(lambda part, only=only: part[only], row),  # type: ignore[misc]  # bound now
+                action[only],
+                {name: tensor[only] for name, tensor in state.items()},
+                start[only],
+            )
+            _check_close(alone.log_prob, whole.log_prob[only])
+            _check_close(alone.entropy, whole.entropy[only])
+            if whole.value is not None:
+                assert alone.value is not None
+                _check_close(alone.value, whole.value[only])
+
+    def test_log_probs_are_the_distributions(self, case: tuple[str, str]) -> None:
+        """`evaluate_actions` and `distribution` speak of one policy."""
+        actor = self._evaluated(case)
+        sequence, actions, starts = _sequence(actor), _actions(actor), _starts()
+        state = _some_state(actor)
+        evaluation = actor.evaluate_actions(sequence, actions, state, starts)
+        distribution, _ = actor.distribution(sequence, state, starts)
+        _check_shapes(actor, evaluation, (_NUM_STEPS, _NUM_ENVS))
+        for policy in (distribution, evaluation.distribution):
+            _check_close(evaluation.log_prob, policy.log_prob(actions))
+            _check_close(evaluation.entropy, policy.entropy())
+
+    def test_a_sequence_is_its_steps_one_by_one(self, case: tuple[str, str]) -> None:
+        """Acting step by step and evaluating `(T, N)` at once give the same numbers.
+
+        Where episodes start inside the sequence, the state before has no influence.
+        """
+        actor = self._evaluated(case)
+        actions, starts = _actions(actor), _starts()
+        first_state = _some_state(actor)
+        whole = actor.evaluate_actions(_sequence(actor), actions, first_state, starts)
+        state: State = first_state
+        for step in range(_NUM_STEPS):
+            row = _row(actor, step)
+            one = actor.evaluate_actions(row, actions[step], state, starts[step])
+            _check_close(one.log_prob, whole.log_prob[step])
+            if whole.value is not None:
+                assert one.value is not None
+                _check_close(one.value, whole.value[step])
+                alone, after_value = actor.value(row, state, starts[step])
+                _check_close(alone, whole.value[step])
+                for name, tensor in after_value.items():
+                    _check_close(tensor, whole.state[name][step])
+            output = actor.get_action(
+                row, state, None, deterministic=True, episode_start=starts[step]
+            )
+            # Memories may see actions: those that were taken, not the modes.
+            state = actor.remember_action(row, actions[step], state, output.state, starts[step])
+            assert set(state) == set(actor.state_sizes)
+            for name, tensor in state.items():
+                _check_close(tensor, whole.state[name][step])
+
+    def test_the_state_is_forgotten_exactly_at_episode_starts(self, case: tuple[str, str]) -> None:
+        """Another state before the sequence changes all steps of an episode, and none after it."""
+        actor = self._evaluated(case)
+        if not actor.is_recurrent:
+            pytest.skip("a feed-forward actor has no state")
+        sequence, actions, starts = _sequence(actor), _actions(actor), _starts()
+        starts[0] = False
+        empty = actor.actor_initial_states(_NUM_ENVS)
+        one = actor.evaluate_actions(sequence, actions, empty, starts)
+        other = actor.evaluate_actions(sequence, actions, _some_state(actor), starts)
+        has_started = starts.cumsum(0) > 0
+        for name, states in one.state.items():
+            differs = (states != other.state[name]).any(-1)
+            assert torch.equal(differs, ~has_started), f"state {name}: {differs}"
+
+    def test_weights_carry_the_whole_actor(self, case: tuple[str, str]) -> None:
+        """Another actor with the same weights, statistics included, acts the same."""
+        actor = self._actor(case)
+        actor.update_normalization(_sequence(actor))
+        torch.manual_seed(99)
+        seen, acting = case
+        other = self.make_actor(self.observation_spaces[seen], self.action_spaces[acting])
+        other.load_state_dict(actor.state_dict())
+        check_same_state(dict(other.state_dict()), dict(actor.state_dict()))
+        state, start, row = _some_state(actor), _starts()[0], _row(actor, 0)
+        noise = _noise(actor)
+        expected = actor.get_action(row, state, noise, episode_start=start)
+        got = other.get_action(row, state, noise, episode_start=start)
+        assert torch.equal(got.action, expected.action)
+
+    def test_only_the_normalisation_learns_from_observations(self, case: tuple[str, str]) -> None:
+        """Acting and evaluating change nothing in the actor."""
+        actor = self._actor(case)
+        before = {name: tensor.clone() for name, tensor in actor.state_dict().items()}
+        state, start = actor.actor_initial_states(_NUM_ENVS), _starts()[0]
+        actor.get_action(_row(actor, 0), state, _noise(actor), episode_start=start)
+        if self.is_stochastic:
+            actor.evaluate_actions(_row(actor, 0), _actions(actor)[0], state, start)
+        check_same_state(dict(actor.state_dict()), dict(before))
+
+    def test_the_modules_it_names_are_there(self, case: tuple[str, str]) -> None:
+        """An algorithm with two optimisers finds both sets of parameters by these names."""
+        actor = self._actor(case)
+        assert not set(actor.policy_modules) & set(actor.value_modules)
+        for name in (*actor.policy_modules, *actor.value_modules):
+            assert any(True for _ in actor.get_submodule(name).parameters()), name
+
+    def _actor(self, case: tuple[str, str]) -> Actor:
+        torch.manual_seed(1)
+        seen, acting = case
+        actor = self.make_actor(self.observation_spaces[seen], self.action_spaces[acting])
+        actor.requires_grad_(False)
+        # A fresh policy is nearly uniform, whatever it sees: nothing could be told apart.
+        for parameter in actor.parameters():
+            inputs = parameter[0].numel() if parameter.dim() > 1 else 4
+            parameter.normal_(std=inputs**-0.5)
+        return actor
+
+    def _evaluated(self, case: tuple[str, str]) -> Actor:
+        if not self.is_stochastic:
+            pytest.skip("actions have no probability here")
+        return self._actor(case)
+
+
+def _sequence(actor: Actor) -> Observation:
+    generator = np.random.default_rng(3)
+    return random_observation(actor.observation_space, (_NUM_STEPS, _NUM_ENVS), generator)
+
+
+def _row(actor: Actor, step: int) -> Observation:
+    return map_observation(lambda part: part[step], _sequence(actor))
+
+
+def _starts() -> Tensor:
+    """Start all rows at once, then two of them again, each at a step of its own."""
+    starts = torch.zeros(_NUM_STEPS, _NUM_ENVS, dtype=torch.bool)
+    starts[0] = True
+    starts[2, 1] = starts[4, 1] = starts[3, 3] = True
+    return starts
+
+
+def _noise(actor: Actor, seed: int = 5) -> Tensor:
+    return actor.draw_noise((_NUM_ENVS,), torch.Generator().manual_seed(seed))
+
+
+def _actions(actor: Actor) -> Tensor:
+    """Sample `(T, N, ...)` actions from the actor itself."""
+    noise = actor.draw_noise((_NUM_STEPS, _NUM_ENVS), torch.Generator().manual_seed(6))
+    state = actor.actor_initial_states(_NUM_ENVS)
+    distribution, _ = actor.distribution(_sequence(actor), state, _starts())
+    return distribution.sample(noise)
+
+
+def _some_state(actor: Actor) -> State:
+    return random_state(actor, _NUM_ENVS, torch.Generator().manual_seed(7))
+
+
+def _check_shapes(actor: Actor, evaluation: ActionEvaluation, batch: tuple[int, ...]) -> None:
+    assert evaluation.log_prob.shape == batch
+    assert evaluation.entropy.shape == batch
+    assert evaluation.value is None or evaluation.value.shape == batch
+    assert {name: tensor.shape for name, tensor in evaluation.state.items()} == {
+        name: (*batch, size) for name, size in actor.state_sizes.items()
+    }
+
+
+def _check_close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,367 @@
+"""The tests that every `VecEnv` must pass."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_core.env import EnvStep, VecEnv
+from rl_core.errors import DataError, EnvironmentFaultError
+from rl_core.spaces import Space, event_shape, leaf_spaces, tensor_dtype
+from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
+from rl_testing.scripted import IDENTITY_SPACES, CountingEnv, FaultName, FaultyEnv, IdentityEnv
+from rl_testing.stateful import copy_state
+
+EnvFunctions = Sequence[Callable[[], gymnasium.Env]]
+"""One function per environment, which builds it."""
+
+
+class VecEnvSuite:
+    """Conformance tests of a `VecEnv`: subclass, supply `make_env`, inherit the tests.
+
+    The author of a vectoriser supplies `vectorize` as well, and gets the tests by value.
+
+    Attributes:
+        is_random: set it to False where seeds make no difference.
+        num_steps: how many steps the tests play; a random policy must end an episode in them.
+    """
+
+    is_random = True
+    num_steps = 300
+
+    def make_env(self) -> VecEnv:
+        """Return a new vectorised environment of at least two rows."""
+        raise NotImplementedError
+
+    def vectorize(self, env_functions: EnvFunctions) -> VecEnv | None:
+        """Return a vector of the given environments; None skips the tests that need it."""
+        return None
+
+    def test_observations_are_of_the_declared_shape_and_dtype(self) -> None:
+        """Nothing downstream casts or reshapes what an environment answers."""
+        with self.make_env() as envs:
+            _check_observation(envs, envs.reset(seed=1))
+            for step in _play(envs, 5):
+                _check_observation(envs, step.observation)
+                _check_observation(envs, step.successor)
+
+    def test_rewards_and_flags_are_of_the_declared_shape_and_dtype(self) -> None:
+        """Rewards are float32 and flags are booleans, one per row."""
+        with self.make_env() as envs:
+            envs.reset(seed=1)
+            for step in _play(envs, 5):
+                rows = {
+                    "reward": (step.reward, np.float32),
+                    "terminated": (step.terminated, np.bool_),
+                    "truncated": (step.truncated, np.bool_),
+                    "valid": (step.valid, np.bool_),
+                }
+                for name, (value, dtype) in rows.items():
+                    _check_kind(envs, value)
+                    array = _numpy(value)
+                    assert array.shape == (envs.num_envs,), f"{name}: {array.shape}"
+                    assert array.dtype == dtype, f"{name}: {array.dtype}"
+
+    def test_the_same_seed_gives_the_same_steps(self) -> None:
+        """A seeded reset fixes all that follows, in this object and in a new one."""
+        records = []
+        for _ in range(2):
+            with self.make_env() as envs:
+                records += [_record(envs, seed=3), _record(envs, seed=3)]
+        for record in records[1:]:
+            for name, expected in records[0].items():
+                np.testing.assert_array_equal(record[name], expected, err_msg=name)
+
+    def test_seeds_tell_runs_and_rows_apart(self) -> None:
+        """Another seed, and another row under the same seed, live through other episodes."""
+        if not self.is_random:
+            pytest.skip("seeds make no difference here")
+        with self.make_env() as envs:
+            first, second = _record(envs, seed=3), _record(envs, seed=4)
+        assert any(not np.array_equal(first[name], second[name]) for name in first)
+        rows = [
+            np.concatenate([value[:, row].ravel() for value in first.values()])
+            for row in range(envs.num_envs)
+        ]
+        for row in rows[1:]:
+            assert not np.array_equal(rows[0], row), "two rows went through the same steps"
+
+    def test_arrays_are_never_written_to_again(self) -> None:
+        """Whoever receives an array may keep it without a copy."""
+        with self.make_env() as envs:
+            held = [_flat(envs.reset(seed=1))]
+            held += [
+                {**_flat(step.observation), "reward": step.reward, "terminated": step.terminated}
+                | {"valid": step.valid, "truncated": step.truncated}
+                for step in _play(envs, 4)
+            ]
+            copies = [{name: _numpy(value).copy() for name, value in part.items()} for part in held]
+            _play(envs, 10, seed=7)
+            envs.reset()
+            for part, copy in zip(held, copies, strict=True):
+                for name, expected in copy.items():
+                    np.testing.assert_array_equal(_numpy(part[name]), expected, err_msg=name)
+
+    def test_an_ended_row_resets_at_once_or_in_one_invalid_step(self) -> None:
+        """A row is invalid exactly where it resets in a step of its own."""
+        with self.make_env() as envs:
+            envs.reset(seed=1)
+            owes_reset: NDArray[np.bool_] = np.zeros(envs.num_envs, np.bool_)
+            has_ended = False
+            for step in _play(envs, self.num_steps):
+                np.testing.assert_array_equal(_numpy(step.valid), ~owes_reset)
+                ended = _ended(step)
+                has_ended |= bool(ended.any())
+                assert not ended[owes_reset].any(), "a row that only reset cannot end"
+                assert not _numpy(step.reward)[owes_reset].any(), "nor be rewarded"
+                owes_reset = ended if step.final_observation is None else np.zeros_like(ended)
+        assert has_ended, self._too_long()
+
+    def test_final_observations_differ_only_where_a_row_ended(self) -> None:
+        """The other rows of a final observation hold the next observation."""
+        with self.make_env() as envs:
+            envs.reset(seed=1)
+            has_ended = False
+            for step in _play(envs, self.num_steps):
+                goes_on = ~_ended(step)
+                has_ended |= not bool(goes_on.all())
+                if step.final_observation is None:
+                    continue
+                final = _flat(step.final_observation)
+                for name, value in _flat(step.observation).items():
+                    np.testing.assert_array_equal(
+                        _numpy(final[name])[goes_on], _numpy(value)[goes_on], err_msg=name
+                    )
+        assert has_ended, self._too_long()
+
+    def test_close_may_be_called_twice_and_ends_it(self) -> None:
+        """After `close` nothing but another `close` is allowed."""
+        envs = self.make_env()
+        envs.reset(seed=1)
+        action = _actions(envs, 1)[0]
+        envs.close()
+        envs.close()
+        with pytest.raises(EnvironmentFaultError):
+            envs.step(action)
+        with pytest.raises(EnvironmentFaultError):
+            envs.reset()
+
+    def test_a_step_before_the_first_reset_is_refused(self) -> None:
+        """An environment that was never reset has no state to step from."""
+        with self.make_env() as envs, pytest.raises(EnvironmentFaultError):
+            envs.step(_actions(envs, 1)[0])
+
+    def test_an_action_of_the_wrong_shape_is_refused(self) -> None:
+        """A wrong action is the caller's mistake and leaves the environments as they were."""
+        with self.make_env() as envs:
+            envs.reset(seed=1)
+            good = _actions(envs, 1)[0]
+            with pytest.raises(DataError):
+                envs.step(np.concatenate([good, good]))
+            envs.step(good)
+
+    def test_what_a_checkpoint_holds_fits_a_new_one(self) -> None:
+        """State goes from one object to a new one of the same making, which plays on from it.
+
+        Where the grade is exact it does so bit for bit, from the middle of episodes and from
+        where one has just ended.
+        """
+        with self.make_env() as envs:
+            envs.reset(seed=1)
+            _play(envs, 3)
+            saved = [_saved(envs)]
+            if envs.resume_grade == "exact":
+                self._play_until_a_row_ends(envs)
+                saved.append(_saved(envs))
+        for state, expected in saved:
+            with self.make_env() as envs:
+                envs.load_state_dict(state)
+                if envs.resume_grade == "episode":
+                    envs.reset()
+                steps = _play(envs, len(expected), seed=2)
+                if envs.resume_grade == "exact":
+                    _check_same_steps(steps, expected)
+
+    def test_every_transition_is_the_right_one(self) -> None:
+        """Observation, reward, end and successor belong together, by value, in every mode."""
+        lengths, ends = [(3, 1, 4), (2,), (5, 2)], (True, False)
+        envs = self.vectorize(
+            [partial(CountingEnv, lengths[row], ends, row, reuse_buffer=True) for row in range(3)]
+        )
+        if envs is None:
+            pytest.skip("no vectorize() given")
+        with envs:
+            rows = _transitions(envs, 14)
+        for index, transitions in enumerate(rows):
+            assert len(transitions) >= 9
+            lone = CountingEnv(lengths[index], ends, index)
+            observation, _ = lone.reset(seed=0)
+            for got in transitions:
+                successor, reward, terminated, truncated, _ = lone.step(0)
+                np.testing.assert_array_equal(got.observation, observation)
+                np.testing.assert_array_equal(got.successor, successor)
+                assert (got.reward, got.terminated, got.truncated) == (
+                    reward,
+                    terminated,
+                    truncated,
+                )
+                observation = lone.reset()[0] if terminated or truncated else successor
+
+    def test_every_kind_of_observation_passes_through(self) -> None:
+        """Each kind of leaf space arrives unchanged, as observation and as action."""
+        for kind, space in IDENTITY_SPACES.items():
+            envs = self.vectorize([partial(IdentityEnv, space)] * 2)
+            if envs is None:
+                pytest.skip("no vectorize() given")
+            with envs:
+                observation = envs.reset(seed=2)
+                for _ in range(20):
+                    action = cast("ArrayLike", observation)
+                    step = envs.step(action)
+                    rewards = _numpy(step.reward)[_numpy(step.valid)]
+                    np.testing.assert_allclose(rewards, 1.0, err_msg=kind)
+                    observation = step.observation
+
+    def test_a_fault_names_the_environment_and_the_step(self) -> None:
+        """NaN and infinity are caught in the step in which they occur."""
+        for fault in ("nan_observation", "inf_reward"):
+            good = partial(CountingEnv, [9])
+            bad = partial(_faulty, fault)
+            envs = self.vectorize([good, bad, good])
+            if envs is None:
+                pytest.skip("no vectorize() given")
+            with envs:
+                envs.reset(seed=1)
+                _play(envs, 2)
+                field = fault.partition("_")[2]
+                with pytest.raises(
+                    EnvironmentFaultError, match=f"(?s)step 3.*environment 1.*{field}"
+                ):
+                    _play(envs, 1)
+
+    def _play_until_a_row_ends(self, envs: VecEnv) -> None:
+        for action in _actions(envs, self.num_steps):
+            if _ended(envs.step(action)).any():
+                return
+        pytest.fail(self._too_long())
+
+    def _too_long(self) -> str:
+        return (
+            f"no row ended within {self.num_steps} steps, so nothing was learned about ends; give "
+            "the suite environments with episodes that are short enough, or more num_steps"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Transition:
+    observation: Array
+    reward: float
+    terminated: bool
+    truncated: bool
+    successor: Array
+
+
+def _faulty(fault: FaultName) -> gymnasium.Env:
+    return FaultyEnv(CountingEnv([9]), fault, at_step=3)
+
+
+def _transitions(envs: VecEnv, num_steps: int) -> list[list[_Transition]]:
+    rows: list[list[_Transition]] = [[] for _ in range(envs.num_envs)]
+    observation = _numpy(envs.reset(seed=1))
+    for step in _play(envs, num_steps):
+        successor = _numpy(step.successor)
+        for index in np.flatnonzero(_numpy(step.valid)):
+            rows[index].append(
+                _Transition(
+                    observation[index],
+                    float(_numpy(step.reward)[index]),
+                    bool(_numpy(step.terminated)[index]),
+                    bool(_numpy(step.truncated)[index]),
+                    successor[index],
+                )
+            )
+        observation = _numpy(step.observation)
+    return rows
+
+
+def _play(envs: VecEnv, num_steps: int, seed: int = 0) -> list[EnvStep]:
+    return [envs.step(action) for action in _actions(envs, num_steps, seed)]
+
+
+def _actions(envs: VecEnv, num_steps: int, seed: int = 0) -> list[Array]:
+    space = batch_space(envs.single_action_space, envs.num_envs)
+    space.seed(seed)
+    return [np.asarray(space.sample()) for _ in range(num_steps)]
+
+
+def _ended(step: EnvStep) -> NDArray[np.bool_]:
+    return np.logical_or(_numpy(step.terminated), _numpy(step.truncated))
+
+
+def _saved(envs: VecEnv) -> tuple[StateDict, list[EnvStep]]:
+    """Return what a checkpoint would hold now, and the steps that follow."""
+    state = {name: copy_state(value) for name, value in envs.state_dict().items()}
+    return state, _play(envs, 20, seed=2)
+
+
+def _check_same_steps(actual: Sequence[EnvStep], expected: Sequence[EnvStep]) -> None:
+    for number, (step, other) in enumerate(zip(actual, expected, strict=True), 1):
+        got, wanted = _parts(step), _parts(other)
+        place = f"step {number} after loading, where resume_grade is 'exact'"
+        assert list(got) == list(wanted), f"{place}: {list(got)}; expected {list(wanted)}"
+        for name, value in wanted.items():
+            message = f"{name} in {place}"
+            np.testing.assert_array_equal(_numpy(got[name]), _numpy(value), err_msg=message)
+
+
+def _parts(step: EnvStep) -> dict[str, ArrayLike]:
+    """Return all of a step that is trained on, by name."""
+    final = {} if step.final_observation is None else _flat(step.final_observation)
+    return {
+        **_flat(step.observation),
+        **{f"final {name}": value for name, value in final.items()},
+        "reward": step.reward,
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "valid": step.valid,
+    }
+
+
+def _record(envs: VecEnv, seed: int) -> dict[str, Array]:
+    parts = [{**_flat(envs.reset(seed=seed)), "reward": np.zeros(envs.num_envs, np.float32)}]
+    parts += [{**_flat(step.observation), "reward": step.reward} for step in _play(envs, 20)]
+    return {name: np.stack([_numpy(part[name]) for part in parts]) for name in parts[0]}
+
+
+def _flat(observation: ArrayObservation) -> dict[str, ArrayLike]:
+    return dict(observation) if isinstance(observation, Mapping) else {"observation": observation}
+
+
+def _numpy(value: ArrayObservation) -> Array:
+    assert not isinstance(value, Mapping)
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _check_kind(envs: VecEnv, value: ArrayLike) -> None:
+    expected = Tensor if envs.array_type == "torch" else np.ndarray
+    assert isinstance(value, expected), f"{type(value)}, but array_type is {envs.array_type}"
+
+
+def _check_observation(envs: VecEnv, observation: ArrayObservation) -> None:
+    leaves = leaf_spaces(envs.single_observation_space)
+    named: Mapping[str, Space] = leaves if isinstance(leaves, dict) else {"observation": leaves}
+    values = _flat(observation)
+    assert list(values) == list(named), f"keys {list(values)}; expected {list(named)}"
+    for name, leaf in named.items():
+        _check_kind(envs, values[name])
+        array = _numpy(values[name])
+        assert array.shape == (envs.num_envs, *event_shape(leaf)), f"{name}: {array.shape}"
+        expected = str(tensor_dtype(leaf)).removeprefix("torch.")
+        assert array.dtype == np.dtype(expected), f"{name}: {array.dtype}; expected {expected}"

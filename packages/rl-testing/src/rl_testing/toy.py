@@ -1,0 +1,227 @@
+"""The smallest actor and the smallest algorithm that do everything: to test with, and to copy.
+
+`ToyActor` is linear, so that values can be worked out by hand; `ToyActorCritic` is a one-step
+actor-critic. Together with `ReferenceRolloutStorage` and `counting_envs` they make a whole run
+without any other package.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import gymnasium
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor, nn
+
+from rl_core.actor import ActionEvaluation, Actor
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.gradients import LossOutput, Noise
+from rl_core.nn.distributions import Distribution, draw_noise
+from rl_core.nn.encoder import ObservationEncoder
+from rl_core.nn.heads import make_head
+from rl_core.ranges import check_ranges
+from rl_core.recipe import ComponentSpec
+from rl_core.returns import td_advantages
+from rl_core.rollouts import evaluate_rollout
+from rl_core.storage import TensorSpec
+from rl_core.types import Observation, State
+from rl_testing.scripted import CountingEnv
+from rl_testing.scripted.plain import PlainVecEnv
+
+
+def counting_envs(
+    lengths: Sequence[Sequence[int]],
+    terminate: Sequence[bool | Sequence[bool]],
+    autoreset: AutoresetMode = AutoresetMode.SAME_STEP,
+) -> PlainVecEnv:
+    """Step one `CountingEnv` per row.
+
+    Args:
+        lengths: of each row's episodes.
+        terminate: how each row's episodes end.
+        autoreset: how ended rows are reset.
+    """
+    pairs = enumerate(zip(lengths, terminate, strict=True))
+    return PlainVecEnv([CountingEnv(row, ends, index) for index, (row, ends) in pairs], autoreset)
+
+
+class ToyActor(Actor):
+    """A linear policy and a linear value function of the observation's features.
+
+    Args:
+        observation_space: what `ObservationEncoder` takes.
+        action_space: what `make_head` takes.
+        remembers: read the sum of the features since the episode's start instead of the current
+            ones, which makes the actor recurrent.
+        normalize: by running statistics.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        action_space: gymnasium.Space[object],
+        *,
+        remembers: bool = False,
+        normalize: bool = False,
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        self.remembers = remembers
+        self.encoder = ObservationEncoder(observation_space, normalize=normalize, image_features=8)
+        self.policy = make_head(action_space, self.encoder.out_features)
+        self.value_layer = nn.Linear(self.encoder.out_features, 1)
+
+    @property
+    def state_sizes(self) -> Mapping[str, int]:
+        """One sum per feature, for an actor that remembers."""
+        return {"sum": self.encoder.out_features} if self.remembers else {}
+
+    @property
+    def action_spec(self) -> TensorSpec:
+        """What the head says."""
+        return TensorSpec(self.policy.action_shape, self.policy.action_dtype)
+
+    def distribution(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Distribution, State]:
+        """Return the policy at the observations; see `Actor.distribution`."""
+        features, after = self._features(observation, state, episode_start)
+        return self.policy(features), after
+
+    def value(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Return state values `(*batch,)`; see `Actor.value`."""
+        features, after = self._features(observation, state, episode_start)
+        return self.value_layer(features).squeeze(-1), after
+
+    def evaluate_actions(
+        self,
+        observation: Observation,
+        action: Tensor,
+        state: State,
+        episode_start: Tensor | None = None,
+    ) -> ActionEvaluation:
+        """Evaluate both on the same features; see `Actor.evaluate_actions`."""
+        features, after = self._features(observation, state, episode_start)
+        distribution = self.policy(features)
+        return ActionEvaluation(
+            distribution,
+            distribution.log_prob(action),
+            self.value_layer(features).squeeze(-1),
+            after,
+        )
+
+    def to_env_action(self, action: Tensor) -> Tensor:
+        """Ask the head."""
+        return self.policy.to_env_action(action)
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what the head's distribution samples from."""
+        shape = (*batch_shape, *self.policy.noise_shape)
+        return draw_noise(self.policy.noise_kind, shape, generator, device=self.device)
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Refresh the encoder's statistics, where it keeps any."""
+        self.encoder.update_normalization(observation, mask)
+
+    def _features(
+        self, observation: Observation, state: State, episode_start: Tensor | None
+    ) -> tuple[Tensor, State]:
+        features: Tensor = self.encoder(observation)
+        if not self.remembers:
+            return features, {}
+        assert episode_start is not None
+        keep = (~episode_start).to(features.dtype).unsqueeze(-1)
+        total = state["sum"]
+        if keep.dim() == 2:  # (N, 1): one step
+            total = total * keep + features
+            return total, {"sum": total}
+        totals = []
+        for kept, added in zip(keep, features, strict=True):
+            total = total * kept + added
+            totals.append(total)
+        sums = torch.stack(totals)
+        return sums, {"sum": sums}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToyConfig:
+    """Options of `ToyActorCritic`.
+
+    Attributes:
+        learning_rate: of Adam.
+        gamma: discount per step, in [0, 1].
+        num_epochs: passes over each rollout.
+        num_mini_batch: minibatches per pass.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    learning_rate: Scheduled = 0.05
+    gamma: Scheduled = 0.9
+    num_epochs: int = 1
+    num_mini_batch: int = 2
+    test_every: int | None = None
+    num_test_episodes: int = 4
+
+    def __post_init__(self) -> None:
+        check_ranges(self, unit=("gamma",), not_negative=("learning_rate",))
+
+
+class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
+    """Raise the probability of actions that turned out better than the value function thought.
+
+    Args:
+        actor: a policy and a state-value function, such as `ToyActor`.
+        config: options.
+    """
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        """Update once per rollout."""
+        config = self.config
+        return UpdateSchedule(
+            num_epochs=config.num_epochs,
+            num_mini_batch=config.num_mini_batch,
+            test_every=config.test_every,
+            num_test_episodes=config.num_test_episodes,
+        )
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take short rollouts of two environments."""
+        return DefaultRecipe(
+            actor=ComponentSpec("actor", "on-policy", {}),
+            storage=ComponentSpec("storage", "rollout", {"num_steps": 8}),
+            env={"num_envs": 2},
+            algorithm={},
+            trainer={},
+        )
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Take one-step errors as advantages."""
+        values = evaluate_rollout(self.actor, rollout)
+        advantage = td_advantages(
+            rollout.reward, values.value, values.next_value, rollout.terminated, self.hyper["gamma"]
+        )
+        columns = {
+            "log_prob": values.log_prob,
+            "value": values.value,
+            "advantage": advantage,
+            "value_target": advantage + values.value,
+        }
+        return columns, {"value/advantage": masked_mean(advantage, rollout.valid)}
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Add policy gradient and squared error."""
+        now = self.actor.evaluate_actions(
+            batch.observation, batch.action, batch.state, batch.episode_start
+        )
+        assert now.value is not None
+        policy = -masked_mean(now.log_prob * batch.advantage, batch.mask)
+        value = 0.5 * masked_mean((now.value - batch.value_target).square(), batch.mask)
+        return LossOutput(policy + value, {"loss/policy": policy, "loss/value": value})
