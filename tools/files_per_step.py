@@ -13,7 +13,7 @@ from types import FrameType
 
 import torch
 
-from rl_core.assembly import build, build_trainer, compose
+from rl_train.builder import build, build_trainer, compose
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_FILES = {"environment step": 26, "update": 41}

@@ -7,16 +7,20 @@ large; whatever else a package needs must be declared by it.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
 import tomllib
 import venv
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
 TEST_REQUIREMENTS = ("pytest>=8.3", "pytest-xdist>=3.6")
+KIT = "rl-testing"
+"""What the tests of every package may use besides."""
 
 
 def main() -> int:
@@ -61,10 +65,11 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
     python = create(workspace / package)
     site = site_packages(python)
     (site / "shared_torch.pth").write_text(f"{site_packages(shared)}\n", encoding="utf-8")
+    known = {path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")}
+    needed = declared(package, known) | declared(KIT, known)
     # By path, because the package index may know other projects by these names.
-    ours = [wheel(wheels, name) for name in dict.fromkeys((package, "rl-core"))]
-    install(python, *ours, *TEST_REQUIREMENTS)
-    others = {path.name for path in (ROOT / "packages").iterdir()} - {package, "rl-core"}
+    install(python, *(wheel(wheels, name) for name in sorted(needed)), *TEST_REQUIREMENTS)
+    others = known - needed
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
     )
@@ -78,6 +83,18 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
     options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "-k", "not compile")
     command: list[str | Path] = [python, "-m", "pytest", *options, tests]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def declared(package: str, known: Collection[str]) -> set[str]:
+    """Return a package of ours with all those of ours that it declares, and that they declare."""
+    text = (ROOT / "packages" / package / "pyproject.toml").read_text(encoding="utf-8")
+    names = {
+        re.split(r"[^\w-]", line)[0] for line in tomllib.loads(text)["project"]["dependencies"]
+    }
+    found = {package}
+    for name in names & set(known):
+        found |= declared(name, known)
+    return found
 
 
 def wheel(wheels: Path, package: str) -> Path:

@@ -51,7 +51,7 @@ def run_page(page: Path) -> None:
     Raises:
         RuntimeError: when a command does not end with status 0.
     """
-    from rl_cli.main import main as rl
+    from rl_command.main import main as rl
 
     names: dict[str, object] = {"__name__": "__main__"}
     for snippet in snippets(page.read_text(encoding="utf-8")):

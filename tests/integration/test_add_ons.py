@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rl_cli.main import main
 from torch import Tensor
 
-import rl_core
+import rl_train
 from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import A2C, PPO, OnPolicyActor, OnPolicyActorConfig
-from rl_core.assembly import build, compose
-from rl_core.components import describe_component
+from rl_algos_onpolicy.add_ons import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
+from rl_command.main import main
 from rl_core.errors import ConfigError, PluginError
-from rl_core.loss_terms import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
-from rl_core.recipe_files import from_toml, load_recipe, to_toml
-from rl_core.runs import read_run
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_testing.algorithms import AlgorithmSuite
+from rl_train.builder import build, compose
+from rl_train.builder.actors import read_run
+from rl_train.builder.components import describe_component
+from rl_train.recipe_files import from_toml, load_recipe, to_toml
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -176,7 +176,7 @@ def test_a_run_with_add_ons_is_resumed_from_the_command_line(tmp_path: Path) -> 
     expert.rename(tmp_path / "elsewhere")  # the run has what it needs of it
     assert main(["resume", str(run_dir), "--total-steps", "32"]) == 0
     assert main(["eval", str(run_dir), "--episodes", "1"]) == 0
-    rl_core.load(run_dir).close()
+    rl_train.load(run_dir).close()
     after = _learned(run_dir)
     assert after["add_ons.0.error_threshold"] >= before["add_ons.0.error_threshold"] > 0.0
     weight = "add_ons.0.network.1.out.weight"

@@ -8,31 +8,32 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rl_cli.main import main
-from rl_cli.train_arguments import read_train_request
 from torch import Tensor, nn
 
-import rl_core
+import rl_train
+from rl_algos_offpolicy import SAC, OffPolicyActor
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_command.main import main
+from rl_command.train_arguments import read_train_request
 from rl_core import (
-    Agent,
     CheckpointError,
     ComponentSpec,
     ConfigError,
     DataError,
     DeviceError,
+    PluginError,
     RLError,
     SpaceError,
-    Trainer,
-    evaluate_policy,
 )
-from rl_core.assembly import build, compose, resolve_device
-from rl_core.checkpoint import load_checkpoint, save_checkpoint
-from rl_core.options import Sections
 from rl_core.types import Json
-from rl_envs import make_vec
+from rl_envs import make_gym_vec, make_vec
 from rl_storages import RolloutStorage
+from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.stateful import check_same_state, copy_state
+from rl_train import Agent, Trainer, evaluate_policy
+from rl_train.builder import build, compose, resolve_device
+from rl_train.builder.options import Sections
+from rl_train.checkpoint import load_checkpoint, save_checkpoint
 
 SMALL: Sections = {
     "env": {"num_envs": 2},
@@ -44,12 +45,12 @@ SMALL: Sections = {
 
 def small_agent(**algorithm_options: Json) -> Agent:
     algorithm = {**SMALL["algorithm"], **algorithm_options}
-    return rl_core.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "algorithm": algorithm})
+    return rl_train.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "algorithm": algorithm})
 
 
 def small_recurrent_agent() -> Agent:
     actor = {**SMALL["actor"], "recurrent_net": "gru"}
-    return rl_core.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "actor": actor})
+    return rl_train.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "actor": actor})
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
@@ -57,17 +58,17 @@ def test_what_is_changed_of_a_loaded_agent_stays_changed(tmp_path: Path, algorit
     options: Sections = {"trainer": {"compile": "off"}}
     if algorithm == "ppo":
         options = {**SMALL, **options}
-    first = rl_core.make(algorithm, "CartPole-v1", seed=3, options=options)
+    first = rl_train.make(algorithm, "CartPole-v1", seed=3, options=options)
     first.train(total_steps=64)
     first.save(tmp_path / "first")
-    loaded = rl_core.load(tmp_path / "first")
+    loaded = rl_train.load(tmp_path / "first")
     with torch.no_grad():
         for parameter in loaded.actor.parameters():
             parameter.fill_(0.5)
     loaded.algorithm.update_algorithm_parameter("learning_rate", 0.0)
     for name in ("second", "third"):
         loaded.save(tmp_path / name)
-    for agent in (loaded, rl_core.load(tmp_path / "third")):
+    for agent in (loaded, rl_train.load(tmp_path / "third")):
         agent.train(total_steps=128)
         assert agent.algorithm.hyper["learning_rate"].item() == 0.0
         assert all(bool((parameter == 0.5).all()) for parameter in agent.actor.parameters())
@@ -93,7 +94,7 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
     given = {"env": make_vec(lambda: gymnasium.make("CartPole-v1"), num_envs=2, seed=0)}
     recipe = trainer.recipe
     assert recipe is not None
-    loaded = rl_core.load(tmp_path / "run", parts=given)
+    loaded = rl_train.load(tmp_path / "run", parts=given)
     assert loaded.train(total_steps=128).total_steps == 128
     if recipe.env.is_custom:
         with pytest.raises(ConfigError, match="give evaluate envs"):
@@ -103,11 +104,11 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
 
 def test_a_section_given_as_an_option_is_pointed_to_its_place() -> None:
     with pytest.raises(ConfigError, match=r"storage is a section, .*options=\{'storage': \.\.\.\}"):
-        rl_core.make("dqn", "CartPole-v1", storage={"size": 3})
+        rl_train.make("dqn", "CartPole-v1", storage={"size": 3})
 
 
 def test_options_reach_every_part() -> None:
-    agent = rl_core.make("ppo", "CartPole-v1", options=SMALL, learning_rate=0.5)
+    agent = rl_train.make("ppo", "CartPole-v1", options=SMALL, learning_rate=0.5)
     assert agent.recipe.algorithm["learning_rate"] == 0.5
     assert agent.recipe.algorithm["num_epochs"] == 1
     assert agent.recipe.actor["hidden_sizes"] == [8]
@@ -199,7 +200,7 @@ def _observation(mask: list[int]) -> dict[str, Any]:
 def test_predict_looks_at_action_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = gymnasium.envs.registration.EnvSpec("Masked-v0", entry_point=lambda **_: Masked())
     monkeypatch.setitem(gymnasium.registry, "Masked-v0", spec)
-    agent = rl_core.make("ppo", "Masked-v0", seed=3, options=SMALL)
+    agent = rl_train.make("ppo", "Masked-v0", seed=3, options=SMALL)
     for action in range(3):
         allowed = [int(action == other) for other in range(3)]
         assert agent.predict(_observation(allowed))[0] == action
@@ -208,7 +209,7 @@ def test_predict_looks_at_action_masks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_predict_refuses_categories_that_do_not_exist() -> None:
-    agent = rl_core.make("ppo", "FrozenLake-v1", options=SMALL)
+    agent = rl_train.make("ppo", "FrozenLake-v1", options=SMALL)
     assert agent.predict(15)[0].shape == ()
     assert agent.predict([0, 1])[0].shape == (2,)
     with pytest.raises(DataError, match=r"holds 16 to 16; expected a value of Discrete\(16\)"):
@@ -261,7 +262,7 @@ def test_predict_samples_when_asked() -> None:
 
 
 def test_predict_refuses_to_sample_from_a_policy_of_one_action() -> None:
-    agent = rl_core.make("dqn", "CartPole-v1", seed=3)
+    agent = rl_train.make("dqn", "CartPole-v1", seed=3)
     with pytest.raises(ConfigError, match="OffPolicyActor takes one action for each observation"):
         agent.predict(np.zeros(4), deterministic=False)
 
@@ -270,7 +271,7 @@ def test_a_saved_agent_comes_back_and_trains_on(tmp_path: Path) -> None:
     agent = small_agent()
     agent.train(64)
     agent.save(tmp_path)
-    loaded = rl_core.load(tmp_path)
+    loaded = rl_train.load(tmp_path)
     rows = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     assert np.array_equal(agent.predict(rows)[0], loaded.predict(rows)[0])
     assert loaded.train(160).total_steps >= 160
@@ -279,10 +280,12 @@ def test_a_saved_agent_comes_back_and_trains_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_an_agent_that_was_only_loaded_is_saved_whole(tmp_path: Path, algorithm: str) -> None:
     """With counters, generators, replayed transitions, and what was settled when it trained."""
-    agent = rl_core.make(algorithm, "CartPole-v1", seed=3, options={"trainer": {"compile": "auto"}})
+    agent = rl_train.make(
+        algorithm, "CartPole-v1", seed=3, options={"trainer": {"compile": "auto"}}
+    )
     agent.train(3000 if algorithm == "ppo" else 150)
     first = agent.save(tmp_path / "first")
-    second = rl_core.load(tmp_path / "first").save(tmp_path / "second")
+    second = rl_train.load(tmp_path / "first").save(tmp_path / "second")
     saved, again = load_checkpoint(first), load_checkpoint(second)
     assert saved.step == again.step > 0
     check_same_state(again.state, saved.state)
@@ -311,7 +314,7 @@ def test_only_policies_that_draw_actions_are_evaluated_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options: Sections = {"env": {"num_envs": 2}, "actor": {"hidden_sizes": [8]}}
-    agent = rl_core.make(algorithm, env, options={**options, "trainer": {"compile": "off"}})
+    agent = rl_train.make(algorithm, env, options={**options, "trainer": {"compile": "off"}})
     agent.train(16, run_dir=tmp_path / "run")
     words = ["eval", str(tmp_path / "run"), "--episodes=2"]
     assert main(words) == 0
@@ -338,14 +341,14 @@ def test_an_agent_that_was_trained_on_another_kind_of_device_is_loaded(tmp_path:
     state["generator"] = torch.arange(16, dtype=torch.uint8)  # as CUDA has it
     directory = tmp_path / "checkpoints"
     save_checkpoint(directory, 64, {"algorithm": state}, recipe=agent.recipe, metadata={})
-    loaded = rl_core.load(tmp_path)
+    loaded = rl_train.load(tmp_path)
     rows = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     assert np.array_equal(agent.predict(rows)[0], loaded.predict(rows)[0])
 
 
 def test_loading_from_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
-        rl_core.load(tmp_path)
+        rl_train.load(tmp_path)
 
 
 def test_parts_composed_by_hand_are_described_by_name(tmp_path: Path) -> None:
@@ -358,7 +361,7 @@ def test_parts_composed_by_hand_are_described_by_name(tmp_path: Path) -> None:
     algorithm = PPO(actor, PPOConfig(mini_batch_size=16, num_epochs=1))
     trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, run_dir=tmp_path)
     trainer.train(total_steps=64)
-    loaded = rl_core.load(tmp_path)
+    loaded = rl_train.load(tmp_path)
     assert loaded.recipe.env.name == "CartPole-v1"
     assert loaded.recipe.storage["num_steps"] == 16
     for one, other in zip(actor.parameters(), loaded.actor.parameters(), strict=True):
@@ -387,21 +390,21 @@ def test_a_custom_part_must_be_given_again(tmp_path: Path) -> None:
     trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, run_dir=tmp_path)
     trainer.train(total_steps=32)
     with pytest.raises(ConfigError, match="actor was built from Python objects"):
-        rl_core.load(tmp_path)
+        rl_train.load(tmp_path)
     with pytest.raises(ConfigError, match="expected Actor"):
-        rl_core.load(tmp_path, parts={"actor": Doubled()})
-    loaded = rl_core.load(tmp_path, parts={"actor": new_actor()})
+        rl_train.load(tmp_path, parts={"actor": Doubled()})
+    loaded = rl_train.load(tmp_path, parts={"actor": new_actor()})
     for one, other in zip(actor.parameters(), loaded.actor.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
 def test_unknown_names_suggest_the_nearest() -> None:
-    with pytest.raises(rl_core.PluginError, match="did you mean 'ppo'"):
-        rl_core.make("pppo", "CartPole-v1")
+    with pytest.raises(PluginError, match="did you mean 'ppo'"):
+        rl_train.make("pppo", "CartPole-v1")
     with pytest.raises(ConfigError, match="learning_rate"):
         small_agent(learning_rat=0.1)
     with pytest.raises(ConfigError, match="did you mean 'actor'"):
-        rl_core.make("ppo", "CartPole-v1", options={"actr": {}})
+        rl_train.make("ppo", "CartPole-v1", options={"actr": {}})
 
 
 @pytest.mark.parametrize(
@@ -424,7 +427,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
 def test_arguments_that_do_not_fit_are_refused(arguments: Json, message: str) -> None:
     given = {"algorithm": "ppo", "env": "CartPole-v1", **cast("dict[str, Json]", arguments)}
     with pytest.raises(RLError, match=message):
-        rl_core.make(**given)  # type: ignore[arg-type]  # what is tested
+        rl_train.make(**given)  # type: ignore[arg-type]  # what is tested
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,13 +451,13 @@ def test_loading_refuses_arguments_of_another_kind(
 ) -> None:
     small_agent().save(tmp_path)
     with pytest.raises(ConfigError, match=message):
-        rl_core.load(**{"directory": tmp_path, **arguments})  # type: ignore[arg-type]  # what is tested
+        rl_train.load(**{"directory": tmp_path, **arguments})  # type: ignore[arg-type]  # what is tested
 
 
 def test_of_two_options_that_say_the_same_the_given_one_counts() -> None:
     def algorithm(**options: Json) -> ComponentSpec:
         sections = {**SMALL, "algorithm": options}
-        return rl_core.make("ppo", "CartPole-v1", options=sections).recipe.algorithm
+        return rl_train.make("ppo", "CartPole-v1", options=sections).recipe.algorithm
 
     given = algorithm(num_mini_batch=4)
     assert (given["num_mini_batch"], given["mini_batch_size"]) == (4, "none")
@@ -518,7 +521,7 @@ def test_tables_of_a_preset_can_be_given_in_part() -> None:
 
 
 def test_the_action_space_is_the_environments() -> None:
-    agent = rl_core.make("ppo", "Pendulum-v1", seed=0, options=SMALL)
+    agent = rl_train.make("ppo", "Pendulum-v1", seed=0, options=SMALL)
     assert isinstance(agent.actor.action_space, spaces.Box)
     action, _ = agent.predict(np.zeros(3))
     assert agent.actor.action_space.contains(action)
@@ -546,12 +549,12 @@ def test_an_actor_for_other_spaces_is_refused() -> None:
 def test_an_agent_starts_with_the_weights_of_an_earlier_run(tmp_path: Path) -> None:
     first = small_agent()
     first.train(64, run_dir=tmp_path / "first")
-    again = rl_core.make("ppo", "CartPole-v1", options=SMALL, restart_model=tmp_path / "first")
+    again = rl_train.make("ppo", "CartPole-v1", options=SMALL, restart_model=tmp_path / "first")
     assert again.recipe.resolved["restart_model"] == str(tmp_path / "first")
     for name, tensor in again.actor.state_dict().items():
         assert torch.equal(tensor, first.actor.state_dict()[name]), name
     parts = {"policy_trunk": tmp_path / "first"}
-    partly = rl_core.make("ppo", "CartPole-v1", seed=9, options=SMALL, restart_model=parts)
+    partly = rl_train.make("ppo", "CartPole-v1", seed=9, options=SMALL, restart_model=parts)
     same = {
         name.split(".")[0]
         for name, tensor in partly.actor.state_dict().items()
@@ -564,9 +567,9 @@ def test_an_agent_starts_with_the_weights_of_an_earlier_run(tmp_path: Path) -> N
 
 def test_target_networks_start_with_the_weights_of_an_earlier_run(tmp_path: Path) -> None:
     options: Sections = {"actor": {"hidden_sizes": [8]}, "algorithm": {"update_after": 50}}
-    first = rl_core.make("dqn", "CartPole-v1", options=options)
+    first = rl_train.make("dqn", "CartPole-v1", options=options)
     first.train(60, run_dir=tmp_path / "first")
-    again = rl_core.make(
+    again = rl_train.make(
         "dqn", "CartPole-v1", seed=9, options=options, restart_model=tmp_path / "first"
     )
     tensors = again.parts.algorithm.get_weights().tensors
@@ -582,3 +585,29 @@ def test_weights_cannot_be_given_to_an_algorithm_that_is_built(tmp_path: Path) -
     with pytest.raises(ConfigError, match="call load_weights before"):
         build(agent.recipe, {"algorithm": agent.parts.algorithm}, restart_model=tmp_path / "first")
     agent.close()
+
+
+class Observations(nn.Module):
+    """Five features of an observation."""
+
+    def __init__(self, space: gymnasium.Space[object]) -> None:
+        super().__init__()
+        assert space.shape is not None
+        self.linear = nn.Linear(space.shape[0], 5)
+        self.out_features = 5
+
+    def forward(self, observation: Tensor) -> Tensor:
+        features: Tensor = self.linear(observation)
+        return features
+
+
+def test_the_recipe_calls_such_an_actor_custom() -> None:
+    envs = make_gym_vec("Pendulum-v1", 1, seed=0)
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    own = OffPolicyActor(observations, actions, observation_extractor=Observations)
+    storage = ReferenceReplayStorage(size=10)
+    assert own.uses_objects
+    assert Trainer(envs, SAC(own), storage).recipe.actor.is_custom
+    usual = OffPolicyActor(observations, actions)
+    assert Trainer(envs, SAC(usual), storage).recipe.actor.name == "off-policy"
+    envs.close()

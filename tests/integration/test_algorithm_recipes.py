@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from rl_core import plugins
-from rl_core.assembly import build, build_trainer, compose
-from rl_core.components import describe_component
 from rl_core.errors import ConfigError
-from rl_core.options import filled
-from rl_core.recipe_files import from_toml, load_recipe, save_recipe, to_toml
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_testing.stateful import check_same_state
+from rl_train.builder import build, build_trainer, compose
+from rl_train.builder.components import describe_component
+from rl_train.builder.options import filled
+from rl_train.recipe_files import from_toml, load_recipe, save_recipe, to_toml
 
 
 def test_a_recipe_names_layers() -> None:

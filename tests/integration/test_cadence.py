@@ -17,16 +17,17 @@ from rl_algos_offpolicy import (
     OffPolicyActorConfig,
     SACConfig,
 )
-from rl_core import Callback, Trainer, TrainerConfig, make, make_gym_vec
-from rl_core.env import EnvStep, VecEnv, as_vec_env
+from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
 from rl_core.schedules import Linear
-from rl_core.storage_files import storage_of
 from rl_core.types import ArrayLike, Json
+from rl_envs import as_vec_env, make_gym_vec
 from rl_storages import ReplayBuffer
 from rl_testing.scripted import LateWalkVecEnv, WalkVecEnv
 from rl_testing.stateful import check_same_state
 from rl_testing.toy import counting_envs
+from rl_train import Callback, Trainer, TrainerConfig, make
+from rl_train.storage_files import storage_of
 
 
 class Diary(Callback):

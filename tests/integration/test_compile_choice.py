@@ -12,11 +12,11 @@ from rl_algos_offpolicy import (
     OffPolicyActorConfig,
 )
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_core import Callback, Trainer
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.storage import AnyStorage
 from rl_storages import ReplayBuffer, RolloutStorage
 from rl_testing.scripted import WalkVecEnv
+from rl_train import Callback, Trainer
 
 PAYS_AFTER = 15_000
 """Gradient steps from which compiling pays on a CPU."""

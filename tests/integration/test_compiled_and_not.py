@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.assembly import build, compose
 from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.compile import has_cpp_compiler
 from rl_core.errors import ConfigError
@@ -25,6 +24,7 @@ from rl_core.types import Json
 from rl_testing.algorithms._probes import map_tree, tensors_of
 from rl_testing.replay_batches import make_replay_batch
 from rl_testing.rollouts import make_batch, make_rollout
+from rl_train.builder import build, compose
 
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
 

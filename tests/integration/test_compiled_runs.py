@@ -14,8 +14,6 @@ from gymnasium import spaces
 
 from rl_algos_offpolicy import TD3, OffPolicyActor, OffPolicyActorConfig, TD3Config
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_core import Callback, Trainer, TrainerConfig
-from rl_core.checkpoint import latest_checkpoint
 from rl_core.compile import has_cpp_compiler
 from rl_core.compile.compiler import InProcess
 from rl_core.compile.library import Compilation, is_supported
@@ -24,6 +22,8 @@ from rl_core.types import ArrayLike
 from rl_storages import ReplayBuffer, RolloutStorage
 from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state
+from rl_train import Callback, Trainer, TrainerConfig
+from rl_train.checkpoint import latest_checkpoint
 
 BACKEND = Compilation if is_supported() else InProcess
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
@@ -122,7 +122,7 @@ def test_a_signal_during_compilation_ends_the_run_with_a_checkpoint(
     options = ["--actor.hidden-sizes=7", "--trainer.compile=on", "--storage.num-steps=32"]
     cache = tmp_path / "cache"
     with subprocess.Popen(
-        [sys.executable, "-m", "rl_cli", *words, *options],
+        [sys.executable, "-m", "rl_command", *words, *options],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1", "RL_CACHE_DIR": str(cache)},
         stdout=subprocess.PIPE,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rl_cli.main import main
 
 from rl_algos_offpolicy import (
     DQN,
@@ -21,14 +20,16 @@ from rl_algos_offpolicy import (
     SACConfig,
 )
 from rl_algos_onpolicy import PPO, OnPolicyActor
-from rl_core import CheckpointError, ConfigError, Trainer, TrainerConfig, make, make_gym_vec
-from rl_core.demonstrations import load_minari, read_demonstrations
+from rl_command.main import main
+from rl_core import CheckpointError, ConfigError
 from rl_core.env import VecEnv
 from rl_core.errors import DataError, MissingExtraError, SpaceError
-from rl_core.runs import load_actor
 from rl_core.types import Json
-from rl_envs import make_vec
+from rl_envs import make_gym_vec, make_vec
 from rl_storages import HindsightConfig, ReplayBuffer, RolloutStorage
+from rl_train import Trainer, TrainerConfig, make
+from rl_train.builder.actors import load_actor
+from rl_train.demonstrations import load_minari, read_demonstrations
 
 ID = "toolbox/swing-v0"
 SMALL: Mapping[str, Mapping[str, Json]] = {

@@ -17,13 +17,13 @@ from rl_algos_offpolicy import (
     OffPolicyActorConfig,
     TD3Config,
 )
-from rl_core import Trainer, TrainerConfig
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import EnvStep
 from rl_core.types import ArrayLike
 from rl_storages import ReplayBuffer
 from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
+from rl_train import Trainer, TrainerConfig
 
 NUM_ENVS = 3
 STD = 0.05

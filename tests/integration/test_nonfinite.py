@@ -7,22 +7,23 @@ from typing import Any, cast
 
 import pytest
 import torch
-from rl_cli.main import main
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import PPO, TRPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig, TRPOConfig
-from rl_core import Trainer, TrainerConfig, make_gym_vec
+from rl_command.main import main
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import RolloutBatch
-from rl_core.callbacks import Callback
-from rl_core.checkpoint import load_checkpoint
 from rl_core.compile import CompileMode
 from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
-from rl_core.faulty_steps import load_faulty_step
 from rl_core.gradients import FaultyStep
 from rl_core.types import StateDict
+from rl_envs import make_gym_vec
 from rl_storages import PrioritizedConfig, ReplayBuffer, RolloutStorage
 from rl_testing.stateful import check_same_state, copy_state
+from rl_train import Trainer, TrainerConfig
+from rl_train.callbacks import Callback
+from rl_train.checkpoint import load_checkpoint
+from rl_train.faulty_steps import load_faulty_step
 
 
 class Poison(Callback):

@@ -47,7 +47,7 @@ def test_its_own_tests_pass(plugin: Path) -> None:
 
 
 def test_it_is_listed(plugin: Path) -> None:
-    listed = json.loads(run(plugin, "-m", "rl_cli", "list", "--json"))
+    listed = json.loads(run(plugin, "-m", "rl_command", "list", "--json"))
     for kind, name in NAMES.items():
         assert listed[kind][name]["distribution"] == "my-plugin"
         assert listed[kind][name]["allowed"]
@@ -55,7 +55,7 @@ def test_it_is_listed(plugin: Path) -> None:
 
 def test_it_trains_by_name_and_learns(plugin: Path) -> None:
     run_dir = plugin / "runs" / "corridor"
-    train = ("-m", "rl_cli", "train", "reinforce", "corridor", "--seed", "1")
+    train = ("-m", "rl_command", "train", "reinforce", "corridor", "--seed", "1")
     run(plugin, *train, "--total-steps", "20000", "--run-dir", run_dir)
     recipe = (run_dir / "recipe.toml").read_text("utf-8")
     assert all(f'name = "{name}"' in recipe for name in NAMES.values())
@@ -64,7 +64,7 @@ def test_it_trains_by_name_and_learns(plugin: Path) -> None:
     assert returns[0] < 0.4  # a random walk ends at either end
     assert returns[-1] > 0.9
     evaluation = json.loads(
-        run(plugin, "-m", "rl_cli", "eval", run_dir, "--episodes", "50", "--json")
+        run(plugin, "-m", "rl_command", "eval", run_dir, "--episodes", "50", "--json")
     )
     assert evaluation["num_episodes"] == 50
     assert evaluation["mean"] > 0.95

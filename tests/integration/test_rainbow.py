@@ -1,13 +1,13 @@
 """The preset that combines every option of DQN."""
 
 import pytest
-from rl_cli.errors import UsageError
-from rl_cli.train_arguments import read_train_request
 
 from rl_algos_offpolicy import DQN, DQNConfig, Rainbow
-from rl_core.assembly import build, build_trainer, compose
-from rl_core.recipe_files import from_toml, to_toml
+from rl_command.errors import UsageError
+from rl_command.train_arguments import read_train_request
 from rl_core.types import Json
+from rl_train.builder import build, build_trainer, compose
+from rl_train.recipe_files import from_toml, to_toml
 
 SMALL: dict[str, dict[str, Json]] = {
     "actor": {"hidden_sizes": [16], "num_atoms": 11, "value_range": [0.0, 20.0]},

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rl_core import plugins
-from rl_core.assembly import compose
-from rl_core.options import Sections
+from rl_train.builder import compose
+from rl_train.builder.options import Sections
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

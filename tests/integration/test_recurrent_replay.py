@@ -22,13 +22,14 @@ from rl_algos_offpolicy import (
 )
 from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_algos_offpolicy.memory import Remembered, current_and_following
-from rl_core import Trainer, TrainerConfig, make_gym_vec
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.demonstrations import fill_storage
 from rl_core.env import VecEnv
 from rl_core.types import State
+from rl_envs import make_gym_vec
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_train import Trainer, TrainerConfig
+from rl_train.demonstrations import fill_storage
 
 NUM_ENVS, N_STEP = 3, 2
 IDLE: dict[str, Any] = {"update_after": 10**6, "start_steps": 150}

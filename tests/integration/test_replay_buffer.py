@@ -11,17 +11,17 @@ from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation
 from torch import Tensor
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_core import Callback, Trainer, TrainerConfig, make_gym_vec
 from rl_core.batch import ReplayBatch
-from rl_core.collector import Collector
-from rl_core.env import SyncVecEnv
 from rl_core.errors import ConfigError
 from rl_core.schedules import Linear
 from rl_core.types import Array
+from rl_envs import SyncVecEnv, make_gym_vec
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer, SequenceConfig
 from rl_testing.scripted import CountingEnv
 from rl_testing.storages import seeded
 from rl_testing.toy import ToyActor, ToyActorCritic
+from rl_train import Callback, Trainer, TrainerConfig
+from rl_train.collector import Collector
 
 
 class _Fading(gymnasium.Env[Array, np.int64]):

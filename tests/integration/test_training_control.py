@@ -6,19 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from rl_cli.main import main
 from torch import Tensor
 
+from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig, SACConfig
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_core import Trainer, TrainerConfig, make_gym_vec
-from rl_core.callbacks import Callback
-from rl_core.checkpoint import latest_checkpoint
+from rl_command.main import main
 from rl_core.errors import ConfigError
-from rl_core.evaluation import EvaluationResult, summarize
 from rl_core.logger import Logger
 from rl_core.stateful import StateReader
-from rl_core.trainer import tester
+from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
+from rl_testing.replay import ReferenceReplayStorage
+from rl_train import Trainer, TrainerConfig
+from rl_train.callbacks import Callback
+from rl_train.checkpoint import latest_checkpoint
+from rl_train.evaluation import EvaluationResult, summarize
+from rl_train.trainer import tester
 
 
 class Diary(Callback):
@@ -268,4 +271,17 @@ def test_minibatches_that_no_rollout_has_or_can_learn_from_are_refused_before_th
     )
     with pytest.raises(ConfigError, match=message):
         Trainer(envs, PPO(actor, PPOConfig(**sizes)), RolloutStorage(num_steps=16))  # type: ignore[arg-type]  # valid sizes
+    envs.close()
+
+
+def test_smoothness_over_time_and_several_steps_are_refused_at_set_up() -> None:
+    envs = make_gym_vec("Pendulum-v1", 1, seed=0)
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(hidden_sizes=(8,)),
+    )
+    algorithm = SAC(actor, SACConfig(temporal_smoothness=0.5))
+    with pytest.raises(ConfigError, match="up to 5 steps"):
+        Trainer(envs, algorithm, ReferenceReplayStorage(size=100, n_step=5))
     envs.close()

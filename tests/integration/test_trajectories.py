@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from rl_core.demonstrations import insert_trajectories
 from rl_storages import ReplayBuffer
 from rl_testing.replay import LIVES, RandomTransitionScript, ReplayStorageSuite
 from rl_testing.storages import seeded
+from rl_train.demonstrations import insert_trajectories
 
 
 class Suite(ReplayStorageSuite):

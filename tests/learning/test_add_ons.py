@@ -11,12 +11,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
-from rl_core import Trainer, TrainerConfig, make_gym_vec
+from rl_algos_onpolicy.add_ons import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
 from rl_core.addon import PolicyLossAddOn
-from rl_core.loss_terms import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
 from rl_core.nn.layers import LayerConfig
+from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
 from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv, Info
+from rl_train import Trainer, TrainerConfig
 
 SPACE = IDENTITY_SPACES["discrete"]
 FAVOURITE = 2

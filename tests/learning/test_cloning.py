@@ -11,11 +11,13 @@ from rl_algos_offpolicy import BC, BCConfig, OffPolicyActor, OffPolicyActorConfi
 from rl_algos_offpolicy.actor_config import PolicyKind
 from rl_algos_offpolicy.bc import CloningLoss
 from rl_algos_onpolicy import OnPolicyActor
-from rl_core import Actor, Trainer, TrainerConfig, evaluate_policy, make_gym_vec
+from rl_core import Actor
 from rl_core.env import VecEnv
-from rl_core.storage_files import save_storage
+from rl_envs import make_gym_vec
 from rl_storages import ReplayBuffer
 from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv
+from rl_train import Trainer, TrainerConfig, evaluate_policy
+from rl_train.storage_files import save_storage
 
 NUM_ENVS = 4
 TRAINING = TrainerConfig(compile="off", num_threads=1)

@@ -23,11 +23,12 @@ from rl_algos_onpolicy import (
     RNDPPOConfig,
     TRPOConfig,
 )
-from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import AnyAlgorithm
+from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
 from rl_testing.scripted import Info
+from rl_train import Trainer, TrainerConfig, evaluate_policy
 
 NUM_ENVS = 8
 KEYS = (1, 2, 2, 1, 2, 1, 1, 2, 1, 2)

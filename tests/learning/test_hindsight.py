@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_core import Trainer, TrainerConfig, evaluate_policy
 from rl_envs import make_vec
 from rl_storages import HindsightConfig, PrioritizedConfig, RecentConfig, ReplayBuffer
+from rl_train import Trainer, TrainerConfig, evaluate_policy
 
 NUM_BITS = 7
 

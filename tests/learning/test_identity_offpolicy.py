@@ -19,10 +19,11 @@ from rl_algos_offpolicy import (
     TD3Config,
 )
 from rl_algos_offpolicy.actor_config import PolicyKind
-from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
+from rl_envs import make_gym_vec
 from rl_storages import PrioritizedConfig, ReplayBuffer
 from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv
+from rl_train import Trainer, TrainerConfig, evaluate_policy
 
 NUM_ENVS = 4
 SHARED = {"gamma": 0.5, "mini_batch_size": 64, "start_steps": 400, "update_after": 400}

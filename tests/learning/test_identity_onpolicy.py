@@ -26,12 +26,13 @@ from rl_algos_onpolicy import (
     TRPOConfig,
     VPGConfig,
 )
-from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.nn.trunk import MemoryKind
 from rl_core.types import Array
+from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
 from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv, Info, MemoryCueEnv
+from rl_train import Trainer, TrainerConfig, evaluate_policy
 
 NUM_ENVS = 8
 MakeAlgorithm: TypeAlias = Callable[[float, int, OnPolicyActor], AnyAlgorithm]

@@ -22,11 +22,12 @@ from rl_algos_offpolicy import (
     TD3Config,
 )
 from rl_algos_offpolicy.actor_config import PolicyKind
-from rl_core import Trainer, TrainerConfig, evaluate_policy, make_gym_vec
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.types import Array
+from rl_envs import make_gym_vec
 from rl_storages import ReplayBuffer, SequenceConfig
 from rl_testing.scripted import Info, MemoryCueEnv
+from rl_train import Trainer, TrainerConfig, evaluate_policy
 
 NUM_ENVS, DELAY = 4, 2
 SHARED: dict[str, Any] = {

@@ -1,5 +1,7 @@
 """Which options and actors off-policy algorithms refuse, and what they advise instead."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,6 @@ from rl_algos_offpolicy._refusals import LEARNERS
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
-from rl_core.assembly import load_algorithm
 from rl_core.errors import ConfigError
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -76,7 +77,9 @@ def test_the_algorithms_that_are_advised_learn_that_kind_of_policy(kind: str) ->
     space = CATEGORIES if kind == "greedy" else BOX
     for name in LEARNERS[kind]:
         assert name in plugins.available("algorithm")
-        recipe = load_algorithm(name).default_recipe(EnvSpec("Scripted-v0", VECTOR, space))
+        recipe = cast("type[AnyAlgorithm]", plugins.load("algorithm", name)).default_recipe(
+            EnvSpec("Scripted-v0", VECTOR, space)
+        )
         assert recipe.actor.kwargs["policy"] == kind
 
 

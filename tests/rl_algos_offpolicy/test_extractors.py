@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_offpolicy.composed_critics import ComposedCritics
-from rl_core import Trainer, make_gym_vec
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.normalization import RunningNorm
-from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+
 CATEGORIES = spaces.Discrete(3)
 
 
@@ -184,18 +186,6 @@ def test_algorithms_learn_all_of_the_users_networks(
         learner.gradient_step(make_replay_batch(learner, seed))
     for name, parameter in actor.named_parameters():
         assert not torch.equal(parameter, before[name]), name
-
-
-def test_the_recipe_calls_such_an_actor_custom() -> None:
-    envs = make_gym_vec("Pendulum-v1", 1, seed=0)
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    own = OffPolicyActor(observations, actions, observation_extractor=Observations)
-    storage = ReferenceReplayStorage(size=10)
-    assert own.uses_objects
-    assert Trainer(envs, SAC(own), storage).recipe.actor.is_custom
-    usual = OffPolicyActor(observations, actions)
-    assert Trainer(envs, SAC(usual), storage).recipe.actor.name == "off-policy"
-    envs.close()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import torch
 from gymnasium import spaces
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
+from rl_algos_offpolicy.noisy import NoisyEnsembleMLP
 from rl_core.errors import ConfigError
-from rl_core.nn.noisy import NoisyEnsembleMLP
 from rl_core.schedules import Linear, Piecewise
 from rl_testing.replay_batches import make_replay_batch
 

@@ -9,13 +9,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig, SACConfig
-from rl_core import Trainer, make_gym_vec
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.schedules import Linear
-from rl_testing.replay import ReferenceReplayStorage
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
+
+
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
@@ -94,16 +94,3 @@ def test_smoothness_does_not_begin_in_the_course_of_a_run(name: str) -> None:
             algorithm.update_algorithm_parameter(name, value)
     algorithm.update_algorithm_parameter(name, 0.0)
     assert "loss/smoothness" not in algorithm.compute_loss(_batch()).metrics
-
-
-def test_smoothness_over_time_and_several_steps_are_refused_at_set_up() -> None:
-    envs = make_gym_vec("Pendulum-v1", 1, seed=0)
-    actor = OffPolicyActor(
-        envs.single_observation_space,
-        envs.single_action_space,
-        OffPolicyActorConfig(hidden_sizes=(8,)),
-    )
-    algorithm = SAC(actor, SACConfig(temporal_smoothness=0.5))
-    with pytest.raises(ConfigError, match="up to 5 steps"):
-        Trainer(envs, algorithm, ReferenceReplayStorage(size=100, n_step=5))
-    envs.close()

@@ -24,7 +24,6 @@ from rl_core.compile.products import has_kernel
 from rl_core.compile.trace import TraceError, trace
 from rl_core.compile.trees import flatten, rebuild
 from rl_core.errors import ConfigError
-from rl_core.threads import thread_count
 
 BACKEND = Compilation if is_supported() else InProcess
 needs_compiler = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
@@ -95,9 +94,13 @@ def _products(_: None, arguments: dict[str, tuple[Tensor, ...]]) -> dict[str, Te
 @pytest.mark.parametrize("threads", [1, 2])
 def test_products_are_what_they_were(threads: int) -> None:
     arguments = {name: given for name, (_, given) in PRODUCTS.items()}
-    with thread_count(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
         results = _compiled(_products)(None, arguments)
         expected = _products(None, arguments)
+    finally:
+        torch.set_num_threads(before)
     assert results is not None
     assert list(results) == list(expected)
     torch.testing.assert_close(dict(results), expected, rtol=1e-5, atol=1e-4)

@@ -5,8 +5,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rl_core.env.goals import GoalFunctions
 from rl_core.errors import EnvironmentFaultError
-from rl_core.goals import GoalFunctions
 
 ACHIEVED = np.array([[0.0], [1.0], [2.0]], np.float32)
 DESIRED = np.array([[0.0], [3.0], [2.0]], np.float32)

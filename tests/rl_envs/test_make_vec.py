@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rl_core.env import EnvMaker, GymVecEnv, VecEnv
+from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
 from rl_core.types import Array
-from rl_envs import make_vec
+from rl_envs import EnvMaker, GymVecEnv, make_vec
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
@@ -285,7 +285,7 @@ def _not_there(name: str) -> None:
 def test_an_id_whose_package_is_missing_is_answered_with_the_pip_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rl_core.env.registry.find_module", lambda name: None)
+    monkeypatch.setattr("rl_envs.registry.find_module", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5.*pip install ale-py"):
         make_vec("ALE/Pong-v5")
 

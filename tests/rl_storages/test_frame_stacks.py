@@ -13,27 +13,28 @@ from torch import Tensor
 from rl_core.batch import Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
-from rl_core.storage_files import open_storage, save_storage
-from rl_core.types import Array, ArrayObservation
+from rl_core.types import Array
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_storages import _columns as columns_module
 from rl_testing.replay import (
     RandomTransitionScript,
-    ReferenceGoals,
     ReferenceReplayStorage,
     ReplayStorageSuite,
     check_transitions,
 )
-from rl_testing.replay.goals import WITHOUT_ENDS
 from rl_testing.stacks import STACKED_LIVES, StackedScript
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import SCRIPTS, columns_of, seeded, stored
 from rl_testing.transitions import TransitionScript
 
 CPU = torch.device("cpu")
+
+
 ATARI = StorageSpec(
     TensorSpec((4, 84, 84), torch.uint8), TensorSpec((), torch.int64), 1, {}, {}, CPU
 )
+
+
 SMALL = StorageSpec(TensorSpec((3, 1), torch.float32), TensorSpec((), torch.int64), 1, {}, {}, CPU)
 
 
@@ -221,34 +222,6 @@ def test_goals_are_no_stacks_of_frames() -> None:
     rows = 60 + 1
     per_row = 1 - 2 * 4  # a depth, and of three frames one
     assert frames.nbytes == (rows + 2) * (whole.nbytes // rows + per_row)
-
-
-def test_images_that_are_goals_are_opened_as_they_were_saved(tmp_path: Path) -> None:
-    image = TensorSpec((4, 2, 2), torch.uint8)
-    goals = ReferenceGoals("future", WITHOUT_ENDS)
-    spec = replace(
-        SMALL,
-        observation={"camera": image, "aim": image, "achieved_goal": image},
-        goal_functions=lambda: goals.functions,
-    )
-    storage = ReplayBuffer(40, hindsight=HindsightConfig(desired_goal="aim"), frame_stack=4)
-    storage.allocate(spec, seeded())
-
-    def shown(observation: ArrayObservation) -> Mapping[str, Array]:
-        assert isinstance(observation, Mapping)
-        camera = np.asarray(observation["camera"])
-        return {"camera": camera, "aim": camera[:, ::-1].copy(), "achieved_goal": 255 - camera}
-
-    for step in range(20):
-        given = _with_goal(step)
-        observation, following = shown(given.observation), shown(given.next_observation)
-        storage.insert_transition(
-            replace(given, observation=observation, next_observation=following)
-        )
-    opened = open_storage(save_storage(storage, tmp_path / "goals"))
-    assert isinstance(opened, ReplayBuffer)
-    assert opened.unstacked == ("achieved_goal", "aim")
-    check_same_state(stored(opened), stored(storage))
 
 
 def test_entries_that_are_no_stacks_are_stored_whole() -> None:

@@ -11,8 +11,8 @@ import pytest
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Transition
+from rl_core.env.goals import GoalFunctions
 from rl_core.errors import ConfigError, EnvironmentFaultError
-from rl_core.goals import GoalFunctions
 from rl_core.types import Array, ArrayLike
 from rl_storages import (
     HindsightConfig,

@@ -5,7 +5,6 @@ Observation and action of a step are the same number, so ``10 -> 11`` was acted 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError, DeviceError
 from rl_core.storage import StorageSpec, TensorSpec
-from rl_core.storage_files import load_storage, save_storage
 from rl_core.types import Array
 from rl_storages import PrioritizedConfig, ReplayBuffer
 
@@ -566,19 +564,13 @@ def test_an_episode_that_was_lost_with_its_process_is_cut() -> None:
     ]
 
 
-@pytest.mark.parametrize("way", ["cut", "load"])
-def test_what_is_loaded_in_the_middle_of_an_episode_is_not_joined_with_it(
-    way: str, tmp_path: Path
-) -> None:
+def test_what_is_loaded_in_the_middle_of_an_episode_is_not_joined_with_it() -> None:
     """Not even where it ended in the state that was come to."""
     storage = _buffer(20, n_step=3)
     storage.insert_transition(step([10], [11], start=[0]))
     other = _buffer(20, n_step=3)
-    if way == "load":
-        load_storage(other, save_storage(storage, tmp_path / "saved"))
-    else:
-        other.load_state_dict(storage.state_dict())
-        other.cut()
+    other.load_state_dict(storage.state_dict())
+    other.cut()
     other.insert_transition(step([11], [31]))
     assert windows(other) == [(10.0, [10.0], 11.0, False), (11.0, [11.0], 31.0, False)]
 

@@ -13,10 +13,11 @@ from minari.data_collector import EpisodeBuffer
 
 from bench.child import Json
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS
-from rl_core import Agent, Recipe, evaluate_policy
-from rl_core.assembly import build, build_test_envs, compose
-from rl_core.options import Sections
+from rl_core import Recipe
 from rl_core.recipe import ComponentSpec
+from rl_train import Agent, evaluate_policy
+from rl_train.builder import build, build_test_envs, compose
+from rl_train.builder.options import Sections
 
 _DATASET = "toolbox/expert-v0"
 

@@ -27,14 +27,15 @@ from rl_algos_onpolicy import (
     PPOConfig,
     TRPOConfig,
 )
-from rl_core import Callback, ComponentSpec, Recipe, Trainer, TrainerConfig, evaluate_policy
+from rl_core import ComponentSpec, Recipe
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.assembly import build, build_test_envs, build_trainer, compose
 from rl_core.compile import CompileMode
 from rl_core.env import VecEnv
 from rl_core.storage import AnyStorage
 from rl_envs import make_vec
 from rl_storages import ReplayBuffer, RolloutStorage
+from rl_train import Callback, Trainer, TrainerConfig, evaluate_policy
+from rl_train.builder import build, build_test_envs, build_trainer, compose
 
 _ENDLESS = 10**9
 

@@ -81,7 +81,7 @@ class Run:
         )
 
     def sections(self) -> Mapping[str, Mapping[str, Json]]:
-        """Return the options by section, as `rl_core.assembly.compose` takes them."""
+        """Return the options by section, as `rl_train.builder.compose` takes them."""
         return cast("Mapping[str, Mapping[str, Json]]", self.options)
 
     def as_dict(self) -> dict[str, Json]:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy.distributional import ReturnDistribution
 from rl_algos_offpolicy.memory import Seen
+from rl_algos_offpolicy.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
 from rl_core.nn.ensemble import EnsembleMLP, Members
 from rl_core.nn.init import Start
 from rl_core.nn.mlp import Activation
-from rl_core.nn.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_core.types import Observation
 
 

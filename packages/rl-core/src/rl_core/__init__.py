@@ -1,12 +1,9 @@
-"""Contracts, data types, networks, estimators and the training loop."""
+"""Contracts, data types, networks, estimators and gradient steps."""
 
 from rl_core.actor import ActionEvaluation as ActionEvaluation
 from rl_core.actor import ActionOutput as ActionOutput
 from rl_core.actor import Actor as Actor
 from rl_core.addon import PolicyLossAddOn as PolicyLossAddOn
-from rl_core.agent import Agent as Agent
-from rl_core.agent import load as load
-from rl_core.agent import make as make
 from rl_core.algorithm import Algorithm as Algorithm
 from rl_core.algorithm import DefaultRecipe as DefaultRecipe
 from rl_core.algorithm import EnvSpec as EnvSpec
@@ -18,16 +15,8 @@ from rl_core.batch import Rollout as Rollout
 from rl_core.batch import RolloutBatch as RolloutBatch
 from rl_core.batch import SequenceStart as SequenceStart
 from rl_core.batch import Transition as Transition
-from rl_core.callbacks import Callback as Callback
-from rl_core.collector import Collection as Collection
-from rl_core.collector import Collector as Collector
 from rl_core.env import EnvStep as EnvStep
-from rl_core.env import GymVecEnv as GymVecEnv
-from rl_core.env import SyncVecEnv as SyncVecEnv
 from rl_core.env import VecEnv as VecEnv
-from rl_core.env import as_vec_env as as_vec_env
-from rl_core.env import make_gym_vec as make_gym_vec
-from rl_core.episodes import Episode as Episode
 from rl_core.errors import CheckpointError as CheckpointError
 from rl_core.errors import ConfigError as ConfigError
 from rl_core.errors import DataError as DataError
@@ -38,20 +27,14 @@ from rl_core.errors import NonFiniteError as NonFiniteError
 from rl_core.errors import PluginError as PluginError
 from rl_core.errors import RLError as RLError
 from rl_core.errors import SpaceError as SpaceError
-from rl_core.evaluation import EvaluationResult as EvaluationResult
-from rl_core.evaluation import evaluate_policy as evaluate_policy
 from rl_core.gradients import Gradients as Gradients
 from rl_core.gradients import LossOutput as LossOutput
 from rl_core.gradients import ParameterGroup as ParameterGroup
 from rl_core.gradients import TargetNetwork as TargetNetwork
-from rl_core.logger import ConsoleLogger as ConsoleLogger
-from rl_core.logger import JsonlLogger as JsonlLogger
 from rl_core.logger import Logger as Logger
-from rl_core.logger import TensorBoardLogger as TensorBoardLogger
 from rl_core.optimizers import OptimizerConfig as OptimizerConfig
 from rl_core.recipe import ComponentSpec as ComponentSpec
 from rl_core.recipe import Recipe as Recipe
-from rl_core.rewards import RewardScaler as RewardScaler
 from rl_core.schedules import Constant as Constant
 from rl_core.schedules import Cosine as Cosine
 from rl_core.schedules import Linear as Linear
@@ -62,8 +45,5 @@ from rl_core.storage import DataSlice as DataSlice
 from rl_core.storage import Storage as Storage
 from rl_core.storage import StorageSpec as StorageSpec
 from rl_core.storage import TensorSpec as TensorSpec
-from rl_core.trainer import Trainer as Trainer
-from rl_core.trainer import TrainerConfig as TrainerConfig
-from rl_core.trainer import TrainingResult as TrainingResult
 
 __version__ = "0.1.0"

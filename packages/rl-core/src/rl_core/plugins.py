@@ -40,7 +40,9 @@ _FIRST_PARTY = {
         **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), _META),
     },
     "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
-    "add_ons": {"rnd": _ONPOLICY},
+    "add_ons": dict.fromkeys(
+        ("rnd", "attraction-kl", "repulsion-kl", "reward-predictor", "return-predictor"), _ONPOLICY
+    ),
     "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
     "executors": {"ray": "rl-distributed"},
 }

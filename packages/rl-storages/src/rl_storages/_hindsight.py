@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core.env.goals import GoalFunction, GoalFunctions
 from rl_core.errors import ConfigError
-from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages._episodes import Episodes

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
+from rl_core.env.goals import GoalFunction, GoalFunctions
 from rl_core.errors import ConfigError, DeviceError
-from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.ranges import check_count
 from rl_storages.hindsight import HindsightConfig
 from rl_storages.prioritized import PrioritizedConfig

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Trajectory, Transition
+from rl_core.env.goals import GoalFunction, GoalFunctions
 from rl_core.errors import ConfigError
-from rl_core.goals import GoalFunction, GoalFunctions
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import (

@@ -1,6 +1,7 @@
 from my_plugin import Corridor
 from my_plugin.corridor import LEFT, RIGHT
-from rl_core import VecEnv, make_gym_vec
+from rl_core import VecEnv
+from rl_envs import make_gym_vec
 from rl_testing.envs import VecEnvSuite
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rl_core.env.goals import GoalFunctions
 from rl_core.errors import DataError
-from rl_core.goals import GoalFunctions
 from rl_core.types import Observation
 
 DataSlice = Mapping[str, Tensor]

@@ -1,0 +1,120 @@
+"""The learning curve of a run, as text and as an image."""
+
+import bisect
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_train.loggers import read_metrics
+
+TRAIN_RETURN, TEST_RETURN = "train/episode_return", "test/episode_return"
+
+_WIDTH, _HEIGHT = 60, 10
+_TO_ASCII = str.maketrans("─│╭╮╰╯┤└", "-|.,`'|+")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A metric over a run.
+
+    Attributes:
+        steps: environment transitions, rising.
+        values: of the metric.
+    """
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def at(self, step: float) -> float:
+        """Return the value that held at a step."""
+        return self.values[max(0, bisect.bisect_right(self.steps, step) - 1)]
+
+
+def read_curve(metrics: Path, metric: str) -> Curve:
+    """Read a metric from a run's log.
+
+    Args:
+        metrics: a file that `rl_core.logger.JsonlLogger` wrote.
+        metric: its path, such as ``train/episode_return``.
+
+    Raises:
+        DataError: when the file cannot be read.
+    """
+    points: dict[int, float] = {}
+    for line in read_metrics(metrics):
+        step, value = line["step"], line.get(metric)
+        if step is not None and value is not None:
+            points[int(step)] = value
+    return Curve(tuple(points), tuple(points.values()))
+
+
+def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
+    """Draw a curve as lines of text.
+
+    Args:
+        curve: with two points at least; fewer make no curve.
+        ascii_only: for a terminal that knows no box-drawing characters.
+    """
+    if len(curve.steps) < 2:
+        return []
+    first, last = curve.steps[0], curve.steps[-1]
+    columns = [curve.at(first + (last - first) * c / (_WIDTH - 1)) for c in range(_WIDTH)]
+    low, high = min(columns), max(columns)
+    step = (high - low) / (_HEIGHT - 1)
+    decimals = 1 if step == 0.0 else min(6, max(0, -math.floor(math.log10(step))))
+    labels = [f"{low + step * r:.{decimals}f}" for r in range(_HEIGHT)]
+    rows = _rows([round((value - low) / step) if step else 0 for value in columns])
+    margin = max(map(len, labels))
+    lines = [
+        f"{labels[r]:>{margin}} ┤{''.join(rows[r]).rstrip()}" for r in range(_HEIGHT - 1, -1, -1)
+    ]
+    lines = lines if step else lines[-1:]
+    left, right = f"{first:,}", f"{last:,} steps"
+    lines.append(f"{'':>{margin}} └{'─' * _WIDTH}")
+    lines.append(f"{'':>{margin}}  {left}{right:>{_WIDTH - len(left)}}")
+    return [line.translate(_TO_ASCII) for line in lines] if ascii_only else lines
+
+
+def draw_image(curves: dict[str, Curve], path: Path, title: str) -> None:
+    """Draw curves into an image file.
+
+    Args:
+        curves: by name; one without points is left out.
+        path: of the image; its ending says the format.
+        title: above the picture.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports building its font cache
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name, curve in curves.items():
+        if curve.steps:
+            axes.plot(curve.steps, curve.values, marker="o" if len(curve.steps) < 10 else "")
+            axes.lines[-1].set_label(name)
+    axes.set_title(title)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("episode return")
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _rows(heights: Sequence[int]) -> list[list[str]]:
+    """Connect heights by lines, one column per height but the last, one list per row."""
+    rows = [[" "] * len(heights) for _ in range(_HEIGHT)]
+    for column, (now, then) in enumerate(zip(heights, [*heights[1:], heights[-1]], strict=True)):
+        if now == then:
+            rows[now][column] = "─"
+            continue
+        rises = then > now
+        rows[now][column] = "╯" if rises else "╮"
+        rows[then][column] = "╭" if rises else "╰"
+        for between in range(min(now, then) + 1, max(now, then)):
+            rows[between][column] = "│"
+    return rows

@@ -1,0 +1,144 @@
+"""Options of a command: what they are called, what they take, what they mean."""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rl_command.docstrings import parameter_docs
+from rl_command.values import metavar, table_of, write_value
+from rl_core.codec import encode, options_of
+from rl_core.types import Json
+
+Defaults = Mapping[str, Json]
+"""Defaults of one section of a recipe, by option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option or positional argument.
+
+    Attributes:
+        path: where its value belongs; ``("algorithm", "gamma")`` is ``--algorithm.gamma``.
+        type_: what it takes.
+        help: what it means.
+        default: as it would be typed; None shows none.
+        placeholder: what stands for its value in the help.
+        is_positional: whether it is given by its place alone.
+        leaves_out: whether it stands for the absence of the table that it is in.
+        example: a value to show where one is refused, if the type tells too little.
+    """
+
+    path: tuple[str, ...]
+    type_: object
+    help: str
+    default: str | None
+    placeholder: str
+    is_positional: bool = False
+    leaves_out: bool = False
+    example: Json = field(default=None, hash=False)
+
+    @property
+    def flag(self) -> str:
+        """How it is typed."""
+        if self.is_positional:
+            return self.placeholder
+        return "--" + ".".join(self.path).replace("_", "-")
+
+
+def command_options(
+    arguments: type[object],
+    positional: Mapping[str, str] | None = None,
+    placeholders: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+) -> tuple[Option, ...]:
+    """Return the options that a dataclass of a command's arguments declares.
+
+    Args:
+        arguments: a dataclass.
+        positional: what stands for each positional argument in the help, by field.
+        placeholders: the same for options, where the type says too little.
+        defaults: what to show instead of a field's own default.
+    """
+    positional, docs = positional or {}, parameter_docs(arguments)
+    shown = {**_field_defaults(arguments), **(defaults or {})}
+    return tuple(
+        Option(
+            path=(name,),
+            type_=type_,
+            help=docs.get(name, ""),
+            default=shown.get(name),
+            placeholder={**(placeholders or {}), **positional}.get(name, metavar(type_)),
+            is_positional=name in positional,
+        )
+        for name, type_ in _field_types(arguments)
+    )
+
+
+def component_options(
+    section: str, component: Callable[..., object], defaults: Defaults | None = None
+) -> tuple[Option, ...]:
+    """Return the options of a component.
+
+    Args:
+        section: of the recipe, such as ``algorithm``.
+        component: a class or function, as for `rl_core.codec.options_of`.
+        defaults: the section of a complete recipe; what it does not name has no place in a recipe.
+            Without it every option is returned, and none with a default.
+    """
+    return _table_options((section,), options_of(component), defaults, parameter_docs(component))
+
+
+def _table_options(
+    path: tuple[str, ...], table: type[object], defaults: Defaults | None, docs: Mapping[str, str]
+) -> tuple[Option, ...]:
+    docs = {**docs, **parameter_docs(table)}
+    options: list[Option] = []
+    for name, type_ in _field_types(table):
+        if defaults is not None and name not in defaults:
+            continue
+        default = None if defaults is None else defaults[name]
+        if (inner := table_of(type_)) is not None:
+            below = None if defaults is None else _defaults_below(inner, default)
+            options += _table_options((*path, name), inner, below, {})
+            if inner is not type_:
+                options.append(_leaving_out((*path, name), default))
+            continue
+        shown = None if defaults is None else write_value(default)
+        options.append(Option((*path, name), type_, docs.get(name, ""), shown, metavar(type_)))
+    return tuple(options)
+
+
+def _leaving_out(path: tuple[str, ...], default: Json) -> Option:
+    """Return the option that leaves out a table which may be None."""
+    flag = "--" + ".".join(path).replace("_", "-")
+    return Option(
+        path=(*path, "none"),
+        type_=bool,
+        help=f"leave {path[-1]} out, as {flag} none does; false takes its defaults.",
+        default=write_value(default in (None, "none")),
+        placeholder=metavar(bool),
+        leaves_out=True,
+    )
+
+
+def _defaults_below(table: type[object], default: Json) -> Defaults | None:
+    """Return the defaults of a table within a section; its own where it is left out by default."""
+    if default == "none":
+        default = encode(table())
+    return default if isinstance(default, dict) else None
+
+
+def _field_types(table: type[object]) -> list[tuple[str, object]]:
+    hints = typing.get_type_hints(table)
+    fields = dataclasses.fields(table)  # type: ignore[arg-type]  # options are a dataclass
+    return [(field.name, hints[field.name]) for field in fields if field.init]
+
+
+def _field_defaults(arguments: type[object]) -> dict[str, str]:
+    assert dataclasses.is_dataclass(arguments)
+    return {
+        field.name: write_value(encode(field.default))
+        for field in dataclasses.fields(arguments)
+        if field.default is not dataclasses.MISSING and field.default is not None
+    }

@@ -1,0 +1,173 @@
+"""The directory of a run: choosing a new one, and opening one that is there."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rl_command.errors import UsageError, print_warning
+from rl_core.errors import ConfigError
+from rl_core.recipe import Recipe
+from rl_train.checkpoint import Checkpoint, list_checkpoints
+from rl_train.recipe_files import load_recipe
+
+RECIPE, METRICS, CHECKPOINTS = "recipe.toml", "metrics.jsonl", "checkpoints"
+_RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that was started before.
+
+    Attributes:
+        path: its directory.
+        recipe: what it was built from.
+    """
+
+    path: Path
+    recipe: Recipe
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of its checkpoints."""
+        return self.path / CHECKPOINTS
+
+
+def default_run_dir(recipe: Recipe, now: datetime) -> Path:
+    """Choose a directory that does not exist yet; nothing is created."""
+    env = recipe.env.name.replace("/", "-")
+    name = f"{recipe.algorithm.name}-{env}-s{recipe.seed}-{now:%Y%m%d-%H%M%S}"
+    path, number = _RUNS / name, 2
+    while os.path.lexists(path):
+        path, number = _RUNS / f"{name}-{number}", number + 1
+    return path
+
+
+@contextlib.contextmanager
+def new_run_dir(given: Path | None, recipe: Recipe, now: datetime) -> Iterator[Path]:
+    """Hold the directory of a new run, and remove it when the run fails with nothing to keep.
+
+    A default directory is created here, so that no other run chooses it, too.
+
+    Args:
+        given: what the user chose, created when the run writes into it; None takes a default one.
+        recipe: of the run.
+        now: when it starts.
+
+    Yields:
+        The directory.
+    """
+    has_runs = _RUNS.exists()
+    path = _reserved(recipe, now) if given is None else given
+    try:
+        yield path
+    except BaseException:
+        discard_if_fresh(path)
+        if given is None:
+            _remove_if_empty(path)
+            if not has_runs:
+                _remove_if_empty(_RUNS)
+        raise
+
+
+def check_new(given: Path | None) -> None:
+    """Make sure that a run can be written into a directory; nothing is created.
+
+    Args:
+        given: what the user chose; None stands for a default one.
+
+    Raises:
+        UsageError: when it holds something already, or cannot be written.
+    """
+    path = _RUNS if given is None else given
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"run directory {path} is a file; choose another --run-dir")
+    try:
+        if given is not None and path.exists() and any(path.iterdir()):
+            is_run = (path / RECIPE).is_file()
+            advice = f", or go on with it: rl resume {path}" if is_run else ""
+            raise UsageError(
+                f"run directory {path} exists and is not empty; choose another --run-dir{advice}"
+            )
+        parent = next(above for above in (path, *path.absolute().parents) if above.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise UsageError(f"run directory {path} is not writable; choose another --run-dir")
+    except OSError as error:
+        raise UsageError(f"run directory {path} is not usable: {error.strerror}") from error
+
+
+def discard_if_fresh(path: Path) -> None:
+    """Remove the directory of a run that failed before it had anything to keep."""
+    if list_checkpoints(path / CHECKPOINTS):
+        return
+    metrics = path / METRICS
+    with contextlib.suppress(OSError):
+        if metrics.exists() and metrics.stat().st_size:
+            return
+        if {entry.name for entry in path.iterdir()} <= {RECIPE, METRICS, CHECKPOINTS}:
+            (path / CHECKPOINTS).rmdir()
+            (path / METRICS).unlink(missing_ok=True)
+            (path / RECIPE).unlink(missing_ok=True)
+            path.rmdir()
+
+
+def open_run(directory: str) -> Run:
+    """Open the directory of a run that was started before.
+
+    Raises:
+        UsageError: when it is none, or holds parts that only Python can supply.
+        ConfigError: when its recipe cannot be read.
+    """
+    path = Path(directory)
+    if not path.exists():
+        raise UsageError(f"there is no run directory {path}")
+    for inside in (path, path.parent):
+        if inside.name == CHECKPOINTS and (inside.parent / RECIPE).is_file():
+            raise UsageError(
+                f"{path} is inside the run {inside.parent}; give that directory, whose newest "
+                "checkpoint is taken"
+            )
+    if not path.is_dir() or not (path / RECIPE).is_file():
+        raise UsageError(
+            f"{path} is no run: it has no {RECIPE}; give the directory that rl train wrote"
+        )
+    recipe = load_recipe(path / RECIPE)
+    custom = [
+        spec.kind
+        for spec in (recipe.env, recipe.actor, recipe.algorithm, recipe.storage)
+        if spec.is_custom
+    ]
+    if custom:
+        raise ConfigError(
+            f"{path} was trained with Python objects as its {' and '.join(custom)}, which the "
+            "command line cannot rebuild; in Python, rl_train.load(directory, parts=...) takes them"
+        )
+    if not list_checkpoints(path / CHECKPOINTS):
+        raise UsageError(f"{path} is no run to go on with: it has no checkpoint in {CHECKPOINTS}/")
+    return Run(path, recipe)
+
+
+def tell_of_skipped(checkpoint: Checkpoint) -> None:
+    """Warn of the newer checkpoints that could not be read."""
+    for skipped in checkpoint.skipped:
+        print_warning(
+            f"{skipped.path.name} is damaged, so {checkpoint.path.name} is used: {skipped.reason}"
+        )
+
+
+def _reserved(recipe: Recipe, now: datetime) -> Path:
+    """Create a default directory that was not there, under another name if one is faster."""
+    while True:
+        path = default_run_dir(recipe, now)
+        path.parent.mkdir(exist_ok=True)
+        # Another run has taken the name since, or was refused and removed the parent.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            path.mkdir()
+            return path
+
+
+def _remove_if_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.rmdir()

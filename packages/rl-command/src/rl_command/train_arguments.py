@@ -1,0 +1,316 @@
+"""The arguments of ``rl train``: names first, then the options of whatever they name."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from rl_command.docstrings import first_sentence
+from rl_command.errors import UsageError
+from rl_command.options import Option, command_options, component_options
+from rl_command.parser import Command, parse, print_help
+from rl_command.sections import SECTIONS, ConfigFile, merged_sections
+from rl_command.values import write_value
+from rl_core import plugins
+from rl_core.codec import decode
+from rl_core.errors import ConfigError, DeviceError
+from rl_core.recipe import LENGTHS, ComponentSpec, Recipe, Tables
+from rl_core.types import Json
+from rl_train.builder import component_of, compose, resolve_device
+from rl_train.builder.components import ADD_ONS
+from rl_train.trainer import Goal
+
+DEFAULT_TOTAL_STEPS = 100_000
+"""Environment steps of a run whose length nobody gives."""
+
+_RestartModel: TypeAlias = str | dict[str, str] | None
+"""A directory, or one by part of the actor."""
+
+_OPTION = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
+_GIVEN_APART = (("env", "env"), ("env", "seed"))
+
+_NAME = "rl train"
+_SUMMARY = """\
+Train an agent, and keep all about the run in a directory.
+- rl train ALGO ENV --help shows the options that ALGO and ENV bring along
+- what is typed wins over --config, and that over the defaults
+- a list is written as 64 64, 64,64 or [64, 64]; none stands for no value
+- a table is written in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}, and so are lists of them
+- a true|false option alone means true; with no- before its name, false"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainArguments:
+    """What every training run can be given.
+
+    Attributes:
+        algo: registered name of the algorithm, as in rl list algorithms.
+        environment: Gymnasium id or registered name of the environment.
+        total_steps: environment steps until the run is over, counted over all environments.
+        total_episodes: finished episodes until the run is over, in place of steps.
+        total_updates: updates until the run is over, in place of steps.
+        num_envs: environments that step together; short for --env.num-envs.
+        seed: of every random generator in the run, at least 0.
+        device: where the networks are; auto takes a GPU when there is one.
+        run_dir: new or empty directory for all that the run writes.
+        config: recipe, or part of one, to start from, in TOML or, where its name ends in .json, in
+            JSON; ALGO and ENV may be left out then.
+        restart_model: run or checkpoint whose weights the actor starts with, or a table of them by
+            part of the actor, as in {policy = "runs/bc"}.
+    """
+
+    algo: str | None = None
+    environment: str | None = None
+    total_steps: int | None = None
+    total_episodes: int | None = None
+    total_updates: int | None = None
+    num_envs: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    run_dir: str | None = None
+    config: str | None = None
+    restart_model: _RestartModel = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What the user asked to train.
+
+    Attributes:
+        recipe: complete.
+        goal: when the run is over.
+        run_dir: None leaves the choice to the program.
+        restart_model: where the first weights come from; None draws them.
+    """
+
+    recipe: Recipe
+    goal: Goal
+    run_dir: Path | None
+    restart_model: _RestartModel
+
+
+def read_train_request(words: Sequence[str]) -> TrainRequest:
+    """Read the command line, and the file that it names.
+
+    Args:
+        words: as typed after ``rl train``.
+
+    Raises:
+        RLError: when something is unknown, out of range, or contradicts something else.
+        SystemExit: after printing the help.
+    """
+    wants_help = "-h" in words or "--help" in words
+    arguments = _read_arguments(words)
+    file = ConfigFile(arguments.pop("config", None))
+    algo, environment = arguments.get("algo"), arguments.get("environment")
+    if wants_help and file.path is None and (algo is None or environment is None):
+        print_help(Command("rl train", _SUMMARY, _run_options(file)))
+    algo = file.agreed_name("algorithm", algo, "ALGO")
+    env = file.agreed_name("env", environment, "ENV")
+    _check_order(algo, env)
+    goal = _goal(arguments, file)
+    bare = _compose_bare(algo, env, file, words)
+    shown = compose(algo, env, file.sections) if wants_help and file.path else bare
+    given = _with_num_envs(parse(_full_command(shown, file), words, is_positional=_is_algorithm))
+    with _named_as_given(given, file):
+        recipe = compose(
+            algo,
+            env,
+            merged_sections(file.sections, given, {"algorithm": algo, "actor": bare.actor.name}),
+            seed=cast("int", given.get("seed", file.tables.get("seed", 0))),
+            device=cast("str", given.get("device", file.tables.get("device", "auto"))),
+        )
+        resolve_device(recipe.device)
+    run_dir = arguments.get("run_dir")
+    return TrainRequest(
+        recipe.replace(resolved=goal.arguments),
+        goal,
+        None if run_dir is None else Path(run_dir),
+        decode(
+            TrainArguments, {"restart_model": given.get("restart_model", file.restart_model)}
+        ).restart_model,
+    )
+
+
+def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Goal:
+    """Return when a run is over.
+
+    Args:
+        given: its length by its unit, of `rl_core.recipe.LENGTHS`.
+        file: where it stands; None for the command line.
+
+    Raises:
+        UsageError: when there is more than one length, or one is not positive.
+    """
+    names = {
+        name: f"--{name.replace('_', '-')}" if file is None else f"{file}: {name}" for name in given
+    }
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(names.values())} contradict each other; give just one")
+    ((name, target),) = given.items()
+    if target < 1:
+        raise UsageError(f"{names[name]} must be at least 1, got {target}")
+    return Goal(name.removeprefix("total_"), target)
+
+
+def filed_goal(lengths: Tables, file: Path | str | None) -> Goal:
+    """Return when a run is over, by what a file says; see `checked_goal`.
+
+    Raises:
+        RLError: when a length is no whole number, or as `checked_goal` says.
+    """
+    counts = {name: decode(int, value, f"{file}: {name}") for name, value in lengths.items()}
+    return checked_goal(counts, file)
+
+
+def _read_arguments(words: Sequence[str]) -> dict[str, str]:
+    """Read all that can be known before any component is."""
+    given = _parse_known(words, (*_run_options(None), *_name_options(None)))
+    return {key: str(value) for key, value in given.items() if key not in SECTIONS}
+
+
+def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -> Recipe:
+    """Compose what the names and the environment alone determine, to learn what options exist."""
+    env_options = _choosable(component_options("env", component_of("env", env)))
+    known = (*_run_options(None), *_name_options(None), *env_options)
+    given = _with_num_envs(_parse_known(words, known))
+    merged = merged_sections(file.sections, given)
+    sections = {"env": merged["env"]}
+    for section in ("actor", "storage"):
+        sections[section] = {k: v for k, v in merged[section].items() if k == "name"}
+    with _named_as_given(given, file):
+        return compose(algo, env, sections)
+
+
+def _check_order(algo: str, env: str) -> None:
+    """Refuse names that are the wrong way round."""
+    if _is_algorithm(env) and not _is_algorithm(algo):
+        raise UsageError(
+            f"ALGO is '{algo}' and ENV is '{env}'; the order is ALGO ENV: rl train {env} {algo}"
+        )
+
+
+def _is_algorithm(word: str) -> bool:
+    return word in plugins.available("algorithm")
+
+
+@contextmanager
+def _named_as_given(given: Tables, file: ConfigFile) -> Iterator[None]:
+    """Let an error name the option that it begins with as a flag, or with the file that has it."""
+    try:
+        yield
+    except (ConfigError, DeviceError) as error:
+        message = str(error)
+        begin = _OPTION.match(message)
+        path = begin[0].split(".") if begin and begin[0] not in SECTIONS else [""]
+        for where in (path, ["env", *path]):
+            if _holds(given, where):
+                flag = "--" + ".".join(where).replace("_", "-")
+                raise UsageError(flag + message.removeprefix(".".join(path))) from error
+            if _holds(file.tables, where):
+                raise UsageError(f"{file.path}: {message}") from error
+        raise
+
+
+def _holds(tables: Tables, path: Sequence[str]) -> bool:
+    """Tell whether there is something under a path."""
+    inside: Json = tables
+    for name in path:
+        if not isinstance(inside, dict) or name not in inside:
+            return False
+        inside = inside[name]
+    return True
+
+
+def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Tables:
+    """Read the options that are known so far; what else is typed may prove right later."""
+    command = Command(_NAME, _SUMMARY, tuple(known))
+    return parse(command, words, may_be_more=True, is_positional=_is_algorithm)
+
+
+def _full_command(recipe: Recipe, file: ConfigFile) -> Command:
+    options = list(_run_options(file))
+    names = {option.path[0]: option for option in _name_options(recipe)}
+    titles: dict[str, str] = {}
+    for section in SECTIONS:
+        spec = ComponentSpec("env", "trainer") if section == "trainer" else getattr(recipe, section)
+        component = component_of(section, spec.name)
+        defaults = recipe.trainer if section == "trainer" else spec.kwargs
+        options += [names[section]] if section in names else []
+        options += _choosable(component_options(section, component, defaults))
+        options += [_add_ons_option(defaults)] if section == "algorithm" else []
+        titles[section] = f"{spec.name}: {first_sentence(component)}"
+    return Command(_NAME, _SUMMARY, tuple(options), titles)
+
+
+def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
+    filed: dict[str, Json] = {}
+    if file is not None:
+        filed = {key: file.tables.get(key) for key in ("seed", "device")}
+        filed |= file.length or {"total_steps": DEFAULT_TOTAL_STEPS}
+        filed["restart_model"] = file.restart_model
+    shown = {key: write_value(value) for key, value in filed.items() if value is not None}
+    return command_options(
+        TrainArguments,
+        positional={"algo": "ALGO", "environment": "ENV"},
+        placeholders={
+            **dict.fromkeys(LENGTHS, "INT"),
+            "num_envs": "INT",
+            "device": "auto|cpu|cuda",
+            "run_dir": "DIR",
+            "config": "FILE",
+            "restart_model": "DIR|TABLE",
+        },
+        defaults={"run_dir": "runs/ALGO-ENV-sSEED-TIME", **shown},
+    )
+
+
+def _name_options(recipe: Recipe | None) -> tuple[Option, ...]:
+    """Return the options that choose another actor or storage than the algorithm would."""
+    return tuple(
+        Option(
+            path=(section, "name"),
+            type_=str,
+            help=f"registered name of the {section}, as in rl list {section}s.",
+            default=None if recipe is None else getattr(recipe, section).name,
+            placeholder="NAME",
+        )
+        for section in ("actor", "storage")
+    )
+
+
+def _add_ons_option(defaults: Mapping[str, Json]) -> Option:
+    return Option(
+        path=("algorithm", ADD_ONS),
+        type_=list[dict[str, Json]],
+        help="further terms of the policy loss: tables with a name, as in rl list add_ons, and "
+        "options.",
+        default=write_value(defaults.get(ADD_ONS, [])),
+        placeholder="TABLES",
+        example=[{"name": "reward-predictor", "loss_weight": 0.1}],
+    )
+
+
+def _choosable(options: tuple[Option, ...]) -> tuple[Option, ...]:
+    return tuple(option for option in options if option.path not in _GIVEN_APART)
+
+
+def _with_num_envs(given: Tables) -> Tables:
+    """Put ``--num-envs`` where ``--env.num-envs`` belongs."""
+    if "num_envs" not in given:
+        return given
+    short, env = given["num_envs"], cast("Tables", given.get("env", {}))
+    if env.get("num_envs", short) != short:
+        raise UsageError(
+            f"--num-envs is {short}, but --env.num-envs is {env['num_envs']}; leave one out"
+        )
+    return {**given, "env": {**env, "num_envs": short}}
+
+
+def _goal(arguments: Mapping[str, str], file: ConfigFile) -> Goal:
+    """Take the typed length of the run, else the file's."""
+    typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
+    goal = filed_goal(file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
+    return checked_goal(typed) if typed else goal

@@ -1,0 +1,20 @@
+"""The runtime: training loop, evaluation, checkpoints, loggers and recipe files."""
+
+from rl_train.agent import Agent as Agent
+from rl_train.agent import load as load
+from rl_train.agent import make as make
+from rl_train.callbacks import Callback as Callback
+from rl_train.collector import Collection as Collection
+from rl_train.collector import Collector as Collector
+from rl_train.episodes import Episode as Episode
+from rl_train.evaluation import EvaluationResult as EvaluationResult
+from rl_train.evaluation import evaluate_policy as evaluate_policy
+from rl_train.loggers import ConsoleLogger as ConsoleLogger
+from rl_train.loggers import JsonlLogger as JsonlLogger
+from rl_train.loggers import TensorBoardLogger as TensorBoardLogger
+from rl_train.rewards import RewardScaler as RewardScaler
+from rl_train.trainer import Trainer as Trainer
+from rl_train.trainer import TrainerConfig as TrainerConfig
+from rl_train.trainer import TrainingResult as TrainingResult
+
+__version__ = "0.1.0"

@@ -1,0 +1,320 @@
+"""An agent: a recipe and its parts, for those who want one object."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_core.actor import Actor, evaluation_mode
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.logger import Logger
+from rl_core.recipe import Recipe
+from rl_core.seeding import spawn_generators
+from rl_core.stateful import StateReader
+from rl_core.types import Json, State, StateDict
+from rl_envs import AnyEnv
+from rl_train._prediction import observation_batch, start_batch, state_batch
+from rl_train.action_masks import ActionMaskCheck
+from rl_train.builder import Parts, build, build_test_envs, build_trainer, compose
+from rl_train.builder.options import SECTIONS, Sections, checked_sections
+from rl_train.callbacks import Callback
+from rl_train.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
+from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
+from rl_train.recipe_files import from_toml, save_recipe
+from rl_train.trainer import Trainer, TrainingResult
+
+
+class Agent:
+    """Trains, predicts, evaluates, saves.
+
+    Build one with `make` or `load`; to compose parts by hand, use `Trainer`.
+
+    Args:
+        parts: built from a recipe.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._trainer: Trainer | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._generator = spawn_generators(
+            parts.recipe.seed, ["predict"], device=parts.algorithm.device
+        )["predict"]
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the agent was built from; once it trains, with all that is settled only then."""
+        return self.parts.recipe if self._trainer is None else self._trainer.recipe
+
+    @property
+    def algorithm(self) -> AnyAlgorithm:
+        """What learns."""
+        return self.parts.algorithm
+
+    @property
+    def actor(self) -> Actor:
+        """What acts."""
+        return self.parts.algorithm.actor
+
+    def train(
+        self,
+        total_steps: int | None = None,
+        *,
+        total_episodes: int | None = None,
+        total_updates: int | None = None,
+        run_dir: str | Path | None = None,
+        loggers: Sequence[Logger] = (),
+        callbacks: Sequence[Callback] = (),
+    ) -> TrainingResult:
+        """Train until one count is reached; a second call must ask for more.
+
+        Args:
+            total_steps: environment transitions, counted from the first step of the run.
+            total_episodes: finished episodes, counted likewise.
+            total_updates: updates, counted likewise.
+            run_dir: where logs and checkpoints go; None writes nothing.
+            loggers: further sinks for metrics.
+            callbacks: called at the turns of the loop.
+
+        Raises:
+            ConfigError: when not just one count is given, or it is not above what was reached.
+        """
+        if self._trainer is not None and (run_dir is not None or loggers or callbacks):
+            raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
+        trainer = self._trainer or self._new_trainer(run_dir, loggers, callbacks)
+        try:
+            return trainer.train(
+                total_steps, total_episodes=total_episodes, total_updates=total_updates
+            )
+        finally:
+            if trainer.num_sessions > 0:
+                self._trainer = trainer
+            else:  # what was refused before it began may be asked for again, in another way
+                self.parts.storage.reset()
+
+    @torch.no_grad()
+    def predict(
+        self,
+        observation: object,
+        state: State | None = None,
+        episode_start: npt.NDArray[np.bool_] | bool | None = None,
+        deterministic: bool = True,
+    ) -> tuple[npt.NDArray[np.generic], State]:
+        """Choose actions for observations.
+
+        Args:
+            observation: one, of the environment's shape, or a batch `(N, ...)` of them.
+            state: what the last call returned; None starts episodes. Only recurrent actors use it.
+            episode_start: shape `(N,)`, bool, which rows start an episode; None starts none.
+            deterministic: take the distribution's mode, or sample, which a policy without anything
+                to draw from refuses.
+
+        Returns:
+            The environment's action, or a batch `(N, ...)` of them, and the recurrent state.
+
+        Raises:
+            ConfigError: when actions shall be sampled from a policy that has nothing to draw from.
+            DataError: when the observation has another shape than the environment's, or holds
+                something else than the numbers it may hold, when an action mask forbids every
+                action, or when the state or the starts are not those of so many observations.
+        """
+        actor = self.actor
+        tensors, batched = observation_batch(observation, actor)
+        space = actor.observation_space
+        ActionMaskCheck(space, actor.action_space, "observation")(tensors)
+        first = tensors if isinstance(tensors, Tensor) else next(iter(tensors.values()))
+        count = len(first)
+        states = state_batch(state, actor, count)
+        starts = start_batch(episode_start, actor, count)
+        if not deterministic and not self._draws_actions:
+            raise nothing_to_draw(actor)
+        noise = None if deterministic else actor.draw_noise((count,), self._generator)
+        with evaluation_mode(actor):
+            output = actor.get_action(tensors, states, noise, deterministic, starts)
+        action = output.env_action.cpu().numpy()
+        return (action if batched else action[0]), output.state
+
+    def evaluate(
+        self,
+        num_episodes: int = 100,
+        *,
+        seed: int = 0,
+        deterministic: bool = True,
+        envs: AnyEnv | None = None,
+    ) -> EvaluationResult:
+        """Run the policy in fresh environments; see `evaluate_policy`.
+
+        Args:
+            num_episodes: how many count.
+            seed: of the environments and of what is drawn.
+            deterministic: take the distribution's mode instead of sampling.
+            envs: other ones than the recipe's, which stay open.
+
+        Raises:
+            ConfigError: when none are given, and the recipe's are Python objects.
+        """
+        if envs is None and self.recipe.env.is_custom:
+            raise ConfigError(
+                "the recipe's env was built from Python objects, of which no fresh ones can be "
+                "made; give evaluate envs"
+            )
+        used = build_test_envs(self.recipe) if envs is None else envs
+        try:
+            return evaluate_policy(self, used, num_episodes, seed=seed, deterministic=deterministic)
+        finally:
+            if envs is None:
+                used.close()
+
+    def save(self, directory: str | Path) -> Path:
+        """Write recipe and state, so that `load` brings the agent back.
+
+        Returns:
+            The checkpoint.
+
+        Raises:
+            CheckpointError: when this step was saved there before, or the disk refuses.
+        """
+        directory = Path(directory)
+        if self._trainer is None and self._checkpoint is not None:
+            step, state = self._checkpoint.step, self._loaded_state(self._checkpoint)
+            grade = self._checkpoint.resume_grade
+        else:
+            trainer = self._trainer or self._new_trainer()
+            step, state = trainer.total_steps, trainer.state_dict()
+            grade = trainer.resume_grade
+        path = save_checkpoint(
+            directory / "checkpoints",
+            step,
+            state,
+            recipe=self.recipe,
+            metadata={},
+            resume_grade=grade,
+        )
+        save_recipe(self.recipe, directory / "recipe.toml")
+        return path
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint's weights and hyper-parameters now, and the rest when it trains.
+
+        What is changed of the weights and hyper-parameters before then stays changed.
+
+        Raises:
+            CheckpointError: when it belongs to an agent built otherwise.
+        """
+        state = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
+        self.parts.algorithm.load_modules(state)
+        self.parts.algorithm.load_schedules(state)
+        self._checkpoint = checkpoint
+
+    @cached_property
+    def _draws_actions(self) -> bool:
+        return draws_actions(self.actor)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.parts.envs.close()
+
+    def _new_trainer(
+        self,
+        run_dir: str | Path | None = None,
+        loggers: Sequence[Logger] = (),
+        callbacks: Sequence[Callback] = (),
+    ) -> Trainer:
+        """Build a trainer that goes on where the agent was saved."""
+        trainer = build_trainer(self.parts, run_dir=run_dir, loggers=loggers, callbacks=callbacks)
+        if self._checkpoint is not None:
+            trainer.load_state_dict(self._loaded_state(self._checkpoint))
+        return trainer
+
+    def _loaded_state(self, checkpoint: Checkpoint) -> StateDict:
+        """Return a checkpoint's state, but weights and hyper-parameters as they are now."""
+        now = self.algorithm.state_dict()
+        saved = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
+        changed = {name: now[name] for name in ("modules", "schedules")}
+        return {**checkpoint.state, "algorithm": {**saved, **changed}}
+
+
+def make(
+    algorithm: str,
+    env: str,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    options: Sections | None = None,
+    restart_model: WeightSource | None = None,
+    **algorithm_options: Json,
+) -> Agent:
+    """Make an agent from names.
+
+    Args:
+        algorithm: registered name, such as ``"ppo"``.
+        env: registered name or Gymnasium id.
+        seed: of the whole run.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        options: by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
+        restart_model: the run, or one by part of the actor, whose weights it starts with; see
+            `rl_train.checkpoint.load_weights`.
+        **algorithm_options: short for ``options["algorithm"]``.
+
+    Raises:
+        ConfigError: for an unknown option, naming the nearest one, or one that is given twice and
+            differently.
+        CheckpointError: when ``restart_model`` does not fit.
+        PluginError: for an unknown name.
+
+    Example:
+        >>> agent = make("ppo", "CartPole-v1", seed=0, learning_rate=1e-3)
+        >>> agent.train(total_steps=50_000)
+        >>> print(agent.evaluate())
+    """
+    sections = checked_sections(options)
+    table = sections.setdefault("algorithm", {})
+    for name, value in algorithm_options.items():
+        if name in SECTIONS:
+            raise ConfigError(
+                f"{name} is a section, not an option of the algorithm; give "
+                f"options={{'{name}': ...}}"
+            )
+        if table.get(name, value) != value:
+            raise ConfigError(
+                f"{name} is {value!r}, but options['algorithm'] says {table[name]!r}; leave one out"
+            )
+    table.update(algorithm_options)
+    recipe = compose(algorithm, env, sections, seed=seed, device=device)
+    return Agent(build(recipe, restart_model=restart_model))
+
+
+def load(
+    directory: str | Path, *, parts: Mapping[str, object] | None = None, device: str | None = None
+) -> Agent:
+    """Load an agent from a run directory, or from what `Agent.save` wrote.
+
+    Args:
+        directory: holds ``checkpoints/``.
+        parts: objects by section (``env``, ``actor``, ``algorithm``, ``storage``) in place of what
+            the recipe names; those that it calls ``custom`` must be given.
+        device: where to run; None takes what the recipe says.
+
+    Raises:
+        CheckpointError: when there is no readable checkpoint.
+        ConfigError: when a custom component is missing, or an argument is of another kind.
+    """
+    if not isinstance(directory, str | os.PathLike):
+        raise ConfigError(f"directory is {directory!r}; expected the path of a run")
+    directory = Path(directory)
+    checkpoint = latest_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        raise CheckpointError(f"{directory} holds no checkpoint; expected {directory}/checkpoints")
+    if checkpoint.recipe_text is None:
+        raise CheckpointError(f"{checkpoint.path} holds no recipe to build an agent from")
+    recipe = from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
+    recipe = recipe if device is None else recipe.replace(device=device)
+    agent = Agent(build(recipe, parts, is_saved=True))
+    agent.restore(checkpoint)
+    return agent

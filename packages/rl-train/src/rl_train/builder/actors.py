@@ -1,0 +1,108 @@
+"""What can be taken from another run: its newest checkpoint, and the actor it trained."""
+
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from rl_core.actor import Actor
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.spaces import Space
+from rl_core.stateful import StateReader
+from rl_train.builder.components import construct_component
+from rl_train.checkpoint import Checkpoint, is_run, latest_checkpoint
+from rl_train.recipe_files import from_toml
+
+
+def read_run(directory: str | Path) -> Checkpoint:
+    """Read the newest checkpoint of a run directory.
+
+    Raises:
+        CheckpointError: when the directory is none, or holds no readable checkpoint.
+    """
+    directory = Path(directory)
+    if not is_run(directory):
+        lack = "it has no directory 'checkpoints'" if directory.is_dir() else "it is no directory"
+        raise CheckpointError(f"{directory} is no run: {lack}")
+    checkpoint = latest_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
+    return checkpoint
+
+
+def recipe_of(checkpoint: Checkpoint) -> Recipe:
+    """Read the recipe that a checkpoint holds.
+
+    Raises:
+        CheckpointError: when it holds none.
+    """
+    if checkpoint.recipe_text is None:
+        raise CheckpointError(f"{checkpoint.path} holds no recipe to build its parts from")
+    return from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
+
+
+def build_actor(
+    spec: ComponentSpec, observation_space: Space, action_space: Space, device: torch.device
+) -> Actor:
+    """Build a run's actor for given spaces, with weights that nothing has trained.
+
+    Raises:
+        ConfigError: when it was built from Python objects.
+        SpaceError: when it cannot do the spaces.
+    """
+    if spec.is_custom:
+        raise ConfigError(
+            "the run's actor was built from Python objects, which a recipe cannot name"
+        )
+    context = {
+        "observation_space": observation_space,
+        "action_space": action_space,
+        "device": device,
+    }
+    with torch.random.fork_rng(devices=[]):
+        actor = cast("Actor", construct_component("actor", spec, context))
+    return actor.to(device)
+
+
+def load_actor(
+    directory: str | Path,
+    observation_space: Space,
+    action_space: Space,
+    device: torch.device | str = "cpu",
+) -> Actor:
+    """Load the actor that a run trained, without its environments.
+
+    Args:
+        directory: of the run.
+        observation_space: of the environments it shall act in.
+        action_space: of theirs too.
+        device: where it shall be.
+
+    Returns:
+        The actor in evaluation mode; its parameters want no gradients.
+
+    Raises:
+        CheckpointError: when the run has no readable checkpoint, or was made for other spaces.
+        ConfigError: when its actor was built from Python objects.
+    """
+    checkpoint = read_run(directory)
+    recipe = recipe_of(checkpoint)
+    try:
+        actor = build_actor(recipe.actor, observation_space, action_space, torch.device(device))
+    except ConfigError as error:
+        raise ConfigError(f"{directory}: {error}") from error
+    modules = StateReader(checkpoint.state, str(directory)).reader("algorithm").tensors("modules")
+    weights = {
+        name.removeprefix("actor."): tensor
+        for name, tensor in modules.items()
+        if name.startswith("actor.")
+    }
+    try:
+        actor.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"the actor of {directory}, trained on {recipe.env.name}, does not fit the spaces "
+            f"{observation_space} and {action_space}; choose a run on an environment like this one"
+        ) from error
+    return actor.eval().requires_grad_(False)

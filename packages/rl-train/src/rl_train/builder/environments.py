@@ -1,0 +1,93 @@
+"""Environments by the names and options of a recipe."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TypeGuard, cast
+
+from rl_core import plugins
+from rl_core.algorithm import EnvSpec
+from rl_core.codec import construct, decode, options_of
+from rl_core.env import VecEnv
+from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.seeding import spawn_seed
+from rl_core.types import Json
+from rl_envs import make_gym_vec
+from rl_train.builder.options import as_table
+
+VECTORIZER = "gymnasium"
+"""The environment plug-in that turns ids and functions into vector environments."""
+
+
+def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
+    """Make the environments of a recipe.
+
+    Args:
+        spec: a Gymnasium id or a registered name, with options.
+        seed: of all of them.
+
+    Raises:
+        ConfigError: for an unknown id or option, naming the nearest one.
+    """
+    maker = _maker(spec.name)
+    if _is_vectorised(maker):
+        return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
+    vectorizer = cast("Callable[..., VecEnv]", _vectorizer())
+    options = _vectorizer_options(spec.name, spec.kwargs)
+    return vectorizer(spec.name if maker is None else maker, seed=seed, **options)
+
+
+def build_test_envs(recipe: Recipe) -> VecEnv:
+    """Make separate environments to evaluate in."""
+    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"))
+
+
+def inspect_env(spec: ComponentSpec) -> EnvSpec:
+    """Read an environment's spaces by making one and closing it."""
+    envs = build_envs(spec, None)
+    try:
+        return EnvSpec(spec.name, envs.single_observation_space, envs.single_action_space)
+    finally:
+        envs.close()
+
+
+def env_component(name: str) -> Callable[..., object]:
+    """Return what makes the environments of a registered name or Gymnasium id."""
+    maker = _maker(name)
+    return maker if _is_vectorised(maker) else _vectorizer()
+
+
+def filled_env(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
+    """Check an environment's options and add the defaults of whatever makes it."""
+    maker = _maker(name)
+    if _is_vectorised(maker):
+        return as_table(decode(options_of(maker), kwargs, "env"))
+    return as_table(_vectorizer_options(name, kwargs))
+
+
+def _maker(name: str) -> Callable[..., object] | None:
+    """Return a registered environment, or None for a Gymnasium id."""
+    registered = plugins.available("env")
+    if name == VECTORIZER or name not in registered:
+        return None
+    return plugins.load("env", name)
+
+
+def _is_vectorised(maker: Callable[..., object] | None) -> TypeGuard[type[VecEnv]]:
+    return isinstance(maker, type) and issubclass(maker, VecEnv)
+
+
+def _vectorizer() -> Callable[..., object]:
+    if VECTORIZER in plugins.available("env"):
+        return plugins.load("env", VECTORIZER)
+    return make_gym_vec
+
+
+def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, object]:
+    """Check the options of whatever vectorises, and add its defaults."""
+    options = decode(options_of(_vectorizer()), {**kwargs, "env": name}, "env")
+    assert is_dataclass(options)
+    return {
+        field.name: getattr(options, field.name)
+        for field in fields(options)
+        if field.name not in ("env", "seed")
+    }

@@ -1,0 +1,79 @@
+"""Hooks into the training loop."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rl_train.evaluation import EvaluationResult
+    from rl_train.trainer import Trainer
+
+
+class Callback:
+    """Called at the turns of the training loop; override what is needed.
+
+    A method whose answer is described may answer True, and so end what it says. Everything of the
+    run can be read from the trainer: ``total_steps``, ``updates``, ``algorithm``, ``collector``,
+    ``storage``.
+    """
+
+    def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> bool | None:
+        """Before the first collection; the run ends at ``target`` of ``unit``.
+
+        Returns:
+            True ends the run before anything is collected.
+        """
+
+    def on_update_start(self, trainer: "Trainer") -> bool | None:
+        """Before each update.
+
+        Returns:
+            True leaves this update out: what was collected is kept if the storage keeps it.
+        """
+
+    def on_epoch_start(self, trainer: "Trainer", epoch: int) -> bool | None:
+        """Before each pass over the data, counted from 0 in each update.
+
+        Returns:
+            True ends the passes of this update.
+        """
+
+    def on_minibatch_start(self, trainer: "Trainer", index: int) -> bool | None:
+        """Before each gradient step, counted from 0 in each pass.
+
+        Returns:
+            True ends this pass.
+        """
+
+    def on_minibatch_end(self, trainer: "Trainer", index: int) -> bool | None:
+        """After each gradient step.
+
+        Returns:
+            True ends this pass.
+        """
+
+    def on_epoch_end(self, trainer: "Trainer", epoch: int) -> bool | None:
+        """After each pass over the data.
+
+        Returns:
+            True ends the passes of this update.
+        """
+
+    def on_update_end(self, trainer: "Trainer") -> bool | None:
+        """After each update.
+
+        Returns:
+            True ends the run.
+        """
+
+    def on_log(self, trainer: "Trainer", metrics: Mapping[str, float]) -> None:
+        """After each log line."""
+
+    def on_evaluation(self, trainer: "Trainer", result: "EvaluationResult") -> bool | None:
+        """After each evaluation on the test environments.
+
+        Returns:
+            True ends the run.
+        """
+
+    def on_training_end(self, trainer: "Trainer") -> None:
+        """After the last update, also when the run failed."""

@@ -1,0 +1,25 @@
+"""Checkpoints that a kill, a full disk or a power loss cannot spoil, and that hold no code.
+
+A checkpoint is a directory ``step-N`` with ``tensors.safetensors``, ``state.json``, perhaps
+``recipe.toml``, and ``manifest.json`` with the size and SHA-256 of each. It is written under a
+temporary name, flushed, and renamed: a directory called ``step-N`` is whole. Loading verifies
+everything first. The digests prove that files are intact, not who wrote them.
+"""
+
+from rl_train.checkpoint._manifest import Manifest as Manifest
+from rl_train.checkpoint._manifest import ResumeGrade as ResumeGrade
+from rl_train.checkpoint._manifest import verify_checkpoint as verify_checkpoint
+from rl_train.checkpoint._state_tree import state_digest as state_digest
+from rl_train.checkpoint.directory import clean_temporary as clean_temporary
+from rl_train.checkpoint.directory import is_run as is_run
+from rl_train.checkpoint.directory import list_checkpoints as list_checkpoints
+from rl_train.checkpoint.directory import prune_checkpoints as prune_checkpoints
+from rl_train.checkpoint.directory import set_aside_checkpoint as set_aside_checkpoint
+from rl_train.checkpoint.loading import Checkpoint as Checkpoint
+from rl_train.checkpoint.loading import SkippedCheckpoint as SkippedCheckpoint
+from rl_train.checkpoint.loading import latest_checkpoint as latest_checkpoint
+from rl_train.checkpoint.loading import load_checkpoint as load_checkpoint
+from rl_train.checkpoint.saving import save_checkpoint as save_checkpoint
+from rl_train.checkpoint.saving import save_checkpoint_as as save_checkpoint_as
+from rl_train.checkpoint.weights import WeightSource as WeightSource
+from rl_train.checkpoint.weights import load_weights as load_weights

@@ -1,0 +1,263 @@
+"""Minari data sets as trajectories, checked against the spaces of an actor."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_core.actor import Actor
+from rl_core.batch import Trajectory
+from rl_core.env import observation_problem
+from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
+from rl_core.spaces import Space, action_problem, flatten_observation, leaf_spaces, tensor_dtype
+from rl_core.types import Array, ArrayObservation, Observation
+
+
+class EpisodeData(Protocol):
+    """One episode of L steps, as Minari's ``EpisodeData`` holds it.
+
+    Attributes:
+        id: its number.
+        observations: L + 1 of them, nested as the space is.
+        actions: L of them.
+        rewards: shape `(L,)`.
+        terminations: shape `(L,)`, bool.
+        truncations: shape `(L,)`, bool.
+    """
+
+    @property
+    def id(self) -> int: ...  # noqa: D102  # described above, like all others
+    @property
+    def observations(self) -> object: ...  # noqa: D102
+    @property
+    def actions(self) -> object: ...  # noqa: D102
+    @property
+    def rewards(self) -> object: ...  # noqa: D102
+    @property
+    def terminations(self) -> object: ...  # noqa: D102
+    @property
+    def truncations(self) -> object: ...  # noqa: D102
+
+
+class EpisodeDataset(Protocol):
+    """A data set of episodes, such as a ``minari.MinariDataset``."""
+
+    @property
+    def observation_space(self) -> Space:
+        """Of one observation."""
+        ...
+
+    @property
+    def action_space(self) -> Space:
+        """Of one action."""
+        ...
+
+    def iterate_episodes(self) -> Iterable[EpisodeData]:
+        """Yield the episodes."""
+        ...
+
+
+def load_minari(name: str) -> EpisodeDataset:
+    """Open a Minari data set that is on this machine; nothing is downloaded.
+
+    Args:
+        name: its id, such as ``D4RL/door/human-v2``, or its directory.
+
+    Raises:
+        MissingExtraError: when Minari, or what reads its files, is not installed.
+        ConfigError: when there is no such data set, or it cannot be read.
+    """
+    try:
+        import minari
+    except ImportError as error:
+        raise MissingExtraError(
+            f"reading the data set '{name}' needs Minari: pip install 'rl-train[minari]'"
+        ) from error
+    path = Path(name)
+    try:
+        if path.is_dir():
+            data = path / "data" if (path / "data").is_dir() else path
+            return cast("EpisodeDataset", minari.MinariDataset(data))
+        return cast("EpisodeDataset", minari.load_dataset(name))
+    except ImportError as error:
+        raise MissingExtraError(
+            f"reading the data set '{name}' needs more than Minari alone "
+            f"({in_brief(error)}): pip install 'rl-train[minari]'"
+        ) from error
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no data '{name}': no directory of that name, and no Minari data set on this "
+            f"machine; to fetch one that Minari offers: minari download {name}"
+        ) from error
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ConfigError(
+            f"'{name}' is neither a directory of demonstrations nor the id of a Minari data set "
+            f"that can be read ({in_brief(error)})"
+        ) from error
+
+
+def dataset_trajectories(
+    dataset: EpisodeDataset, actor: Actor, name: str = "the data set"
+) -> Iterator[Trajectory]:
+    """Turn episodes into trajectories for an actor.
+
+    Observations take the dtypes in which they are stored (float64 becomes float32), and actions
+    become the actor's own. An episode that stops without an end counts as truncated.
+
+    Args:
+        dataset: with the environment's actions.
+        actor: who is to learn from them.
+        name: of the data set, for messages.
+
+    Raises:
+        SpaceError: at once, when the data set was recorded in other spaces.
+        DataError: when an episode is not what the data set's spaces declare.
+    """
+    for what, recorded, expected in (
+        ("observation", dataset.observation_space, actor.observation_space),
+        ("action", dataset.action_space, actor.action_space),
+    ):
+        problem = space_problem(recorded, expected, bounds=what == "action")
+        if problem is not None:
+            raise SpaceError(
+                f"{name} does not fit the environment: its {what} space {problem}; choose a data "
+                "set that was recorded in this environment, with the same wrappers"
+            )
+    return _trajectories(dataset, actor, name)
+
+
+def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> str | None:
+    """Say in what a data set's space differs from the environment's; None where it does not.
+
+    The width of floating-point numbers may differ, and bounds of Box spaces unless they count.
+
+    Args:
+        recorded: the data set's.
+        expected: the environment's.
+        bounds: whether they count, as those of actions do, which are scaled by them.
+    """
+    got, wanted = leaf_spaces(recorded), leaf_spaces(expected)
+    if not isinstance(got, Mapping) and not isinstance(wanted, Mapping):
+        return _leaf_problem("", got, wanted, bounds)
+    if not isinstance(got, Mapping) or not isinstance(wanted, Mapping):
+        return f"is {recorded}; expected {expected}"
+    if set(got) != set(wanted):
+        return f"has the entries {sorted(got)}; expected {sorted(wanted)}"
+    problems = (
+        _leaf_problem(f"has '{key}', which ", got[key], wanted[key], bounds) for key in wanted
+    )
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _leaf_problem(begin: str, got: Space, wanted: Space, bounds: bool) -> str | None:
+    if isinstance(got, spaces.Box) and isinstance(wanted, spaces.Box):
+        same = got.shape == wanted.shape and tensor_dtype(got) == tensor_dtype(wanted)
+        if same and bounds:
+            same = np.allclose(got.low, wanted.low) and np.allclose(got.high, wanted.high)
+    else:
+        same = got == wanted
+    return None if same else f"{begin}is {got}; expected {wanted}"
+
+
+def _trajectories(dataset: EpisodeDataset, actor: Actor, name: str) -> Iterator[Trajectory]:
+    for episode in dataset.iterate_episodes():
+        where = f"{name}, episode {episode.id}"
+        trajectory = _trajectory(episode, actor, where)
+        if trajectory is not None:
+            yield trajectory
+
+
+def _trajectory(episode: EpisodeData, actor: Actor, where: str) -> Trajectory | None:
+    reward = _numbers(episode.rewards, "rewards", where)
+    length = len(reward)
+    if length == 0:
+        return None
+    terminated, truncated = (
+        _flags(getattr(episode, field), field, length, where)
+        for field in ("terminations", "truncations")
+    )
+    if (terminated | truncated)[:-1].any():
+        step = int((terminated | truncated).argmax())
+        raise DataError(
+            f"{where}: it ends at step {step}, but goes on to step {length - 1}; expected an end "
+            "at the last step only"
+        )
+    return Trajectory(
+        observation=_observation(episode.observations, actor.observation_space, length, where),
+        action=_action(episode.actions, actor, length, where),
+        reward=torch.from_numpy(reward.astype(np.float32)),
+        terminated=bool(terminated[-1]),
+    )
+
+
+def _observation(value: object, space: Space, length: int, where: str) -> Observation:
+    leaves = leaf_spaces(space)
+    try:
+        flat = flatten_observation(space, value)
+        arrays: ArrayObservation = (
+            {key: np.asarray(part) for key, part in flat.items()}
+            if isinstance(flat, Mapping)
+            else np.asarray(flat)
+        )
+    except (DataError, ValueError, TypeError) as error:
+        raise DataError(f"{where}: {error}") from error
+    problem = observation_problem(leaves, arrays, (length + 1,))
+    if problem is not None:
+        raise DataError(
+            f"{where}: {problem}, one observation before each of {length} steps and one after the "
+            "last"
+        )
+
+    def tensor(array: Array, leaf: Space) -> Tensor:
+        if not np.isfinite(array).all():
+            raise DataError(f"{where}: an observation is NaN or infinite; expected finite numbers")
+        return torch.from_numpy(np.array(array)).to(tensor_dtype(leaf))
+
+    return _map_leaves(tensor, arrays, leaves)
+
+
+def _map_leaves(
+    function: Callable[[Array, Space], Tensor],
+    arrays: ArrayObservation,
+    leaves: Space | Mapping[str, Space],
+) -> Observation:
+    if isinstance(leaves, Mapping):
+        parts = cast("Mapping[str, Array]", arrays)
+        return {key: function(parts[key], leaf) for key, leaf in leaves.items()}
+    return function(cast("Array", arrays), leaves)
+
+
+def _action(value: object, actor: Actor, length: int, where: str) -> Tensor:
+    space = actor.action_space
+    array = np.asarray(value)
+    problem = action_problem(space, array, length, "step")
+    if problem is not None:
+        raise DataError(f"{where}: {problem}")
+    env_action = torch.from_numpy(np.array(array, dtype=space.dtype)).to(actor.device)
+    with torch.no_grad():
+        return actor.from_env_action(env_action).cpu()
+
+
+def _numbers(value: object, field: str, where: str) -> Array:
+    array: Array = np.asarray(value)
+    if array.ndim != 1 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        raise DataError(
+            f"{where}: {field} have shape {array.shape} and dtype {array.dtype}; expected one "
+            "finite number per step"
+        )
+    return array
+
+
+def _flags(value: object, field: str, length: int, where: str) -> npt.NDArray[np.bool_]:
+    array = np.asarray(value)
+    if array.shape != (length,) or array.dtype.kind not in "bui":
+        raise DataError(
+            f"{where}: {field} have shape {array.shape} and dtype {array.dtype}; expected "
+            f"({length},), true or false for each step"
+        )
+    return array.astype(np.bool_)

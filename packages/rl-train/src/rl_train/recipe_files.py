@@ -1,0 +1,199 @@
+"""Recipes as text, in TOML or JSON, and in files."""
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import tomli_w
+
+from rl_core.errors import ConfigError
+from rl_core.recipe import MAX_DEPTH, Recipe, Tables, check_layout, check_values
+from rl_core.types import Json
+from rl_train._durable import replace_file
+
+_MAX_BYTES = 2**20
+
+Syntax: TypeAlias = Literal["TOML", "JSON"]
+"""What the text of a recipe is written in."""
+
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_TOML_TEXT = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}|' r"'''.*?'{3,5}|" + _STRING + r"|'[^'\n]*'|#[^\n]*", re.DOTALL
+)
+_SHORT_ARRAY = re.compile(rf"\[\n((?: +(?:[-+.\w]+|{_STRING}),\n)+) *\]")
+_JSON_TOKEN = re.compile(r'[{}]|("(?:[^"\\]|\\.)*")(\s*:)?')
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read a recipe from a file, in JSON where its name ends in ``.json``, else in TOML.
+
+    Raises:
+        ConfigError: when the file cannot be read, or as `parse_tables` says.
+    """
+    return Recipe.from_tables(load_tables(path), str(path))
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe to a file: a reader finds the old one or the new one, whole.
+
+    Args:
+        recipe: what is written.
+        path: JSON is written where the name ends in ``.json``, else TOML.
+
+    Raises:
+        ConfigError: when the disk refuses.
+    """
+    text = (
+        json.dumps(recipe.to_tables(), indent=2) + "\n"
+        if syntax_of(path) == "JSON"
+        else to_toml(recipe)
+    )
+    try:
+        replace_file(path, text.encode())
+    except OSError as error:
+        raise ConfigError(
+            f"{path} could not be written: {error.strerror or error}; free space or choose"
+            " another directory"
+        ) from error
+
+
+def to_toml(recipe: Recipe) -> str:
+    """Return a recipe as TOML text, which `from_toml` gives back exactly."""
+    return _with_short_arrays(tomli_w.dumps(recipe.to_tables()))
+
+
+def from_toml(text: str, source: str = "the recipe") -> Recipe:
+    """Read a whole recipe from TOML text.
+
+    Raises:
+        ConfigError: when the text is not TOML, is too large or too deeply nested, or is not a
+            recipe; the message starts with the source.
+    """
+    return Recipe.from_tables(parse_tables(text, source), source)
+
+
+def syntax_of(path: Path) -> Syntax:
+    """Tell what a file is written in: JSON where its name ends in ``.json``, else TOML."""
+    return "JSON" if path.suffix.lower() == ".json" else "TOML"
+
+
+def parse_tables(text: str, source: str = "the recipe", syntax: Syntax = "TOML") -> Tables:
+    """Read text that is a recipe or a part of one, such as a user's configuration file.
+
+    Args:
+        text: the contents.
+        source: what to call it in messages, such as the file's name.
+        syntax: what the text is written in; ``null`` of JSON means none.
+
+    Returns:
+        The tables, for `Recipe.merged` or `Recipe.from_tables`.
+
+    Raises:
+        ConfigError: when it is not of that syntax, is larger than 1 MiB or nested deeper than 8
+            levels, has a key twice, or has an unknown table or top-level key.
+    """
+    try:
+        if len(text) > _MAX_BYTES:
+            raise ConfigError(f"got {len(text)} characters; expected at most {_MAX_BYTES}")
+        tables = _parse_toml(text) if syntax == "TOML" else parse_json(text)
+        if not isinstance(tables, dict):
+            raise ConfigError(
+                f"got {type(tables).__name__} as a whole; expected an object with tables such as"
+                ' {"algorithm": {"name": "ppo"}}'
+            )
+        check_values(tables, "", 0)
+        check_layout(tables)
+    except (ValueError, RecursionError) as error:
+        fault = f"not valid {syntax} ({error}){_other_syntax(text, syntax)}"
+        reason = error if isinstance(error, ConfigError) else fault
+        raise ConfigError(f"{source}: {reason}") from error
+    return tables
+
+
+def _other_syntax(text: str, syntax: Syntax) -> str:
+    """Say how the other syntax is chosen, where a text looks like that one."""
+    is_object = text.lstrip().startswith("{")
+    if is_object == (syntax == "JSON"):
+        return ""
+    other, ending = ("JSON", ".json") if is_object else ("TOML", ".toml")
+    return f"; {other} is read from files whose names end in {ending}"
+
+
+def load_tables(path: Path) -> Tables:
+    """Read a file that is a recipe or a part of one, in JSON where its name ends in ``.json``.
+
+    Raises:
+        ConfigError: when the file cannot be read, or as `parse_tables` says.
+    """
+    try:
+        if not path.is_file():
+            kind = "a directory" if path.is_dir() else "no regular file"
+            kind = kind if path.exists() else "missing"
+            raise ConfigError(f"{path}: it is {kind}; expected a recipe in TOML, or in JSON")
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: it cannot be read: {error.strerror}") from error
+    if len(raw) > _MAX_BYTES:
+        size = os.path.getsize(path)
+        raise ConfigError(f"{path}: it has {size} bytes; expected at most {_MAX_BYTES}")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: it is not UTF-8 text ({error.reason})") from error
+    return parse_tables(text, str(path), syntax_of(path))
+
+
+def parse_json(text: str) -> Json:
+    """Read JSON text, in which no table may have a key twice.
+
+    Raises:
+        ValueError: when it is not JSON; the message says at which line and column.
+        RecursionError: when it is nested too deeply for the parser.
+    """
+    value: Json = json.loads(text)
+    _check_keys(text)
+    return value
+
+
+def _check_keys(text: str) -> None:
+    """Refuse tables of valid JSON in which a key stands twice, of which Python takes the last."""
+    tables: list[set[str]] = []
+    for token in _JSON_TOKEN.finditer(text):
+        if token[0] == "{":
+            tables.append(set())
+        elif token[0] == "}":
+            tables.pop()
+        elif token[2]:
+            key = json.loads(token[1])
+            if key in tables[-1]:
+                raise json.JSONDecodeError(f"The key {key!r} is there twice", text, token.start())
+            tables[-1].add(key)
+
+
+def _parse_toml(text: str) -> Tables:
+    """Read TOML text in which no key has more dots than tables may be deep.
+
+    Raises:
+        ConfigError: when one has.
+        ValueError: when it is not TOML; the message says at which line and column.
+        RecursionError: when it is nested too deeply for the parser.
+    """
+    # The parser takes time quadratic in the number of dots of a key, hours for a hostile file.
+    for part in re.split(r"[=\[\]{},\n]", _TOML_TEXT.sub('""', text)):
+        if part.count(".") > MAX_DEPTH:
+            raise ConfigError(f"a key has more than {MAX_DEPTH} dots; nest less deeply")
+    return tomllib.loads(text)
+
+
+def _with_short_arrays(text: str) -> str:
+    """Write each array of plain numbers or short texts on one line where it fits."""
+    return _SHORT_ARRAY.sub(_on_one_line, text)
+
+
+def _on_one_line(match: "re.Match[str]") -> str:
+    items = ", ".join(line.strip().removesuffix(",") for line in match[1].rstrip("\n").split("\n"))
+    return f"[{items}]" if len(items) <= 80 else match[0]

@@ -1,0 +1,204 @@
+"""Storages in files of their own, and those of whole runs, opened by what is recorded of them."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from rl_core import plugins
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.stateful import StateReader
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
+from rl_core.types import StateDict
+from rl_train.builder.components import construct_component, describe_component
+from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as
+from rl_train.recipe_files import parse_json
+
+
+def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = None) -> Path:
+    """Write a storage alone; see `Storage.save`."""
+    if storage.spec is None:
+        raise ConfigError(
+            f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
+        )
+    if os.path.lexists(directory):
+        raise CheckpointError(
+            f"{directory} exists already and is not overwritten; save into a new directory, or "
+            "move it away"
+        )
+    return save_checkpoint_as(
+        directory, len(storage), state_of(storage), recipe=recipe, metadata={}
+    )
+
+
+def load_storage(storage: AnyStorage, directory: Path) -> None:
+    """Take over a storage that was saved alone; see `Storage.load`."""
+    spec = storage.spec
+    if spec is None:
+        raise ConfigError(
+            f"the {type(storage).__name__} is not allocated yet; load when its Trainer was made, "
+            "or open the directory with open_storage"
+        )
+    saved = StateReader(_read(directory).state, str(directory))
+    check_spec(storage, saved)
+    try:
+        storage.load_state_dict(saved.tree("storage"))
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{_differences(storage, saved)}") from error
+    storage.cut()  # it is of another run, or of another time of this one
+
+
+def open_storage(directory: str | Path) -> AnyStorage:
+    """Open a storage that was saved alone.
+
+    Args:
+        directory: what `Storage.save` wrote.
+
+    Returns:
+        A storage of the same kind, size and contents, in memory, without those of its options that
+        ask for more, such as rewards of the environment's (`Storage.options_to_read`).
+
+    Raises:
+        CheckpointError: when the files are missing or damaged.
+        ConfigError: when it has no registered name.
+    """
+    return storage_of(_read(Path(directory)))
+
+
+def _read(directory: Path) -> Checkpoint:
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} is no directory; expected one that Storage.save wrote")
+    if is_run(directory):
+        raise CheckpointError(
+            f"{directory} is a run, not a storage that was saved alone; to learn from what it "
+            "stored, give it as trainer.demonstrations"
+        )
+    return load_checkpoint(directory)
+
+
+def storage_of(checkpoint: Checkpoint) -> AnyStorage:
+    """Build the storage that a checkpoint holds, of a storage alone or of a whole run.
+
+    Raises:
+        CheckpointError: when it holds none.
+        ConfigError: when the storage has no registered name.
+    """
+    if checkpoint.state.get("storage") is None:
+        raise CheckpointError(
+            f"{checkpoint.path} holds no transitions; expected a run that collected some and saves "
+            "them (trainer.checkpoint_replay=True)"
+        )
+    saved = StateReader(checkpoint.state, str(checkpoint.path))
+    component = _component(saved)
+    if component.is_custom:
+        raise ConfigError(
+            f"the storage in {checkpoint.path} was built from a Python object without a registered "
+            "name; load it into such a one, and fill others from that"
+        )
+    spec = _spec_from(saved.reader("storage_spec"))
+    cls = cast("type[AnyStorage]", plugins.load("storage", component.name))
+    component = replace(component, kwargs=cls.options_to_read(component.kwargs))
+    storage = cast("AnyStorage", construct_component("storage", component, {"device": spec.device}))
+    storage.allocate(spec, torch.Generator())
+    storage.load_state_dict(saved.tree("storage"))
+    storage.cut()
+    return storage
+
+
+def state_of(storage: AnyStorage) -> StateDict:
+    """Return the entries of a state from which `storage_of` builds an allocated storage again."""
+    spec = storage.spec
+    assert spec is not None
+    component = describe_component("storage", storage, without_objects=True)
+    observation: StateDict = (
+        {"": _tensor_state(spec.observation)}
+        if isinstance(spec.observation, TensorSpec)
+        else {key: _tensor_state(leaf) for key, leaf in spec.observation.items()}
+    )
+    return {
+        "storage": storage.state_dict(),
+        "storage_spec": {
+            "component": {"name": component.name, "options": json.dumps(dict(component.kwargs))},
+            "observation": observation,
+            "action": _tensor_state(spec.action),
+            "num_envs": spec.num_envs,
+            "state_sizes": dict(spec.state_sizes),
+            "extras": {name: _tensor_state(extra) for name, extra in spec.extras.items()},
+        },
+    }
+
+
+def check_spec(storage: AnyStorage, saved: StateReader) -> None:
+    """Compare an allocated storage with the one whose state, from `state_of`, was saved.
+
+    Raises:
+        CheckpointError: when they keep other things, or the record of what was saved is damaged.
+    """
+    _component(saved)
+    spec, recorded = storage.spec, _spec_from(saved.reader("storage_spec"))
+    assert spec is not None
+    for name in ("observation", "action", "num_envs", "state_sizes", "extras"):
+        kept, expected = getattr(recorded, name), getattr(spec, name)
+        if kept != expected:
+            raise CheckpointError(
+                f"the saved storage has {name} {kept}, but this one {expected}; load it into one "
+                "like it, or give its directory as trainer.demonstrations where only the number "
+                "of environments differs"
+            )
+
+
+def _differences(storage: AnyStorage, saved: StateReader) -> str:
+    """Say in which options a storage is another one than that which was saved."""
+    own = describe_component("storage", storage, without_objects=True)
+    of_saved, of_this = (storage.options_to_read(c.kwargs) for c in (_component(saved), own))
+    names = [name for name in of_this if name in of_saved and of_this[name] != of_saved[name]]
+    saved_as, this = (", ".join(f"{n} = {of[n]}" for n in names) for of in (of_saved, of_this))
+    return f"; the saved one was built with {saved_as}, this one with {this}" if names else ""
+
+
+def _component(saved: StateReader) -> ComponentSpec:
+    """Read what a storage was built with from a state that `state_of` made."""
+    saved = saved.reader("storage_spec").reader("component")
+    saved.expect(("name", "options"))
+    try:
+        options = parse_json(saved.text("options"))
+        if not isinstance(options, Mapping):
+            raise ValueError("no table")
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"the options of the saved storage are garbled ({error})") from error
+    return ComponentSpec("storage", saved.text("name"), options)
+
+
+def _tensor_state(spec: TensorSpec) -> StateDict:
+    return {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
+
+
+def _spec_from(saved: StateReader) -> StorageSpec:
+    leaves = _tensor_specs(saved, "observation")
+    return StorageSpec(
+        observation=leaves.get("", leaves),
+        action=_tensor_spec(saved.reader("action")),
+        num_envs=saved.count("num_envs"),
+        state_sizes={
+            name: saved.reader("state_sizes").count(name) for name in saved.tree("state_sizes")
+        },
+        extras=_tensor_specs(saved, "extras"),
+        device=torch.device("cpu"),
+    )
+
+
+def _tensor_specs(saved: StateReader, key: str) -> dict[str, TensorSpec]:
+    inner = saved.reader(key)
+    return {name: _tensor_spec(inner.reader(name)) for name in saved.tree(key)}
+
+
+def _tensor_spec(saved: StateReader) -> TensorSpec:
+    dtype = getattr(torch, saved.text("dtype"), None)
+    if not isinstance(dtype, torch.dtype):
+        raise CheckpointError(f"the saved storage has the unknown dtype '{saved.text('dtype')}'")
+    return TensorSpec(tuple(int(size) for size in saved.numbers("shape")), dtype)

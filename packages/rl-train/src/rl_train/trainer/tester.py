@@ -1,0 +1,96 @@
+"""Evaluation on environments that are kept apart from those learned in."""
+
+from collections.abc import Callable
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.env import VecEnv
+from rl_core.errors import ConfigError
+from rl_core.spaces import check_same_space
+from rl_envs import AnyEnv, as_vec_env
+from rl_train.evaluation import EvaluationResult, evaluate_policy
+
+
+class Tester:
+    """Evaluates policies on test environments, which are opened when they are first needed.
+
+    Args:
+        test_envs: the environments, or what makes them; None where there are none.
+        envs: those learned in, which an evaluation would reset in the middle of their episodes.
+
+    Raises:
+        ConfigError: when both are, or wrap, the same environment.
+        SpaceError: when they have other spaces.
+    """
+
+    def __init__(self, test_envs: AnyEnv | Callable[[], AnyEnv] | None, envs: VecEnv) -> None:
+        self._test_envs = test_envs
+        self._envs = envs
+        self._open: VecEnv | None = None
+        if test_envs is not None and not callable(test_envs):
+            self._check(test_envs)
+
+    @property
+    def has_envs(self) -> bool:
+        """Whether there is anything to evaluate in."""
+        return self._test_envs is not None
+
+    def evaluate(
+        self,
+        algorithm: AnyAlgorithm,
+        num_episodes: int,
+        seed: int,
+        is_stopping: Callable[[], bool] | None = None,
+    ) -> EvaluationResult:
+        """Evaluate the current policy deterministically; see `evaluate_policy`.
+
+        Raises:
+            EvaluationStoppedError: when ``is_stopping`` broke it off.
+            ConfigError: when there are no test environments, or those that were made are those
+                learned in.
+        """
+        given = self._test_envs
+        if given is None:
+            raise ConfigError("give the Trainer test_envs to evaluate on")
+        if self._open is None:
+            self._open = self._check(given() if callable(given) else given)
+        return evaluate_policy(
+            algorithm, self._open, num_episodes, seed=seed, is_stopping=is_stopping
+        )
+
+    def close(self) -> None:
+        """Close environments that were made here; given ones belong to the giver."""
+        if self._open is not None and callable(self._test_envs):
+            self._open.close()
+        self._open = None
+
+    def _check(self, test_envs: AnyEnv) -> VecEnv:
+        """Make sure that a policy can be evaluated there, and return them as environments."""
+        if _inside(test_envs).keys() & _inside(self._envs).keys():
+            raise ConfigError(
+                "test_envs are, or wrap, the environments that are learned in, whose episodes an "
+                "evaluation would break off; make others for it"
+            )
+        checked = as_vec_env(test_envs)
+        for name in ("observation", "action"):
+            learned_in, tested_in = (
+                getattr(envs, f"single_{name}_space") for envs in (self._envs, checked)
+            )
+            check_same_space(learned_in, tested_in, f"{name} space of test_envs")
+        return checked
+
+
+def _inside(envs: AnyEnv) -> dict[int, AnyEnv]:
+    """Find environments, those that they hold, and so on, by what tells objects apart."""
+    found: dict[int, AnyEnv] = {}
+    waiting: list[object] = [envs]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list | tuple):
+            waiting += [entry for entry in item if isinstance(entry, gymnasium.Env)]
+        elif isinstance(item, VecEnv | VectorEnv | gymnasium.Env) and id(item) not in found:
+            found[id(item)] = item
+            waiting += getattr(item, "__dict__", {}).values()
+    return found

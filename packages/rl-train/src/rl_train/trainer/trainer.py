@@ -1,0 +1,328 @@
+"""The trainer: all parts of a run together."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rl_core.algorithm import Algorithm, AnyAlgorithm
+from rl_core.errors import ConfigError
+from rl_core.logger import Logger
+from rl_core.recipe import Recipe
+from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.stateful import StateReader
+from rl_core.storage import AnyStorage, Storage
+from rl_core.types import StateDict
+from rl_envs import AnyEnv, as_vec_env
+from rl_train.builder.description import describe
+from rl_train.callbacks import Callback
+from rl_train.checkpoint import Checkpoint, ResumeGrade
+from rl_train.collector import Collector
+from rl_train.demonstrations import fill_storage
+from rl_train.evaluation import EvaluationResult
+from rl_train.loggers import TensorBoardLogger
+from rl_train.rewards import RewardScaler
+from rl_train.storage_files import check_spec, state_of
+from rl_train.threads import thread_count
+from rl_train.trainer.config import TrainerConfig
+from rl_train.trainer.goal import Goal
+from rl_train.trainer.listening import check_histograms, listeners
+from rl_train.trainer.means import UpdateMeans
+from rl_train.trainer.parts import check_parts
+from rl_train.trainer.recent import RecentEpisodes
+from rl_train.trainer.result import TrainingResult
+from rl_train.trainer.run_directory import RunDirectory
+from rl_train.trainer.session import Session
+from rl_train.trainer.settling import settle
+from rl_train.trainer.tester import Tester
+from rl_train.trainer.turn import Turn
+
+BatchT = TypeVar("BatchT")
+ConfigT = TypeVar("ConfigT")
+
+
+class Trainer:
+    """Collect, update, evaluate, log and checkpoint, until the run is over.
+
+    Args:
+        envs: environments to learn in; Gymnasium's own go straight in.
+        algorithm: what learns.
+        storage: where transitions go; allocated here.
+        config: options.
+        seed: of every random generator in the run, which the initial weights of parts that were
+            built before are not drawn from: call ``torch.manual_seed`` before building those, as
+            `rl_train.make` does by itself. None draws a seed and keeps it, and leaves the
+            environments to the one they were made with.
+        run_dir: where logs, checkpoints and the summary go; None writes nothing.
+        test_envs: other environments to evaluate in, or what makes them.
+        loggers: further sinks for metrics; closed when `train` ends.
+        callbacks: called at the turns of the loop.
+        recipe: what the parts were built from, kept in the run directory and its checkpoints;
+            None writes one from the parts.
+
+    Attributes:
+        num_demonstrations: transitions that the storage was filled with; 0 before `train`.
+        filled_since: environment transitions that came before those which the storage holds; 0
+            unless the run was resumed without what it replays.
+        turn: how far the loop is in the turn that is going on.
+        num_sessions: how many were begun by `train`.
+
+    Raises:
+        ConfigError: when parts or options contradict each other.
+        SpaceError: when the actor was built for other spaces than the environments have.
+    """
+
+    def __init__(
+        self,
+        envs: AnyEnv,
+        algorithm: Algorithm[ConfigT, BatchT],
+        storage: Storage[BatchT],
+        *,
+        config: TrainerConfig | None = None,
+        seed: int | None = None,
+        run_dir: str | Path | None = None,
+        test_envs: AnyEnv | Callable[[], AnyEnv] | None = None,
+        loggers: Sequence[Logger] = (),
+        callbacks: Sequence[Callback] = (),
+        recipe: Recipe | None = None,
+    ) -> None:
+        self.config = config or TrainerConfig()
+        if not isinstance(self.config, TrainerConfig):
+            raise ConfigError(f"config: expected a TrainerConfig, got {type(config).__name__}")
+        self.algorithm: AnyAlgorithm = algorithm
+        self.storage: AnyStorage = storage
+        self.envs = envs = as_vec_env(envs)
+        check_parts(envs, algorithm, storage)
+        if storage.rollout_steps is not None and not self.config.checkpoint_replay:
+            raise ConfigError(
+                "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
+                "it out"
+            )
+        if storage.rollout_steps is None and storage.is_allocated and len(storage):
+            raise ConfigError(
+                f"the {type(storage).__name__} holds {storage.num_transitions} transitions, which "
+                "a new run would drop; save it and give that directory as trainer.demonstrations, "
+                "or load it into a new storage when the Trainer is made, or reset it"
+            )
+        self.seed = secrets.randbits(31) if seed is None else seed
+        self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
+        self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
+        self.callbacks = listeners("callbacks", callbacks, Callback)
+        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
+        self.updates = 0
+        self.num_sessions = 0
+        self.turn = Turn()
+        self.num_demonstrations = 0
+        self.filled_since = 0
+        self._tester = Tester(test_envs, envs)
+        self._session: Session | None = None
+        if algorithm.schedule.test_every is not None and test_envs is None:
+            raise ConfigError("test_every needs test environments: give the Trainer test_envs")
+        generators = spawn_generators(self.seed, ["storage"])
+        on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
+        algorithm.generator = on_device["algorithm"]
+        algorithm.gradients.guard.mode = self.config.on_nonfinite
+        scaler = RewardScaler(envs.num_envs) if self.config.scale_rewards else None
+        self.collector = Collector(
+            envs,
+            algorithm,
+            generator=on_device["collector"],
+            reward_scaler=scaler,
+            seed=None if seed is None else spawn_seed(self.seed, "envs"),
+        )
+        storage.allocate(self.collector.storage_spec(), generators["storage"])
+        schedule = algorithm.schedule
+        num_batches = schedule.batches_per_epoch(envs.num_envs)
+        storage.check_batches(num_batches, schedule.mini_batch_size, schedule.min_samples)
+        self._recent = RecentEpisodes()
+        self._means = UpdateMeans()
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Where logs, checkpoints and the summary go."""
+        return None if self._directory is None else self._directory.path
+
+    @property
+    def resume_grade(self) -> ResumeGrade:
+        """What a checkpoint brings back besides what was learned."""
+        return self.envs.resume_grade if self.config.checkpoint_replay else "weights"
+
+    @property
+    def total_steps(self) -> int:
+        """Environment transitions so far."""
+        return self.collector.total_steps
+
+    def train(
+        self,
+        total_steps: int | None = None,
+        *,
+        total_episodes: int | None = None,
+        total_updates: int | None = None,
+    ) -> TrainingResult:
+        """Train until one count is reached; counts go on over resumed sessions.
+
+        Args:
+            total_steps: environment transitions over all environments.
+            total_episodes: finished episodes.
+            total_updates: updates.
+
+        Raises:
+            ConfigError: when not just one count is given, or it is not above what was reached, or
+                nobody shows the histograms that are to be logged.
+            NonFiniteError: when a loss or gradient was not finite; the state before that step is
+                saved, and so is its batch.
+        """
+        goal = Goal.choose(total_steps, total_episodes, total_updates)
+        if goal.target <= goal.reached_before(self):
+            raise ConfigError(
+                f"total_{goal.unit} is {goal.target}, but the run already has "
+                f"{goal.reached(self)} {goal.unit}; ask for more"
+            )
+        if self.config.tensorboard and self._directory is None:
+            raise ConfigError(
+                "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
+            )
+        if self.config.log_histograms:
+            writes_events = self._directory is not None and self.config.tensorboard
+            check_histograms(self._loggers, writes_events)
+        self._demonstrate()
+        threads = settle(self, goal)
+        try:
+            loggers = (*self._loggers, *self._open_loggers())
+            with thread_count(threads):
+                self._session = Session(
+                    self,
+                    goal,
+                    loggers=loggers,
+                    recent=self._recent,
+                    means=self._means,
+                    tester=self._tester,
+                    directory=self._directory,
+                )
+                self.num_sessions += 1
+                result = self._session.run()
+            if self._directory is not None:
+                self._directory.write_summary(result.as_dict())
+        finally:
+            self._session = None
+            if self._directory is not None:
+                self._directory.close()
+        return result
+
+    def _open_loggers(self) -> list[Logger]:
+        """Open the run directory and the sinks in it."""
+        if self._directory is None:
+            return []
+        logged = self.total_steps - self.turn.has_learned  # its line is still to come
+        loggers: list[Logger] = [self._directory.open(self.recipe, logged)]
+        if self.config.tensorboard:
+            folder, purge = self._directory.path / "tensorboard", logged + 1
+            loggers.append(TensorBoardLogger(folder, purge_step=purge))
+        return loggers
+
+    def stop(self) -> None:
+        """End the session as soon as it can go on from there, with a checkpoint and a summary.
+
+        Collecting, the warm-up and evaluations are broken off, an update is finished. Nothing is
+        evaluated or logged only because the session ends: what was due comes after a `resume`,
+        and where environments can be saved exactly, a resumed run is as if it had not been
+        stopped. It may be called by callbacks, signal handlers and other threads.
+        """
+        if self._session is not None:
+            self._session.stop()
+
+    def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
+        """Evaluate the current policy deterministically on the test environments.
+
+        Environments that are made for it are closed again, but for those of a running session.
+
+        Raises:
+            ConfigError: when there are no test environments.
+        """
+        if num_episodes is None:
+            num_episodes = self.algorithm.schedule.num_test_episodes
+        seed = spawn_seed(self.seed, "test")
+        try:
+            return self._tester.evaluate(self.algorithm, num_episodes, seed)
+        finally:
+            if self._session is None:
+                self._tester.close()
+
+    def save_checkpoint(self) -> Path:
+        """Write a checkpoint of the whole run; a step that has one already is left alone.
+
+        Raises:
+            ConfigError: without a run directory.
+            CheckpointError: when it cannot be written.
+        """
+        if self._directory is None:
+            raise ConfigError("give the Trainer a run_dir to save checkpoints in")
+        return self._directory.save(
+            self.total_steps,
+            self.state_dict(),
+            recipe=self.recipe,
+            resume_grade=self.resume_grade,
+            keep=self.config.keep_checkpoints,
+        )
+
+    def resume(self) -> Checkpoint:
+        """Go on from the newest readable checkpoint of the run directory.
+
+        Newer ones that are damaged are renamed, so that their steps can be saved again.
+
+        Returns:
+            The checkpoint; its ``skipped`` names those that had to be passed over.
+
+        Raises:
+            ConfigError: without a run directory.
+            CheckpointError: when there is no readable checkpoint.
+        """
+        if self._directory is None:
+            raise ConfigError("give the Trainer the run_dir to resume from")
+        checkpoint = self._directory.latest()
+        self.load_state_dict(checkpoint.state)
+        self._directory.go_on_from(checkpoint)
+        return checkpoint
+
+    def state_dict(self) -> StateDict:
+        """Return the state of every part."""
+        return {
+            "seed": self.seed,
+            "updates": self.updates,
+            "turn": self.turn.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "collector": self.collector.state_dict(),
+            **(state_of(self.storage) if self.config.checkpoint_replay else {"storage": None}),
+            "filled_since": self.filled_since,
+            "demonstrations": self.num_demonstrations,
+            **self._recent.state_dict(),
+            "update_means": self._means.state_dict(),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`."""
+        saved = StateReader(state, "trainer")
+        self.seed, self.updates = saved.count("seed"), saved.count("updates")
+        self.algorithm.load_state_dict(saved.tree("algorithm"))
+        self.collector.load_state_dict(saved.tree("collector"))
+        if "storage" in state and state["storage"] is None:
+            self.storage.reset()
+            self.filled_since, self.num_demonstrations = self.total_steps, 0
+        else:
+            check_spec(self.storage, saved)
+            self.storage.load_state_dict(saved.tree("storage"))
+            self.filled_since = saved.count("filled_since")
+            self.num_demonstrations = saved.count("demonstrations")
+        self.turn.load_state_dict(saved.tree("turn"))
+        if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
+            self.storage.reset()  # its running episodes are lost; a rollout must not span the seam
+            if not self.turn.has_learned:
+                self.turn.end()
+        self._recent.load_state_dict(saved)
+        self._means.load_state_dict(saved.tree("update_means"))
+
+    def _demonstrate(self) -> None:
+        """Fill the storage once in the life of a run, before its first step."""
+        source = self.config.demonstrations
+        if source is not None and self.num_demonstrations == 0:
+            self.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)

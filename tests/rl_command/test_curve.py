@@ -1,0 +1,64 @@
+"""The learning curve as text and as an image."""
+
+from pathlib import Path
+
+import pytest
+
+from rl_command.curve import Curve, draw_image, draw_text, read_curve
+from rl_core.errors import DataError
+
+
+def test_a_curve_is_read_from_the_lines_that_have_the_metric(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text(
+        '{"step": 10, "time": 1.0, "train/episode_return": null}\n'
+        '{"step": 20, "time": 2.0, "train/episode_return": 5.0}\n'
+        '{"step": 20, "time": 2.0, "test/episode_return": 9.0}\n'
+        '{"step": 30, "time": 3.0, "train/episode_return": 7.5}\n'
+    )
+    assert read_curve(log, "train/episode_return") == Curve((20, 30), (5.0, 7.5))
+    assert read_curve(log, "test/episode_return") == Curve((20,), (9.0,))
+    with pytest.raises(DataError):
+        read_curve(tmp_path / "none.jsonl", "train/episode_return")
+
+
+def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
+    curve = Curve(tuple(range(0, 1000, 10)), tuple(float(v) for v in range(100)))
+    lines = draw_text(curve)
+    assert len(lines) == 12
+    assert lines[0].startswith("99 ┤")
+    assert lines[9].startswith(" 0 ┤─")
+    starts = [len(line.partition("┤")[2]) - len(line.partition("┤")[2].lstrip()) for line in lines]
+    assert starts[:10] == sorted(starts[:10], reverse=True)
+    assert lines[-1].split() == ["0", "990", "steps"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_falling_curve_ends_at_the_bottom() -> None:
+    lines = draw_text(Curve((0, 50, 100), (3.0, 2.0, -1.0)))
+    assert lines[0].startswith(" 3.0 ┤──")
+    assert lines[9].startswith("-1.0 ┤")
+    assert lines[9].endswith("─")
+
+
+def test_a_constant_curve_is_one_line() -> None:
+    lines = draw_text(Curve((0, 10), (500.0, 500.0)))
+    assert lines[0] == "500.0 ┤" + "─" * 60
+    assert len(lines) == 3
+
+
+def test_fewer_than_two_points_make_no_curve() -> None:
+    assert draw_text(Curve((), ())) == []
+    assert draw_text(Curve((5,), (1.0,))) == []
+
+
+def test_a_plain_terminal_gets_plain_characters() -> None:
+    lines = draw_text(Curve((0, 50, 100), (3.0, 7.0, -1.0)), ascii_only=True)
+    assert all(line.isascii() for line in lines)
+
+
+def test_the_image_is_drawn_with_and_without_points(tmp_path: Path) -> None:
+    for name, curve in (("full", Curve((0, 10), (1.0, 2.0))), ("empty", Curve((), ()))):
+        path = tmp_path / f"{name}.png"
+        draw_image({"train/episode_return": curve}, path, "a title")
+        assert path.read_bytes().startswith(b"\x89PNG")

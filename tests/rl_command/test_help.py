@@ -1,0 +1,74 @@
+"""Help shows every option with its meaning and its default."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rl_command import __version__
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def flat(text: str) -> str:
+    return " ".join(text.replace("│", " ").split())
+
+
+def test_the_version_is_printed(rl: Run) -> None:
+    assert rl("--version") == (0, f"rl {__version__}\n", "")
+
+
+def test_the_commands_are_shown(rl: Run) -> None:
+    for words in ((), ("--help",), ("-h",)):
+        status, out, err = rl(*words)
+        assert (status, err) == (0, "")
+        assert all(f"rl {command}" in out for command in ("train", "resume", "eval", "list"))
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("train --help", ["[ALGO]", "[ENV]", "--total-steps INT", "(default: 100000)"]),
+        ("train ppo --help", ["--config FILE"]),
+        ("resume --help", ["RUN_DIR", "--total-steps INT"]),
+        ("eval -h", ["RUN_DIR", "--episodes INT", "(default: 100)", "--stochastic", "--json"]),
+        ("list --help", ["algorithms|storages", "--json"]),
+    ],
+)
+def test_each_command_has_help(rl: Run, line: str, parts: list[str]) -> None:
+    status, out, err = rl(*line.split())
+    assert (status, err) == (0, "")
+    for part in parts:
+        assert part in flat(out)
+
+
+@pytest.mark.usefixtures("needs_ppo")
+def test_names_bring_their_options_with_texts_and_defaults(rl: Run) -> None:
+    status, out, err = rl("train", "ppo", "CartPole-v1", "--help")
+    assert (status, err) == (0, "")
+    text = flat(out)
+    for part in (
+        "--algorithm.gamma FLOAT|SCHEDULE discount per step, in [0, 1]. (default: 0.99)",
+        "--algorithm.optimizer.eps FLOAT",
+        "(default: 1e-05)",
+        "--actor.name NAME registered name of the actor",
+        "--actor.hidden-sizes [INT ...]",
+        "(default: 64 64)",
+        "--storage.num-steps INT",
+        "--env.num-envs INT",
+        "--trainer.keep-checkpoints INT",
+    ):
+        assert part in text
+    assert "--env.seed" not in text
+    options = [line for line in out.splitlines() if "--" in line.partition(".")[0]]
+    assert max(map(len, options)) <= 80
+
+
+@pytest.mark.usefixtures("needs_ppo")
+def test_defaults_from_a_file_are_shown(rl: Run) -> None:
+    Path("my.toml").write_text("seed = 9\n[algorithm]\ngamma = 0.5\n[trainer]\ntotal_steps = 77\n")
+    _, out, _ = rl("train", "ppo", "CartPole-v1", "--config", "my.toml", "--help")
+    text = flat(out)
+    assert "in [0, 1]. (default: 0.5)" in text
+    assert "at least 0. (default: 9)" in text
+    assert "(default: 77)" in text

@@ -1,0 +1,328 @@
+"""Everything that a user can get wrong ends with status 2 and one line that says how to mend it."""
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+Run = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+
+
+class TupleActions(gymnasium.Env[object, object]):
+    """An environment whose actions no actor supports."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.Tuple((spaces.Discrete(2), spaces.Box(0.0, 1.0, (2,), np.float32)))
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    gymnasium.register("TupleActions-v0", entry_point=lambda **kwargs: TupleActions())
+    gymnasium.register("NotInstalled-v0", entry_point="simulator_that_is_missing:Env")
+    yield
+    del gymnasium.registry["TupleActions-v0"]
+    del gymnasium.registry["NotInstalled-v0"]
+
+
+@pytest.fixture
+def run_copy(trained_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_run, tmp_path / "copied"))
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("trian ppo CartPole-v1", ["unknown command 'trian'", "did you mean 'train'"]),
+        ("--versio", ["unknown option '--versio'", "did you mean '--version'"]),
+        ("zzzzzz", ["unknown command 'zzzzzz'", "rl --help"]),
+        ("train", ["ALGO is missing", "rl train ppo CartPole-v1"]),
+        ("train ppo", ["ENV is missing"]),
+        ("train ppo CartPole-v1 extra", ["'extra' is one argument too many"]),
+        ("train ppo CartPole-v1 --total-steps", ["--total-steps needs a value"]),
+        ("train ppo CartPole-v1 --total-steps many", ["--total-steps", "'many'", "int"]),
+        (
+            "train ppo CartPole-v1 --total-steps 9 --total-updates 2",
+            ["--total-steps and --total-updates contradict each other; give just one"],
+        ),
+        ("train ppo CartPole-v1 --total-steps 0", ["--total-steps must be at least 1, got 0"]),
+        ("train ppo CartPole-v1 --total-steps -7", ["--total-steps must be at least 1, got -7"]),
+        ("train ppo CartPole-v1 --config none.toml", ["none.toml", "missing"]),
+        ("train ppo CartPole-v1 --seed 1 --seed 2", ["--seed is given twice"]),
+        ("train ppo CartPole-v1 --config /dev/null", ["/dev/null", "no regular file"]),
+        ("resume", ["RUN_DIR is missing"]),
+        ("resume nowhere", ["there is no run directory nowhere"]),
+        ("eval nowhere", ["there is no run directory nowhere"]),
+        ("eval . --episodes 0", ["--episodes must be at least 1, got 0"]),
+        ("eval . --seed -1", ["--seed must be at least 0, got -1"]),
+        ("eval .", ["is no run", "recipe.toml"]),
+        ("list --jason", ["unknown option --jason", "--json"]),
+    ],
+)
+def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str]) -> None:
+    message = refused(*line.split())
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("pp CartPole-v1", ["no algorithm 'pp'", "did you mean 'ppo'"]),
+        ("maml-ppo CartPole-v1", ["pip install rl-meta"]),
+        ("ppo CartPoel-v1", ["'CartPoel-v1'", "did you mean 'CartPole-v1'"]),
+        ("ppo CartPole-v7", ["'CartPole-v7'", "'CartPole-v1'"]),
+        ("ppo os:path", ["'os:path'", "module:id"]),
+        ("ppo CartPole-v1 --algorithm.learning-rat 1", ["did you mean '--algorithm.learning-rate"]),
+        ("ppo CartPole-v1 --learning-rate 1", ["did you mean '--algorithm.learning-rate'"]),
+        ("ppo CartPole-v1 --actor.name of-policy", ["'of-policy'", "did you mean 'off-policy'"]),
+        ("ppo CartPole-v1 --actor.activation tahn", ["--actor.activation", "mean 'tanh'"]),
+        ("CartPole-v1 ppo", ["the order is ALGO ENV: rl train ppo CartPole-v1"]),
+        (
+            "ppo CartPole-v1 --algorithm.gamma 2",
+            ["--algorithm.gamma must be a number in [0, 1], got 2"],
+        ),
+        ("ppo CartPole-v1 --algorithm.learning-rate -inf", ["--algorithm.learning-rate", "-inf"]),
+        (
+            "ppo CartPole-v1 --algorithm.optimizer.eps -1",
+            ["error: --algorithm.optimizer.eps must be a finite number of at least 0, got -1"],
+        ),
+        (
+            "ppo CartPole-v1 --algorithm.optimizer.momentum 0.9",
+            ["error: --algorithm.optimizer.momentum=0.9 has no effect with the optimiser 'adam'"],
+        ),
+        (
+            "ppo CartPole-v1 --trainer.log-every 0",
+            ["error: --trainer.log-every must be a whole number of at least 1"],
+        ),
+        ("ppo CartPole-v1 --env.timeout-s 5", ["error: --env.timeout-s=5.0 has no effect"]),
+        ("ppo CartPole-v1 --env.check maybe", ["--env.check: got 'maybe'", "true|false"]),
+        ("--env.check maybe ppo CartPole-v1", ["--env.check: got 'maybe'", "true|false"]),
+        (
+            "ppo CartPole-v1 --trainer.scale-rewards 2",
+            ["--trainer.scale-rewards: got '2'", "true|false"],
+        ),
+        (
+            "ppo CartPole-v1 --actor.hidden-sizes 64 abc",
+            ["--actor.hidden-sizes: got 'abc'", "[INT ...]"],
+        ),
+        ("ppo CartPole-v1 --algorithm.gamma linear(1", ["--algorithm.gamma", "linear(1"]),
+        (
+            "ppo CartPole-v1 --algorithm.num-mini-batch 4 --algorithm.mini-batch-size 4",
+            ["error: algorithm: give just one of num_mini_batch and mini_batch_size"],
+        ),
+        (
+            "ppo CartPole-v1 --algorithm.add-ons reward-predictor",
+            [
+                "--algorithm.add-ons: got 'reward-predictor' (str); expected a list of tables; ",
+                """write it as [{name = "reward-predictor", loss_weight = 0.1}] or, in JSON, """,
+            ],
+        ),
+        (
+            "ppo CartPole-v1 --actor.body Tanh",
+            ["""[{func = "..."}] or, in JSON, [{"func": "..."}]"""],
+        ),
+        ("ppo CartPole-v1 --actor.body [{func=Tanh}]", ["neither TOML", "nor JSON", "column 8"]),
+        ("ppo CartPole-v1 --num-envs 0", ["error: --num-envs=0", "at least 1"]),
+        ("ppo CartPole-v1 --num-envs 2 --env.num-envs 3", ["leave one out"]),
+        ("ppo CartPole-v1 --seed -1", ["error: --seed: got -1"]),
+        ("ppo CartPole-v1 --device gpu", ["device 'gpu'", "auto, cpu, cuda"]),
+        ("ppo CartPole-v1 --device mps", ["device 'mps'", "auto, cpu, cuda"]),
+        ("ppo CartPole-v1 --trainer.compile maybe", ["--trainer.compile", "'auto'"]),
+        ("ppo TupleActions-v0", ["Tuple"]),
+        ("ppo NotInstalled-v0", ["pip install simulator_that_is_missing"]),
+    ],
+)
+def test_names_and_options_that_do_not_fit(
+    refused: Refused, needs_ppo: None, registered: None, line: str, parts: list[str]
+) -> None:
+    message = refused("train", *line.split(), "--total-steps=64", "--run-dir=run")
+    for part in parts:
+        assert part in f"error: {message}"
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "ppo", "CartPole-v1", "--config", ""),
+        ("train", "ppo", "CartPole-v1", "--run-dir="),
+        ("train", "ppo", ""),
+        ("resume", ""),
+        ("eval", ""),
+    ],
+)
+def test_empty_words_are_refused(refused: Refused, words: tuple[str, ...]) -> None:
+    assert "is empty; expected" in refused(*words)
+
+
+def test_directories_inside_a_run_are_answered_with_the_run(
+    refused: Refused, trained_run: Path
+) -> None:
+    (checkpoint,) = (trained_run / "checkpoints").iterdir()
+    for command in ("eval", "resume"):
+        for inside in (checkpoint, checkpoint.parent):
+            assert f"is inside the run {trained_run}; give" in refused(command, inside)
+
+
+def test_sizes_that_contradict_each_other(refused: Refused, tiny: tuple[str, ...]) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=run")
+    message = refused(*words, "--algorithm.mini-batch-size=1000")
+    assert "mini_batch_size=1000 is larger than the 64 samples of the rollout" in message
+    message = refused(
+        *words,
+        "--actor.recurrent-net=gru",
+        "--algorithm.num-mini-batch=5",
+        "--algorithm.mini-batch-size=none",
+    )
+    assert "num_mini_batch=5 is more than the 4 sequences of 16 steps" in message
+    assert not Path("run").exists(), "the directory is free for the next attempt"
+
+
+def test_a_gpu_that_is_not_there(
+    refused: Refused, needs_ppo: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    message = refused("train", "ppo", "CartPole-v1", "--device", "cuda")
+    assert "--device cpu" in message
+    assert not Path("runs").exists()
+
+
+def test_run_directories_that_cannot_be_used(refused: Refused, needs_ppo: None) -> None:
+    words = ("train", "ppo", "CartPole-v1", "--total-steps=64", "--run-dir")
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("mine")
+    assert "exists and is not empty" in refused(*words, "full")
+    assert "is a file" in refused(*words, "full/notes.txt")
+    assert "not writable" in refused(*words, "full/notes.txt/below")
+    assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
+
+
+def test_a_run_directory_without_permission(
+    refused: Refused, needs_ppo: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_command.run_directory.os.access", lambda path, mode: False)
+    words = ("train", "ppo", "CartPole-v1", "--total-steps=64", "--run-dir=new/run")
+    assert "run directory new/run is not writable" in refused(*words)
+
+
+def test_a_finished_run_is_pointed_out(refused: Refused, trained_run: Path) -> None:
+    assert f"rl resume {trained_run}" in refused(
+        "train", "ppo", "CartPole-v1", "--run-dir", trained_run
+    )
+    message = refused("resume", trained_run)
+    assert "has finished" in message
+    assert "--total-steps" in message
+    assert "has finished" in refused("resume", trained_run, "--total-steps", 10)
+    assert "at least 1" in refused("resume", trained_run, "--total-steps", 0)
+
+
+def test_runs_without_checkpoints(refused: Refused, run_copy: Path) -> None:
+    shutil.rmtree(run_copy / "checkpoints")
+    for command in ("eval", "resume"):
+        assert "has no checkpoint" in refused(command, run_copy)
+
+
+def test_runs_whose_checkpoints_are_all_damaged(refused: Refused, run_copy: Path) -> None:
+    for path in run_copy.glob("checkpoints/*/state.json"):
+        path.write_text("{}")
+    for command in ("eval", "resume"):
+        words = (command, run_copy, *(["--total-steps=512"] if command == "resume" else []))
+        assert "none of the 1 checkpoints" in refused(*words)
+
+
+def test_runs_with_parts_from_python(refused: Refused, run_copy: Path) -> None:
+    recipe = run_copy / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('name = "on-policy"', 'name = "custom"'))
+    for command in ("eval", "resume"):
+        message = refused(command, run_copy)
+        assert "Python objects as its actor" in message
+    assert "its actor is 'custom'" in refused("train", "--config", recipe, "--run-dir=new")
+
+
+def test_a_run_that_does_not_say_how_long_it_is(refused: Refused, run_copy: Path) -> None:
+    recipe = run_copy / "recipe.toml"
+    lines = recipe.read_text().splitlines()
+    recipe.write_text("\n".join(line for line in lines if not line.startswith("total_steps")))
+    assert "give --total-steps" in refused("resume", run_copy)
+
+
+def test_a_damaged_recipe(refused: Refused, run_copy: Path) -> None:
+    (run_copy / "recipe.toml").write_text("seed = = 3")
+    assert "not valid TOML" in refused("eval", run_copy)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[algoritm]\nname = 'ppo'\n", ["'algoritm'", "did you mean 'algorithm'"]),
+        ("sed = 3\n", ["'sed'", "did you mean 'seed'"]),
+        ("[algorithm]\nlearning_rat = 1.0\n", ["learning_rat", "did you mean 'learning_rate'"]),
+        ("[algorithm]\nlearning_rate = 'fast'\n", ["algorithm.learning_rate", "'fast'"]),
+        ("[algorithm.optimizer]\nespilon = 1.0\n", ["algorithm.optimizer.espilon"]),
+        ("[algorithm.optimiser]\neps = 1.0\n", ["my.toml: algorithm.optimiser: unknown option"]),
+        ("[trainer]\nlog_evry = 10\n", ["trainer.log_evry", "did you mean 'log_every'"]),
+        ("[trainer]\ntotal_steps = 0\n", ["my.toml: total_steps must be at least 1"]),
+        ("[trainer]\ntotal_steps = 'all'\n", ["my.toml: total_steps", "'all'"]),
+        (
+            "[trainer]\ntotal_steps = 5\n[resolved]\ntotal_steps = 6\n",
+            ["my.toml: [trainer] says total_steps = 5, but [resolved] total_steps = 6"],
+        ),
+        ("[resolved]\ntotal_step = 6\n", ["my.toml: resolved.total_step", "'total_steps'"]),
+        ("seed = -1\n", ["my.toml: seed: got -1"]),
+        ("device = 'gpu'\n", ["my.toml: device 'gpu' is unknown"]),
+        ("device = 3\n", ["my.toml: device: got 3"]),
+        (
+            "[algorithm]\ngamma = 2.0\n",
+            ["my.toml: algorithm.gamma must be a number in [0, 1], got 2.0"],
+        ),
+        ("[env]\nnum_envs = 0\n", ["my.toml: num_envs=0; expected"]),
+        ("[algorithm]\nname = 'a2c'\n", ["ALGO is 'ppo'", "my.toml says algorithm 'a2c'"]),
+        ("[env]\nname = 'Acrobot-v1'\n", ["ENV is 'CartPole-v1'", "'Acrobot-v1'"]),
+        ("[actor]\nname = 7\n", ["my.toml", "[actor] name"]),
+    ],
+)
+def test_configuration_files_that_do_not_fit(
+    refused: Refused, needs_ppo: None, text: str, parts: list[str]
+) -> None:
+    Path("my.toml").write_text(text)
+    message = refused("train", "ppo", "CartPole-v1", "--config=my.toml", "--run-dir=run")
+    for part in parts:
+        assert part in message
+
+
+def test_configuration_files_in_json_that_do_not_fit(refused: Refused, needs_ppo: None) -> None:
+    words = ("train", "ppo", "CartPole-v1", "--config=my.json", "--run-dir=run")
+    Path("my.json").write_text('{\n "algorithm": {"gamma": 2.0}}')
+    assert "my.json: algorithm.gamma must be a number in [0, 1], got 2.0" in refused(*words)
+    Path("my.json").write_text('{\n "algorithm": {gamma: 2.0}}')
+    assert "my.json: not valid JSON (Expecting property name" in refused(*words)
+    assert "line 2 column 16" in refused(*words)
+
+
+@pytest.mark.parametrize("value", ["0", "'all'"])
+def test_a_wrong_length_in_the_file_is_refused_even_where_the_flag_wins(
+    refused: Refused, needs_ppo: None, value: str
+) -> None:
+    Path("my.toml").write_text(f"[trainer]\ntotal_steps = {value}\n")
+    words = ("ppo", "CartPole-v1", "--config=my.toml", "--run-dir=run", "--total-steps=64")
+    assert "my.toml: total_steps" in refused("train", *words)
+
+
+def test_a_warning_before_an_error_is_not_printed(
+    refused: Refused, needs_ppo: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable() -> bool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("the driver\nis too old", stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", unavailable)
+    assert "torch sees no CUDA device" in refused("train", "ppo", "CartPole-v1", "--device", "cuda")

@@ -1,0 +1,222 @@
+"""Training, evaluating and resuming a run from the command line."""
+
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rl_core.env import VecEnv
+from rl_core.recipe import ComponentSpec
+from rl_train.builder import build_envs
+from rl_train.checkpoint import list_checkpoints, load_checkpoint, state_digest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run_copy(trained_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_run, tmp_path / "copied"))
+
+
+def test_a_run_directory_holds_all_about_the_run(trained_run: Path) -> None:
+    assert {path.name for path in trained_run.iterdir()} == {
+        "recipe.toml",
+        "metrics.jsonl",
+        "checkpoints",
+        "summary.json",
+        "curve.png",
+    }
+    recipe = tomllib.loads((trained_run / "recipe.toml").read_text())
+    assert recipe["algorithm"]["name"] == "ppo"
+    assert recipe["resolved"]["total_steps"] == 256
+    summary = json.loads((trained_run / "summary.json").read_text())
+    assert summary["total_steps"] >= 256
+    assert summary["wall_seconds"] > 0.0
+    assert summary["steps_per_second"] > 0.0
+    assert summary["final_return_mean"] > 0.0
+    lines = [json.loads(line) for line in (trained_run / "metrics.jsonl").read_text().splitlines()]
+    assert {"step", "time", "steps_per_second", "train/episode_return"} <= set(lines[-1])
+    checkpoints = list_checkpoints(trained_run / "checkpoints")
+    assert [path.name for path in checkpoints] == [f"step-{summary['total_steps']}"]
+
+
+def test_training_ends_with_a_summary_in_plain_text(rl: Run, tiny: tuple[str, ...]) -> None:
+    status, out, err = rl("train", "ppo", "CartPole-v1", *tiny, "--total-steps=512", "--seed=4")
+    assert (status, err) == (0, "")
+    (directory,) = Path("runs").iterdir()
+    assert re.fullmatch(r"ppo-CartPole-v1-s4-\d{8}-\d{6}", directory.name)
+    assert out.startswith("ppo on CartPole-v1, seed 4: ")
+    for part in ("mean ", "std ", "IQM ", "95% interval", "┤", f"rl eval {directory}"):
+        assert part in out
+    assert f"rl resume {directory} --total-steps 1024\n" in out
+    assert "\x1b" not in out
+
+
+def test_the_command_that_goes_on_with_a_run_which_took_more_steps_than_asked_for_works(
+    rl: Run, tiny: tuple[str, ...]
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=10", "--run-dir=run")
+    status, out, _ = rl(*words)
+    assert status == 0
+    longer = out.splitlines()[-1].split()
+    assert longer == ["rl", "resume", "run", "--total-steps", "128"]
+    status, out, _ = rl(*longer[1:])
+    assert status == 0
+    assert ": 128 steps in" in out
+
+
+def test_evaluation_is_one_json_object(rl: Run, trained_run: Path) -> None:
+    status, out, err = rl("eval", trained_run, "--episodes=5", "--json")
+    assert (status, err) == (0, "")
+    assert out.count("\n") == 1
+    result = json.loads(out)
+    assert result["num_episodes"] == len(result["returns"]) == 5
+    assert result["mean"] == pytest.approx(sum(result["returns"]) / 5)
+    assert {"std", "iqm", "ci95", "step", "checkpoint", "seed"} <= set(result)
+    low, high = result["ci95"]
+    assert low <= result["iqm"] <= high
+
+
+def test_evaluation_depends_on_the_seed_alone(rl: Run, trained_run: Path) -> None:
+    first, again, other = (
+        json.loads(rl("eval", trained_run, "--episodes=6", "--seed", seed, "--json")[1])["returns"]
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_evaluation_reads_well(rl: Run, trained_run: Path) -> None:
+    status, out, err = rl("eval", trained_run, "--episodes=3")
+    assert (status, err) == (0, "")
+    assert out.startswith("ppo on CartPole-v1, step ")
+    assert "3 deterministic episodes" in out
+
+
+def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
+    words = ("eval", trained_run, "--episodes=6", "--seed=1")
+    certain, drawn, again = (
+        json.loads(rl(*words, "--json", *more)[1])
+        for more in ((), ("--stochastic",), ("--stochastic",))
+    )
+    assert (certain["stochastic"], drawn["stochastic"]) == (False, True)
+    assert certain["returns"] != drawn["returns"] == again["returns"]
+    assert "6 stochastic episodes" in rl(*words, "--stochastic")[1]
+
+
+def test_what_an_environment_prints_stays_out_of_the_json(
+    rl: Run, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def talkative(spec: ComponentSpec, seed: int | None) -> VecEnv:
+        print("hello from the simulator")
+        return build_envs(spec, seed)
+
+    monkeypatch.setattr("rl_command.evaluation.build_envs", talkative)
+    _, out, err = rl("eval", trained_run, "--episodes=2", "--json")
+    assert json.loads(out)["num_episodes"] == 2
+    assert err == "hello from the simulator\n"
+
+
+def test_a_run_goes_on_to_a_later_step(rl: Run, run_copy: Path) -> None:
+    before = json.loads((run_copy / "summary.json").read_text())["total_steps"]
+    status, out, err = rl("resume", run_copy, "--total-steps", before + 100)
+    assert (status, err) == (0, "")
+    summary = json.loads((run_copy / "summary.json").read_text())
+    assert summary["total_steps"] >= before + 100
+    assert out.startswith(f"ppo on CartPole-v1, seed 0: {summary['total_steps']:,} steps")
+    lines = [json.loads(line) for line in (run_copy / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(set(steps))
+    recipe = tomllib.loads((run_copy / "recipe.toml").read_text())
+    assert recipe["resolved"]["total_steps"] == before + 100
+
+
+def test_an_unfinished_run_goes_on_to_where_it_was_to_end(rl: Run, run_copy: Path) -> None:
+    recipe = run_copy / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("total_steps = 256", "total_steps = 400"))
+    status, _, err = rl("resume", run_copy)
+    assert (status, err) == (0, "")
+    assert json.loads((run_copy / "summary.json").read_text())["total_steps"] >= 400
+
+
+def test_a_damaged_checkpoint_is_passed_over_aloud(rl: Run, run_copy: Path) -> None:
+    checkpoints = run_copy / "checkpoints"
+    (whole,) = list_checkpoints(checkpoints)
+    damaged = checkpoints / "step-100000"
+    shutil.copytree(whole, damaged)
+    with (damaged / "tensors.safetensors").open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff\xff\xff\xff")
+    status, out, err = rl("eval", run_copy, "--episodes=2", "--json")
+    assert status == 0
+    assert json.loads(out)["checkpoint"] == str(whole)
+    assert err.startswith(f"rl: warning: step-100000 is damaged, so {whole.name} is used: ")
+    assert err.count("\n") == 1
+    status, _, err = rl("resume", run_copy, "--total-steps=400")
+    assert status == 0
+    assert err.startswith("rl: warning: step-100000 is damaged")
+    assert "step-100000" not in [path.name for path in list_checkpoints(checkpoints)]
+
+
+def test_a_run_starts_with_the_weights_of_another_and_resumes_without_it(
+    rl: Run, tiny: tuple[str, ...], run_copy: Path
+) -> None:
+    train = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=next")
+    # At a learning rate of 0 the weights stay those that were loaded.
+    status, _, err = rl(*train, f"--restart-model={run_copy}", "--algorithm.learning-rate=0")
+    assert (status, err) == (0, "")
+    recipe = tomllib.loads(Path("next/recipe.toml").read_text())
+    assert recipe["resolved"]["restart_model"] == str(run_copy)
+    saved, loaded = (
+        load_checkpoint(list_checkpoints(run / "checkpoints")[-1]).state["algorithm"]
+        for run in (run_copy, Path("next"))
+    )
+    assert isinstance(saved, dict)
+    assert isinstance(loaded, dict)
+    actors = [
+        {name: tensor for name, tensor in state["modules"].items() if name.startswith("actor.")}
+        for state in (saved, loaded)
+    ]
+    assert state_digest(actors[0]) == state_digest(actors[1])
+    shutil.rmtree(run_copy)
+    status, _, err = rl("resume", "next", "--total-steps=128")
+    assert (status, err) == (0, "")
+    # The recipe as a configuration file starts from the same weights, which are gone.
+    status, _, err = rl("train", "--config=next/recipe.toml", "--run-dir=again")
+    assert status == 2
+    assert f"{run_copy} is neither a checkpoint nor a run" in err
+    status, _, err = rl(
+        "train", "--config=next/recipe.toml", "--run-dir=again", "--restart-model=none"
+    )
+    assert (status, err) == (0, "")
+
+
+def test_weights_are_taken_by_part(rl: Run, tiny: tuple[str, ...], run_copy: Path) -> None:
+    table = f'{{policy_trunk = "{run_copy}"}}'
+    train = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=next")
+    status, _, err = rl(*train, "--restart-model", table)
+    assert (status, err) == (0, "")
+    recipe = tomllib.loads(Path("next/recipe.toml").read_text())
+    assert recipe["resolved"]["restart_model"] == {"policy_trunk": str(run_copy)}
+
+
+def test_a_run_counted_in_updates_ends_and_goes_on_in_updates(
+    rl: Run, tiny: list[str], tmp_path: Path
+) -> None:
+    directory = tmp_path / "run"
+    words = ["train", "ppo", "CartPole-v1", *tiny, "--total-updates=2", f"--run-dir={directory}"]
+    status, out, _ = rl(*words)
+    assert status == 0
+    assert f"rl resume {directory} --total-updates 4" in out
+    status, _, err = rl("resume", directory)
+    assert status == 2
+    assert f"has 2 of 2 updates; to go on: rl resume {directory} --total-updates 4" in err
+    status, out, _ = rl("resume", directory, "--total-updates=3")
+    assert status == 0
+    recipe = tomllib.loads((directory / "recipe.toml").read_text())
+    assert recipe["resolved"]["total_updates"] == 3
+    assert "total_steps" not in recipe["resolved"]

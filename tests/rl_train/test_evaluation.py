@@ -1,0 +1,241 @@
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from rl_core.actor import ActionOutput, Actor
+from rl_core.env import VecEnv
+from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
+from rl_core.nn.distributions import Deterministic, Distribution
+from rl_core.types import Observation, State
+from rl_envs import GymVecEnv, make_gym_vec
+from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
+from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
+from rl_train.evaluation import draws_actions, evaluate_policy, evaluation_metrics, summarize
+from rl_train.statistics import interquartile_mean, stratified_bootstrap_interval
+
+MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
+
+
+def _actor(envs: VecEnv, *, remembers: bool = False) -> ToyActor:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return ToyActor(
+            envs.single_observation_space, envs.single_action_space, remembers=remembers
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_environment_plays_its_quota(mode: AutoresetMode) -> None:
+    """Whoever took the first four episodes to end would take all from the first row."""
+    envs = counting_envs([[1], [10]], [True, False], mode)
+    result = evaluate_policy(_actor(envs), envs, 4)
+    assert result.returns == (1.0, 101.0, 55.0, 1055.0)
+    assert result.num_episodes == 4
+    assert result.mean == (1.0 + 101.0 + 55.0 + 1055.0) / 4
+    assert result.std == pytest.approx(np.std([1.0, 101.0, 55.0, 1055.0]))
+    assert result.mean_length == 5.5
+
+
+def test_what_is_left_over_goes_to_the_first_environments() -> None:
+    envs = counting_envs([[1], [2], [3]], [True] * 3)
+    actor = _actor(envs)
+    assert evaluate_policy(actor, envs, 5).returns == (1.0, 101.0, 3.0, 203.0, 6.0)
+    assert evaluate_policy(actor, envs, 2).returns == (1.0, 3.0)
+
+
+def test_the_robust_figures_are_those_of_the_returns() -> None:
+    returns = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1000.0]
+    result = summarize(returns, [2] * 8, [True, False], seed=4)
+    assert result.iqm == 3.5
+    expected = stratified_bootstrap_interval(
+        [np.array(returns)], interquartile_mean, generator=np.random.default_rng(4)
+    )
+    assert result.ci95 == expected
+    assert result.ci95[0] < 3.5 < result.ci95[1]
+    assert result.success_rate == 0.5
+    assert result.as_dict() == {
+        "num_episodes": 8,
+        "mean": result.mean,
+        "std": result.std,
+        "iqm": 3.5,
+        "ci95": list(expected),
+        "mean_length": 2.0,
+        "success_rate": 0.5,
+        "returns": returns,
+    }
+    assert str(result).startswith("127.6 ± 329.7 over 8 episodes (IQM 3.5, 95 % interval")
+    assert str(result).endswith("success 50%")
+
+
+def test_metrics_are_named_by_path() -> None:
+    metrics = evaluation_metrics(summarize([1.0, 3.0], [4, 6], []))
+    assert metrics == {
+        "test/episode_return": 2.0,
+        "test/episode_return_std": 1.0,
+        "test/episode_return_iqm": 2.0,
+        "test/episode_length": 5.0,
+    }
+    assert evaluation_metrics(summarize([1.0], [4], [True]))["test/success_rate"] == 1.0
+
+
+class Achieving(CountingEnv):
+    """Succeeds in every other episode, and says so in its last step."""
+
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, object]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        success = (terminated or truncated) and self.episode % 2 == 0
+        return observation, reward, terminated, truncated, {"is_success": success}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Any, dict[str, object]]:
+        return super().reset(seed=seed, options=options)[0], {"is_success": True}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_success_is_counted_where_it_is_reported(mode: AutoresetMode) -> None:
+    rows = [partial(Achieving, [2], True, 0), partial(Achieving, [3], False, 1)]
+    envs = GymVecEnv(SyncVectorEnv(rows, autoreset_mode=mode))
+    assert evaluate_policy(_actor(envs), envs, 6).success_rate == pytest.approx(4 / 6)
+    silent = counting_envs([[2]], [True], mode)
+    assert evaluate_policy(_actor(silent), silent, 3).success_rate is None
+
+
+class Watched(ToyActor):
+    """Remembers how it was asked."""
+
+    def __init__(self, *spaces: Any, remembers: bool = False) -> None:
+        super().__init__(*spaces, remembers=remembers)
+        self.dropout = torch.nn.Dropout()
+        self.frozen = torch.nn.BatchNorm1d(3).eval()
+        self.modes: set[tuple[bool, ...]] = set()
+        self.sums: list[list[list[float]]] = []
+
+    def get_action(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor | None,
+        deterministic: bool = False,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        self.modes.add(tuple(module.training for module in self.modules()))
+        output = super().get_action(observation, state, noise, deterministic, episode_start)
+        self.sums.append([row.tolist() for row in output.state.get("sum", ())])
+        return output
+
+
+@pytest.mark.parametrize("was_training", [False, True])
+def test_every_module_gets_its_own_mode_back(was_training: bool) -> None:
+    envs = counting_envs([[2]], [True])
+    actor = Watched(envs.single_observation_space, envs.single_action_space)
+    actor.train(was_training)
+    actor.frozen.eval()
+    before = [module.training for module in actor.modules()]
+    evaluate_policy(actor, envs, 1)
+    assert not any(any(modes) for modes in actor.modes)
+    assert [module.training for module in actor.modules()] == before
+    assert not actor.frozen.training
+
+
+def test_the_mode_is_put_back_when_an_environment_fails() -> None:
+    envs = make_gym_vec(lambda: FaultyEnv(CountingEnv([9]), "raise_step", at_step=3))
+    actor = _actor(envs)
+    with pytest.raises(EnvironmentFaultError):
+        evaluate_policy(actor, envs, 1)
+    assert all(module.training for module in actor.modules())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_memory_begins_anew_with_each_episode(mode: AutoresetMode) -> None:
+    envs = counting_envs([[2]], [True], mode)
+    actor = Watched(envs.single_observation_space, envs.single_action_space, remembers=True)
+    evaluate_policy(actor, envs, 2)
+    sums = [row for (row,) in actor.sums]
+    assert sums[:2] == [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    assert sums[-2:] == [[0.0, 1.0, 0.0], [0.0, 2.0, 1.0]]
+
+
+def _identity_envs() -> VecEnv:
+    return make_gym_vec(partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,), np.float32)), 2)
+
+
+def test_the_seed_decides_environments_and_samples() -> None:
+    envs = _identity_envs()
+    actor = _actor(envs)
+    before = torch.get_rng_state()
+    for deterministic in (False, True):
+        run = partial(evaluate_policy, actor, deterministic=deterministic)
+        first = run(envs, 4, seed=1)
+        assert run(_identity_envs(), 4, seed=1) == first
+        assert run(envs, 4, seed=1) == first
+        assert run(envs, 4, seed=2) != first
+    mode, sampled = (evaluate_policy(actor, envs, 4, deterministic=d) for d in (True, False))
+    assert mode != sampled
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_policy_that_draws_nothing_is_not_asked_to() -> None:
+    class Settled(ToyActor):
+        """Takes the likeliest action in any case."""
+
+        def distribution(
+            self, observation: Observation, state: State, episode_start: Tensor | None = None
+        ) -> tuple[Distribution, State]:
+            found, after = super().distribution(observation, state, episode_start)
+            return Deterministic(found.mode()), after
+
+    envs = _identity_envs()
+    actor = Settled(envs.single_observation_space, envs.single_action_space)
+    actor.train()
+    assert draws_actions(_actor(envs))
+    assert not draws_actions(actor)
+    assert actor.training
+    with pytest.raises(ConfigError, match=r"^deterministic=False, but the policy of Settled takes"):
+        evaluate_policy(actor, envs, 4, deterministic=False)
+    assert evaluate_policy(actor, envs, 4).num_episodes == 4
+
+
+@pytest.mark.parametrize("of", [lambda actor: actor, ToyActorCritic])
+def test_actors_and_whatever_has_one_are_evaluated(of: Callable[[Actor], Any]) -> None:
+    with make_gym_vec("CartPole-v1") as envs:
+        actor = _actor(envs)
+    result = evaluate_policy(of(actor), "CartPole-v1", 3, num_envs=2)
+    assert result.num_episodes == 3
+    assert result.mean == result.mean_length
+
+
+def test_given_environments_stay_open() -> None:
+    envs = _identity_envs()
+    evaluate_policy(_actor(envs), envs, 1)
+    envs.reset()
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2", True, None])
+def test_at_least_one_episode_is_needed(count: Any) -> None:
+    envs = _identity_envs()
+    message = f"num_episodes must be a whole number of at least 1, got {count!r}"
+    with pytest.raises(ConfigError, match=message):
+        evaluate_policy(_actor(envs), envs, count)
+
+
+def test_other_spaces_are_refused_before_anything_runs() -> None:
+    actor = _actor(_identity_envs())
+    for name in ("observation", "action"):
+        other = _identity_envs()
+        other.reset = pytest.fail  # type: ignore[assignment, method-assign]  # must not be called
+        setattr(other, f"_{name}_space", spaces.MultiBinary(7))
+        with pytest.raises(SpaceError, match=rf"environments' {name} space is MultiBinary\(7\)"):
+            evaluate_policy(actor, other, 2)
+
+
+def test_a_policy_without_an_actor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="policy is NoneType; expected an actor"):
+        evaluate_policy(None, _identity_envs(), 2)  # type: ignore[arg-type]  # what is tested
