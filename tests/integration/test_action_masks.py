@@ -31,8 +31,7 @@ from rl_core.env import VecEnv
 from rl_core.errors import DataError, SpaceError
 from rl_envs import as_vec_env, make_gym_vec
 from rl_testing.reference import ReferenceRolloutStorage
-from rl_train import Trainer, TrainerConfig
-from rl_train.evaluation import evaluate_policy
+from rl_train import Trainer, TrainerConfig, evaluate_policy
 
 
 class Roulette(gymnasium.Env[Any, Any]):

@@ -17,7 +17,6 @@ from rl_command.main import main
 from rl_command.train_arguments import read_train_request
 from rl_core import (
     CheckpointError,
-    ComponentSpec,
     ConfigError,
     DataError,
     DeviceError,
@@ -25,6 +24,7 @@ from rl_core import (
     RLError,
     SpaceError,
 )
+from rl_core.config import ComponentSpec
 from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import RolloutStorage

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_offpolicy import BC, SAC, BCConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.actor_config import PolicyKind
+from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.experts import ExpertPolicy
 from rl_core.errors import CheckpointError, ConfigError, DataError, SpaceError
 from rl_core.spaces import Space
@@ -18,8 +18,7 @@ from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.scripted import IdentityEnv
 from rl_testing.storages import seeded
 from rl_testing.toy import ToyActor
-from rl_train import Trainer
-from rl_train.collector import Collector
+from rl_train import Collector, Trainer
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 

@@ -9,17 +9,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from rl_algos_offpolicy import (
-    DQN,
-    SAC,
-    DQNConfig,
-    OffPolicyActor,
-    OffPolicyActorConfig,
-    SACConfig,
-)
+from rl_algos_offpolicy import DQN, SAC, DQNConfig, OffPolicyActor, OffPolicyActorConfig, SACConfig
+from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
-from rl_core.schedules import Linear
 from rl_core.types import ArrayLike, Json
 from rl_envs import as_vec_env, make_gym_vec
 from rl_storages import ReplayBuffer

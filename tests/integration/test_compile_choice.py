@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from rl_algos_offpolicy import (
-    BC,
-    DQN,
-    BCConfig,
-    DQNConfig,
-    OffPolicyActor,
-    OffPolicyActorConfig,
-)
+from rl_algos_offpolicy import BC, DQN, BCConfig, DQNConfig, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.storage import AnyStorage

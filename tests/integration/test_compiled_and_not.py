@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.compile import has_cpp_compiler
+from rl_core.config import Recipe
 from rl_core.errors import ConfigError
-from rl_core.recipe import Recipe
 from rl_core.types import Json
 from rl_testing.algorithms._probes import map_tree, tensors_of
 from rl_testing.replay_batches import make_replay_batch

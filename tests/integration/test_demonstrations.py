@@ -11,14 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_algos_offpolicy import (
-    DQN,
-    SAC,
-    DQNConfig,
-    OffPolicyActor,
-    OffPolicyActorConfig,
-    SACConfig,
-)
+from rl_algos_offpolicy import DQN, SAC, DQNConfig, OffPolicyActor, OffPolicyActorConfig, SACConfig
 from rl_algos_onpolicy import PPO, OnPolicyActor
 from rl_command.main import main
 from rl_core import CheckpointError, ConfigError

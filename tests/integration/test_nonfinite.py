@@ -20,10 +20,9 @@ from rl_core.types import StateDict
 from rl_envs import make_gym_vec
 from rl_storages import PrioritizedConfig, ReplayBuffer, RolloutStorage
 from rl_testing.stateful import check_same_state, copy_state
-from rl_train import Trainer, TrainerConfig
-from rl_train.callbacks import Callback
+from rl_train import Callback, Trainer, TrainerConfig
 from rl_train.checkpoint import load_checkpoint
-from rl_train.faulty_steps import load_faulty_step
+from rl_train.checkpoint.faulty_steps import load_faulty_step
 
 
 class Poison(Callback):

@@ -24,13 +24,12 @@ from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.nn.trunk import MemoryKind
+from rl_core.nn.torso import MemoryKind
 from rl_core.types import Observation, State
 from rl_storages import RolloutStorage
 from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
-from rl_train import Trainer, TrainerConfig
-from rl_train.collector import Collector
+from rl_train import Collector, Trainer, TrainerConfig
 
 NUM_ENVS, NUM_STEPS, LENGTH = 3, 12, 4
 SIZES: dict[str, Any] = {"num_mini_batch": None, "mini_batch_size": 2 * LENGTH}

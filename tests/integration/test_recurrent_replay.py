@@ -20,7 +20,7 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.actor_config import PolicyKind
+from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.memory import Remembered, current_and_following
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm

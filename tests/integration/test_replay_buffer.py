@@ -12,16 +12,15 @@ from torch import Tensor
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
 from rl_core.batch import ReplayBatch
+from rl_core.config import Linear
 from rl_core.errors import ConfigError
-from rl_core.schedules import Linear
 from rl_core.types import Array
 from rl_envs import SyncVecEnv, make_gym_vec
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer, SequenceConfig
 from rl_testing.scripted import CountingEnv
 from rl_testing.storages import seeded
 from rl_testing.toy import ToyActor, ToyActorCritic
-from rl_train import Callback, Trainer, TrainerConfig
-from rl_train.collector import Collector
+from rl_train import Callback, Collector, Trainer, TrainerConfig
 
 
 class _Fading(gymnasium.Env[Array, np.int64]):

@@ -17,10 +17,9 @@ from rl_core.stateful import StateReader
 from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
-from rl_train import Trainer, TrainerConfig
-from rl_train.callbacks import Callback
+from rl_train import Callback, EvaluationResult, Trainer, TrainerConfig
 from rl_train.checkpoint import latest_checkpoint
-from rl_train.evaluation import EvaluationResult, summarize
+from rl_train.evaluation import summarize
 from rl_train.trainer import tester
 
 

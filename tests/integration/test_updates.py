@@ -27,13 +27,13 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.nn.trunk import MemoryKind
+from rl_core.nn.torso import MemoryKind
 from rl_core.types import Array, StateDict
 from rl_envs import make_gym_vec
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.scripted import CountingEnv, IdentityEnv, Info
 from rl_testing.stateful import check_same_state, copy_state
-from rl_train.collector import Collector
+from rl_train import Collector
 
 NUM_ENVS, NUM_STEPS = 4, 6
 WHOLE = PPOConfig(num_epochs=1, num_mini_batch=1, mini_batch_size=None)

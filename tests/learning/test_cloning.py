@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_algos_offpolicy import BC, BCConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.actor_config import PolicyKind
+from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.bc import CloningLoss
 from rl_algos_onpolicy import OnPolicyActor
 from rl_core import Actor

@@ -27,7 +27,7 @@ from rl_algos_onpolicy import (
     VPGConfig,
 )
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.nn.trunk import MemoryKind
+from rl_core.nn.torso import MemoryKind
 from rl_core.types import Array
 from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage

@@ -21,7 +21,7 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.actor_config import PolicyKind
+from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.types import Array
 from rl_envs import make_gym_vec

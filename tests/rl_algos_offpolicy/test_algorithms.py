@@ -21,10 +21,10 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
+from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import ReplayBatch
-from rl_core.codec import decode
+from rl_core.config import decode
 from rl_core.errors import ConfigError
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.replay_batches import make_replay_batch

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from rl_algos_offpolicy import BC, BCConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.actor_config import PolicyKind
+from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.bc import squared_distance
 from rl_core.errors import ConfigError
 from rl_core.spaces import Space

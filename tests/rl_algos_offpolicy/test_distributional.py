@@ -9,8 +9,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.critics import of_action
-from rl_algos_offpolicy.distributional import (
+from rl_algos_offpolicy.critics.critics import of_action
+from rl_algos_offpolicy.critics.distributional import (
     CategoricalReturns,
     QuantileReturns,
     categorical_cross_entropy,

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.composed_critics import ComposedCritics
+from rl_algos_offpolicy.critics.composed import ComposedCritics
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.normalization import RunningNorm

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from torch import nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.composed_critics import ComposedCritics
-from rl_algos_offpolicy.critics import Critics
+from rl_algos_offpolicy.critics.composed import ComposedCritics
+from rl_algos_offpolicy.critics.critics import Critics
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import feature_size, has_vectors
 from rl_core.nn.init import Start

@@ -20,7 +20,7 @@ from rl_algos_offpolicy import (
     OffPolicyActorConfig,
     SACConfig,
 )
-from rl_algos_offpolicy.composed_critics import ComposedCritics
+from rl_algos_offpolicy.critics.composed import ComposedCritics
 from rl_algos_offpolicy.memory import (
     Remembered,
     Seen,
@@ -30,8 +30,8 @@ from rl_algos_offpolicy.memory import (
 )
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, SequenceStart
+from rl_core.config import Linear
 from rl_core.errors import ConfigError
-from rl_core.schedules import Linear
 from rl_core.types import State
 from rl_testing.replay_batches import make_replay_batch
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from rl_algos_offpolicy.noisy import NoisyEnsembleMLP, draw_weight_noise
+from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_core.errors import ConfigError
 
 

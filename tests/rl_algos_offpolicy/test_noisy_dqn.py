@@ -6,9 +6,9 @@ import torch
 from gymnasium import spaces
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.noisy import NoisyEnsembleMLP
+from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP
+from rl_core.config import Linear, Piecewise
 from rl_core.errors import ConfigError
-from rl_core.schedules import Linear, Piecewise
 from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)

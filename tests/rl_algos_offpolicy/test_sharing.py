@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.composed_critics import ComposedCritics
+from rl_algos_offpolicy.critics.composed import ComposedCritics
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.layers import LayerConfig
 from rl_testing.replay_batches import make_replay_batch

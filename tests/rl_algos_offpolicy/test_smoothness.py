@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig, SACConfig
 from rl_core.batch import ReplayBatch
+from rl_core.config import Linear
 from rl_core.errors import ConfigError
-from rl_core.schedules import Linear
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
 

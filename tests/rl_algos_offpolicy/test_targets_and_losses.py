@@ -22,9 +22,9 @@ from rl_algos_offpolicy import (
 )
 from rl_algos_offpolicy.exploration import OrnsteinUhlenbeck, draw_exploration_noise
 from rl_core.batch import ReplayBatch
+from rl_core.config import Linear
 from rl_core.errors import ConfigError
-from rl_core.optimizers import OptimizerConfig, OptimizerName
-from rl_core.schedules import Linear
+from rl_core.gradients import OptimizerConfig, OptimizerName
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)

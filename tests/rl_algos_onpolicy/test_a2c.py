@@ -9,9 +9,9 @@ from torch import nn
 
 from rl_algos_onpolicy import A2C, A2CConfig, OnPolicyActor, OnPolicyActorConfig
 from rl_algos_onpolicy.policy_gradient import policy_gradient_loss
+from rl_core.config import Linear
 from rl_core.errors import ConfigError
-from rl_core.optimizers import OptimizerConfig
-from rl_core.schedules import Linear
+from rl_core.gradients import OptimizerConfig
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
 

@@ -21,9 +21,9 @@ from rl_algos_onpolicy import (
     VPGConfig,
 )
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm.rollouts import evaluate_rollout
+from rl_core.config import Linear
 from rl_core.errors import ConfigError
-from rl_core.rollouts import evaluate_rollout
-from rl_core.schedules import Linear
 from rl_testing.rollouts import make_batch, make_rollout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -20,12 +20,12 @@ from rl_algos_onpolicy.ppo import (
     surrogate_loss,
     value_loss,
 )
-from rl_core.addon import PolicyLossAddOn
+from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch
+from rl_core.config import Linear
 from rl_core.errors import ConfigError
+from rl_core.gradients import OptimizerConfig
 from rl_core.nn.distributions import Distribution
-from rl_core.optimizers import OptimizerConfig
-from rl_core.schedules import Linear
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
 

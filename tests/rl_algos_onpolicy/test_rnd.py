@@ -23,14 +23,14 @@ from rl_algos_onpolicy import (
     RNDPPOConfig,
 )
 from rl_algos_onpolicy.ppo import value_loss
-from rl_algos_onpolicy.rnd import KEPT, Novelty
-from rl_algos_onpolicy.rnd_networks import FeatureNet
+from rl_algos_onpolicy.rnd.networks import FeatureNet
+from rl_algos_onpolicy.rnd.rnd import KEPT, Novelty
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
-from rl_core.estimators import AdvantageEstimator, ValueTarget
 from rl_core.nn.normalization import RunningNorm
-from rl_core.nn.trunk import MemoryKind
+from rl_core.nn.torso import MemoryKind
+from rl_core.returns import AdvantageEstimator, ValueTarget
 from rl_core.spaces import Space
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout, random_observation, random_state

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from rl_algos_onpolicy import TRPO, OnPolicyActor, OnPolicyActorConfig, TRPOConfig
 from rl_core.actor import Actor
-from rl_core.addon import PolicyLossAddOn
+from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import ConfigError, NonFiniteError
 from rl_core.nn.distributions import Distribution
-from rl_core.nn.trunk import MemoryKind
+from rl_core.nn.torso import MemoryKind
 from rl_core.spaces import Space
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rl_algos_onpolicy import RND, VPG, OnPolicyActor, OnPolicyActorConfig, RNDConfig, VPGConfig
 from rl_core.errors import ConfigError
-from rl_core.optimizers import OptimizerConfig
+from rl_core.gradients import OptimizerConfig
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
 from rl_testing.stateful import check_same_state, copy_state

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rl_core.config import ComponentSpec
 from rl_core.env import VecEnv
-from rl_core.recipe import ComponentSpec
 from rl_train.builder import build_envs
 from rl_train.checkpoint import list_checkpoints, load_checkpoint, state_digest
 

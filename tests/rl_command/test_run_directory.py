@@ -9,9 +9,9 @@ import pytest
 
 from rl_command.main import main
 from rl_command.run_directory import new_run_dir
-from rl_core.recipe import ComponentSpec, Recipe
+from rl_core.config import ComponentSpec, Recipe
+from rl_train import Trainer
 from rl_train.builder import Parts, build_trainer
-from rl_train.trainer import Trainer
 
 Run = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]

@@ -177,7 +177,7 @@ from typing import Literal
 
 from rl_core.algorithm import DefaultRecipe
 from rl_core.plugins import load
-from rl_core.recipe import ComponentSpec
+from rl_core.config import ComponentSpec
 
 Base = load("algorithm", "ppo")
 

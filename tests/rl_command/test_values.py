@@ -7,7 +7,7 @@ import pytest
 
 from rl_command.errors import UsageError
 from rl_command.values import is_switch, metavar, read_value, takes_list, write_value
-from rl_core.schedules import Schedule
+from rl_core.config import Schedule
 from rl_core.types import Json
 
 

@@ -12,7 +12,7 @@ from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import make_head
-from rl_core.nn.trunk import MemoryKind, Trunk
+from rl_core.nn.torso import MemoryKind, Trunk
 from rl_core.spaces import Space
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
@@ -19,6 +18,7 @@ from rl_core.algorithm import (
     UpdateSchedule,
     run_update,
 )
+from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import (
     PREPARED_COLUMNS,
     ReplayBatch,
@@ -27,14 +27,11 @@ from rl_core.batch import (
     Transition,
     masked_mean,
 )
+from rl_core.config import ComponentSpec, Linear, check_ranges
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
 from rl_core.nn.normalization import RunningNorm
-from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_ranges
-from rl_core.recipe import ComponentSpec
-from rl_core.schedules import Linear
 from rl_core.storage import DataSlice, Storage, StorageSpec, TensorSpec
 from rl_core.types import Observation, State, StateDict
 from rl_testing.algorithms import AlgorithmSuite

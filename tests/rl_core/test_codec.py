@@ -7,9 +7,8 @@ from typing import Literal
 
 import pytest
 
-from rl_core.codec import construct, decode, encode, options_of
+from rl_core.config import Schedule, construct, decode, encode, options_of, parse_schedule
 from rl_core.errors import ConfigError
-from rl_core.schedules import Schedule, parse_schedule
 from rl_core.types import Json
 
 

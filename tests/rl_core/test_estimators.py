@@ -3,13 +3,7 @@ from typing import get_args
 import pytest
 import torch
 
-from rl_core.estimators import (
-    AdvantageEstimator,
-    Steps,
-    ValueTarget,
-    estimate,
-    shift_to_positive,
-)
+from rl_core.returns import AdvantageEstimator, Steps, ValueTarget, estimate, shift_to_positive
 
 # Three rows: the first environment terminates in row 0, the second is truncated in row 1 with a
 # successor worth 8, the third runs on to one worth 4. The discount is 0.5.

@@ -5,7 +5,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rl_core.env.goals import GoalFunctions
+from rl_core.env import GoalFunctions
 from rl_core.errors import EnvironmentFaultError
 
 ACHIEVED = np.array([[0.0], [1.0], [2.0]], np.float32)

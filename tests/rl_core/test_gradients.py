@@ -17,10 +17,10 @@ from rl_core.gradients import (
     LossOutput,
     Noise,
     OnNonFinite,
+    OptimizerConfig,
     ParameterGroup,
     TargetNetwork,
 )
-from rl_core.optimizers import OptimizerConfig
 from rl_testing.stateful import check_same_state, copy_state
 
 SGD = OptimizerConfig(name="sgd")

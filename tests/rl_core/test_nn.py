@@ -17,7 +17,7 @@ from rl_core.nn.images import image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
-from rl_core.nn.trunk import Trunk
+from rl_core.nn.torso import Trunk
 from rl_core.spaces import Space
 
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError
-from rl_core.optimizers import OptimizerConfig, new_optimizer_state, optimizer_step
+from rl_core.gradients import OptimizerConfig
+from rl_core.gradients.optimizers import new_optimizer_state, optimizer_step
 from rl_testing.stateful import check_same_state, copy_state
 
 CONFIGS = {
@@ -37,7 +38,7 @@ def _torch_optimizer(config: OptimizerConfig, parameter: Tensor) -> torch.optim.
 def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take both forms of a step; that of a graph is plain PyTorch."""
     if request.param == "in a graph":
-        monkeypatch.setattr("rl_core.optimizers.is_tracing", lambda: True)
+        monkeypatch.setattr("rl_core.gradients.optimizers.is_tracing", lambda: True)
 
 
 @pytest.mark.usefixtures("_where")
@@ -86,7 +87,9 @@ def test_both_forms_of_adam_go_on_from_each_other(
         parameters = torch.tensor([1.0, -2.0])
         state = new_optimizer_state(config, parameters)
         for step, compiles in enumerate(in_graph):
-            monkeypatch.setattr("rl_core.optimizers.is_tracing", lambda answer=compiles: answer)
+            monkeypatch.setattr(
+                "rl_core.gradients.optimizers.is_tracing", lambda answer=compiles: answer
+            )
             gradient = torch.tensor([2.0 + step, 1.0 - step])
             optimizer_step(config, parameters, gradient, state, rate, apply)
         ends.append(parameters)

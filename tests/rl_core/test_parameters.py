@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
-from rl_core.parameters import ParameterVector, call_frozen, parameter_places
+from rl_core.gradients import ParameterVector, call_frozen, parameter_places
 
 
 def _net() -> nn.Sequential:

@@ -5,16 +5,19 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import pytest
 
-from rl_core.errors import ConfigError
-from rl_core.ranges import (
+from rl_core.config import (
+    Constant,
+    Linear,
+    Piecewise,
     Range,
+    Schedule,
     check_choice,
     check_number,
     check_owners,
     check_ranges,
     check_unused,
 )
-from rl_core.schedules import Constant, Linear, Piecewise, Schedule
+from rl_core.errors import ConfigError
 
 
 @dataclass

@@ -3,8 +3,7 @@ import math
 
 import pytest
 
-from rl_core.errors import ConfigError
-from rl_core.schedules import (
+from rl_core.config import (
     Constant,
     Cosine,
     Linear,
@@ -13,6 +12,7 @@ from rl_core.schedules import (
     as_schedule,
     parse_schedule,
 )
+from rl_core.errors import ConfigError
 
 STEPS = Piecewise(((0.0, 1.0), (0.5, 0.2), (0.75, 0.2), (1.0, 0.0)))
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_core.targets import n_step_distribution, n_step_target
+from rl_core.returns import n_step_distribution, n_step_target
 
 GAMMA = torch.tensor(0.5)
 

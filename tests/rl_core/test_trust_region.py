@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_core.trust_region import ConstrainedStep, conjugate_gradient, constrained_step
+from rl_core.gradients.trust_region import ConstrainedStep, conjugate_gradient, constrained_step
 
 START = {"x": torch.zeros(1, dtype=torch.float64), "y": torch.zeros(1, dtype=torch.float64)}
 

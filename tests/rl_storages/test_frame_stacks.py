@@ -15,7 +15,7 @@ from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
-from rl_storages import _columns as columns_module
+from rl_storages.replay import columns as columns_module
 from rl_testing.replay import (
     RandomTransitionScript,
     ReferenceReplayStorage,

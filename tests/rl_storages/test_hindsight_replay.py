@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Transition
-from rl_core.env.goals import GoalFunctions
+from rl_core.env import GoalFunctions
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.types import Array, ArrayLike
 from rl_storages import (
@@ -21,10 +21,10 @@ from rl_storages import (
     ReplayBuffer,
     SequenceConfig,
 )
-from rl_storages._episodes import Episodes
-from rl_storages._flags import Mask
-from rl_storages._heads import Positions
-from rl_storages._hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.replay.episodes import Episodes
+from rl_storages.replay.flags import Mask
+from rl_storages.replay.write_positions import Positions
 from rl_testing._rows import Row
 from rl_testing.replay import (
     LIVES,

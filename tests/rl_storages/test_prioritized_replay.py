@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch
+from rl_core.config import Linear
 from rl_core.errors import CheckpointError, ConfigError, DataError
-from rl_core.schedules import Linear
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, ReplayBuffer
 from rl_testing.replay import LIVES

@@ -9,9 +9,9 @@ import torch
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
-from rl_storages._heads import Positions
-from rl_storages._newest import Windows
-from rl_storages._orders import TimeOrder
+from rl_storages.replay.write_positions import Positions
+from rl_storages.sampling.index_layout import TimeOrder
+from rl_storages.sampling.recent import Windows
 from rl_testing.replay import LIVES, RandomTransitionScript
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.storages import columns_of, seeded

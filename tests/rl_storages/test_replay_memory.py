@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-import rl_storages._columns as columns_module
-import rl_storages._memory as memory
-from rl_core.codec import construct, decode, encode, options_of
+import rl_storages.replay.columns as columns_module
+import rl_storages.replay.memory as memory
+from rl_core.config import Linear, construct, decode, encode, options_of
 from rl_core.errors import ConfigError, DataError
-from rl_core.schedules import Linear
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages import (
@@ -25,7 +24,7 @@ from rl_storages import (
     ReplayBuffer,
     SequenceConfig,
 )
-from rl_storages._ring import ReplayRing
+from rl_storages.replay.ring import ReplayRing
 from rl_testing.replay import LIVES, RandomTransitionScript
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import columns_of, seeded, stored

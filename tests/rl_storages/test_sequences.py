@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Transition
-from rl_core.codec import construct, decode, options_of
+from rl_core.config import construct, decode, options_of
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import StateDict

@@ -2,7 +2,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rl_storages._sum_tree import LEAST_PRIORITY, PriorityTree
+from rl_storages.sampling.sum_tree import LEAST_PRIORITY, PriorityTree
 
 
 def _brute_force(

@@ -23,12 +23,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import rl_core
+from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError
-from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.types import Json, StateDict
-from rl_train import _durable
 from rl_train.checkpoint import (
     Checkpoint,
+    _durable,
     _manifest,
     clean_temporary,
     latest_checkpoint,

@@ -25,8 +25,7 @@ from rl_testing.scripted import CountingEnv, IdentityEnv
 from rl_testing.stateful import check_plain, check_same_state, copy_state
 from rl_testing.storages import stored
 from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
-from rl_train.collector import Collection, Collector
-from rl_train.rewards import RewardScaler
+from rl_train import Collection, Collector, RewardScaler
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 

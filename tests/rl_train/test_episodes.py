@@ -9,7 +9,8 @@ from rl_core.env import EnvStep
 from rl_core.stateful import Stateful
 from rl_core.types import ArrayLike, StateValue
 from rl_testing.stateful import StatefulSuite
-from rl_train.episodes import Episode, EpisodeTracker
+from rl_train import Episode
+from rl_train.collecting import EpisodeTracker
 
 KINDS = ["numpy", "torch"]
 

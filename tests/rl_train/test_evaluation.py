@@ -17,8 +17,14 @@ from rl_core.types import Observation, State
 from rl_envs import GymVecEnv, make_gym_vec
 from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
 from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
-from rl_train.evaluation import draws_actions, evaluate_policy, evaluation_metrics, summarize
-from rl_train.statistics import interquartile_mean, stratified_bootstrap_interval
+from rl_train import evaluate_policy
+from rl_train.evaluation import (
+    draws_actions,
+    evaluation_metrics,
+    interquartile_mean,
+    stratified_bootstrap_interval,
+    summarize,
+)
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 

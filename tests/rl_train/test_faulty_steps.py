@@ -8,11 +8,11 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from rl_core.batch import ReplayBatch, RolloutBatch, SequenceStart
+from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError
 from rl_core.gradients import FaultyStep
-from rl_core.recipe import ComponentSpec, Recipe
 from rl_train.checkpoint import load_checkpoint
-from rl_train.faulty_steps import load_faulty_step, save_faulty_step
+from rl_train.checkpoint.faulty_steps import load_faulty_step, save_faulty_step
 
 RECIPE = Recipe(
     env=ComponentSpec("env", "any", {}),

@@ -12,7 +12,8 @@ import torch
 from rl_core.errors import CheckpointError, ConfigError, DataError, MissingExtraError
 from rl_core.logger import Logger
 from rl_testing.loggers import LoggerSuite
-from rl_train.loggers import ConsoleLogger, JsonlLogger, TensorBoardLogger, read_metrics
+from rl_train import ConsoleLogger, JsonlLogger, TensorBoardLogger
+from rl_train.loggers import read_metrics
 
 
 class TestJsonl(LoggerSuite):

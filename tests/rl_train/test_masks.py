@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rl_core.errors import DataError, SpaceError
 from rl_core.spaces import mask_sizes, random_env_actions
-from rl_train.action_masks import ActionMaskCheck
+from rl_train.collecting import ActionMaskCheck
 
 PLAIN = spaces.Box(-1.0, 1.0, (2,))
 

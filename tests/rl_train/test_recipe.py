@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rl_core.config import ComponentSpec, Options, Recipe
 from rl_core.errors import ConfigError
-from rl_core.recipe import ComponentSpec, Options, Recipe
 from rl_core.types import Json
 from rl_train.recipe_files import (
     from_toml,

@@ -8,7 +8,7 @@ import pytest
 from rl_core.stateful import Stateful
 from rl_core.types import StateValue
 from rl_testing.stateful import StatefulSuite
-from rl_train.rewards import RewardScaler
+from rl_train import RewardScaler
 
 NEVER = np.zeros(2, np.bool_)
 ALL = np.ones(2, np.bool_)

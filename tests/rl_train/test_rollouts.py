@@ -8,13 +8,13 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from rl_core.actor import ActionEvaluation
+from rl_core.algorithm.rollouts import evaluate_rollout
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
-from rl_core.rollouts import evaluate_rollout
 from rl_core.types import Observation, State
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
-from rl_train.collector import Collector
+from rl_train import Collector
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from rl_core.errors import ConfigError, DataError
-from rl_train.statistics import FloatArray, interquartile_mean, stratified_bootstrap_interval
+from rl_train.evaluation import interquartile_mean, stratified_bootstrap_interval
+from rl_train.evaluation.statistics import FloatArray
 
 
 def mean(values: FloatArray) -> FloatArray:

@@ -14,10 +14,10 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.algorithm import UpdateSchedule
 from rl_core.batch import RolloutBatch
+from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.logger import Logger
-from rl_core.schedules import Linear
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
@@ -27,12 +27,19 @@ from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
-from rl_train.callbacks import Callback
+from rl_train import (
+    Callback,
+    ConsoleLogger,
+    Episode,
+    EvaluationResult,
+    JsonlLogger,
+    Trainer,
+    TrainerConfig,
+    evaluate_policy,
+)
 from rl_train.checkpoint import list_checkpoints, load_checkpoint
-from rl_train.episodes import Episode
-from rl_train.evaluation import EvaluationResult, evaluate_policy
-from rl_train.loggers import ConsoleLogger, JsonlLogger, read_metrics
-from rl_train.trainer import Goal, Trainer, TrainerConfig, checkpoint_times
+from rl_train.loggers import read_metrics
+from rl_train.trainer import Goal, checkpoint_times
 from rl_train.trainer.parts import worthwhile_compile_mode
 from rl_train.trainer.recent import RecentEpisodes
 

@@ -13,8 +13,7 @@ from minari.data_collector import EpisodeBuffer
 
 from bench.child import Json
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS
-from rl_core import Recipe
-from rl_core.recipe import ComponentSpec
+from rl_core.config import ComponentSpec, Recipe
 from rl_train import Agent, evaluate_policy
 from rl_train.builder import build, build_test_envs, compose
 from rl_train.builder.options import Sections

@@ -9,7 +9,7 @@ import numpy as np
 from bench.markdown import table
 from bench.plan import Key, PlanRow
 from bench.results import Record, records_of
-from rl_train.statistics import interquartile_mean, stratified_bootstrap_interval
+from rl_train.evaluation import interquartile_mean, stratified_bootstrap_interval
 
 _HEADER = (
     "algorithm",

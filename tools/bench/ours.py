@@ -18,18 +18,11 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.actor_config import PolicyKind
-from rl_algos_onpolicy import (
-    PPO,
-    TRPO,
-    OnPolicyActor,
-    OnPolicyActorConfig,
-    PPOConfig,
-    TRPOConfig,
-)
-from rl_core import ComponentSpec, Recipe
+from rl_algos_offpolicy.actor.config import PolicyKind
+from rl_algos_onpolicy import PPO, TRPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig, TRPOConfig
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.compile import CompileMode
+from rl_core.config import ComponentSpec, Recipe
 from rl_core.env import VecEnv
 from rl_core.storage import AnyStorage
 from rl_envs import make_vec

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.optimizers import OptimizerConfig
+from rl_core.gradients import OptimizerConfig
 
 SIZE = 5
 ACTION_SIZE = 2

@@ -19,18 +19,10 @@ from bench.parity_data import (
     library,
     renamed,
 )
-from rl_algos_onpolicy import (
-    A2C,
-    PPO,
-    TRPO,
-    A2CConfig,
-    OnPolicyActor,
-    PPOConfig,
-    TRPOConfig,
-)
+from rl_algos_onpolicy import A2C, PPO, TRPO, A2CConfig, OnPolicyActor, PPOConfig, TRPOConfig
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Transition
-from rl_core.optimizers import OptimizerConfig
+from rl_core.gradients import OptimizerConfig
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_storages import RolloutStorage
 

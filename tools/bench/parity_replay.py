@@ -39,10 +39,10 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.actor_config import PolicyKind
+from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch
-from rl_core.optimizers import OptimizerConfig
+from rl_core.gradients import OptimizerConfig
 
 _BATCH = 128
 _RATE = 1e-3

@@ -1,7 +1,7 @@
 """Off-policy actor and algorithms."""
 
-from rl_algos_offpolicy.actor import OffPolicyActor as OffPolicyActor
-from rl_algos_offpolicy.actor_config import OffPolicyActorConfig as OffPolicyActorConfig
+from rl_algos_offpolicy.actor.actor import OffPolicyActor as OffPolicyActor
+from rl_algos_offpolicy.actor.config import OffPolicyActorConfig as OffPolicyActorConfig
 from rl_algos_offpolicy.bc import BC as BC
 from rl_algos_offpolicy.bc import BCConfig as BCConfig
 from rl_algos_offpolicy.ddpg import DDPG as DDPG

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from rl_core.algorithm import Scheduled, UpdateSchedule
+from rl_core.config import check_ranges
 from rl_core.errors import ConfigError
-from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_ranges
+from rl_core.gradients import OptimizerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,9 +31,9 @@ from rl_algos_offpolicy.losses import (
 from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.config import check_ranges
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
-from rl_core.ranges import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rl_core.algorithm import DefaultRecipe
-from rl_core.recipe import ComponentSpec
+from rl_core.config import ComponentSpec
 from rl_core.types import Json
 
 

@@ -11,8 +11,9 @@ https://arxiv.org/abs/1706.10295, Eq. (15) and (16).
 (3) $L = \mathbb{E}[h(Q_\theta(s, a) - y)]$ with h Huber's loss or half the square
 
 Where the actor's critics learn a distribution of returns, Q is its mean, the distribution that
-follows is moved like y, and the loss is that of `rl_algos_offpolicy.distributional`. Where they are
-noisy, θ, θ' and the θ that chooses in (2) each have noise of their own, one sample per batch.
+follows is moved like y, and the loss is that of `rl_algos_offpolicy.critics.distributional`. Where
+they are noisy, θ, θ' and the θ that chooses in (2) each have noise of their own, one sample per
+batch.
 
 Deviations from the paper: targets are copied every so many gradient steps, or move softly; y
 discounts several rewards when the storage gathers several steps.
@@ -31,18 +32,17 @@ from torch import Tensor, nn
 from rl_algos_offpolicy._refusals import misfit
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_algos_offpolicy.critics import Critics, of_action
+from rl_algos_offpolicy.critics.critics import Critics, of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
 from rl_algos_offpolicy.memory import Seen, current_and_following, following
 from rl_core.actor import ActionOutput, Actor
-from rl_core.addon import PolicyLossAddOn
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.config import Constant, Piecewise, check_choice, check_ranges
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
-from rl_core.ranges import check_choice, check_ranges
-from rl_core.schedules import Constant, Piecewise
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]

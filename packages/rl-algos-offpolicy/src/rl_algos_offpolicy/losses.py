@@ -4,7 +4,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.gradients import HyperParameters
-from rl_core.targets import n_step_target
+from rl_core.returns import n_step_target
 
 
 def bootstrapped_target(

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy._refusals import check_single_steps
 from rl_algos_offpolicy.actor import OffPolicyActor
-from rl_algos_offpolicy.critics import Critics, of_action
+from rl_algos_offpolicy.critics.critics import Critics, of_action
 from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import (
     absolute_error,
@@ -60,9 +60,8 @@ from rl_algos_offpolicy.temperature import Temperature, default_target_entropy
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, call_frozen
 from rl_core.nn.distributions import Categorical, Distribution
-from rl_core.parameters import call_frozen
 from rl_core.storage import Storage
 
 _SMOOTHNESS = ("temporal_smoothness", "spatial_smoothness")

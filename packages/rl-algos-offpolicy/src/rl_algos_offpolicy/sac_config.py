@@ -9,8 +9,8 @@ from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core.actor import Actor
 from rl_core.algorithm import Scheduled
+from rl_core.config import check_choice, check_owners, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.ranges import check_choice, check_owners, check_ranges
 
 _SMOOTHNESS_STD = 0.05
 

@@ -33,8 +33,8 @@ from rl_algos_offpolicy.losses import (
 from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.config import check_ranges
 from rl_core.gradients import LossOutput, Noise
-from rl_core.ranges import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

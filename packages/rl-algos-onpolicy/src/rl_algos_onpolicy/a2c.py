@@ -23,9 +23,8 @@ from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.gradients import LossOutput, Noise
-from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_ranges
+from rl_core.config import check_ranges
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,12 +8,11 @@ from torch import Tensor
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.entropy import entropy_bonus
 from rl_core.actor import Actor
+from rl_core.algorithm.rollouts import evaluate_rollout
 from rl_core.batch import Rollout, masked_mean
-from rl_core.estimators import Steps, estimate, shift_to_positive
 from rl_core.gradients import HyperParameters
 from rl_core.nn.distributions import to_columns
-from rl_core.returns import explained_variance, normalize
-from rl_core.rollouts import evaluate_rollout
+from rl_core.returns import Steps, estimate, explained_variance, normalize, shift_to_positive
 
 
 def advantage_columns(

@@ -5,10 +5,10 @@ from typing import Protocol, get_args
 
 from rl_algos_onpolicy.entropy import EntropyMethod
 from rl_core.algorithm import Scheduled
+from rl_core.config import check_choice, check_owners, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.estimators import AdvantageEstimator, ValueTarget
-from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_choice, check_owners, check_ranges
+from rl_core.gradients import OptimizerConfig
+from rl_core.returns import AdvantageEstimator, ValueTarget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +18,7 @@ class OnPolicyConfig:
     Attributes:
         gamma: discount per step, in [0, 1].
         gae_lambda: bias against variance of advantages by ``gae`` and ``vtrace``, in [0, 1].
-        advantage_estimator: how advantages are estimated; see `rl_core.estimators`.
+        advantage_estimator: how advantages are estimated; see `rl_core.returns.estimators`.
         value_target: what the value function learns.
         positive_advantage: subtract the smallest advantage, after they are standardised.
         entropy_method: ``regularized`` adds the mean entropy to the objective, ``max`` each

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rl_core.algorithm import Scheduled
 from rl_core.batch import masked_mean
+from rl_core.config import check_choice
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution
-from rl_core.ranges import check_choice
 
 EntropyMethod = Literal["regularized", "max", "no_entropy"]
 """Add the mean entropy to the objective, each step's entropy to its reward, or neither."""

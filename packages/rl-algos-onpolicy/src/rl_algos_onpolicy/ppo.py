@@ -48,11 +48,9 @@ from rl_core.algorithm import (
     whole_batch,
 )
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.config import as_schedule, check_choice, check_owners, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
-from rl_core.optimizers import OptimizerConfig
-from rl_core.ranges import check_choice, check_owners, check_ranges
-from rl_core.schedules import as_schedule
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.storage import Storage
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]

@@ -11,8 +11,8 @@ With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old
 
 (3) $L^{V} = \tfrac12 \mathbb{E}_t[(V_\phi(s_t) - V^{target}_t)^2]$
 
-Once per rollout the policy takes the step of `rl_core.trust_region` for (2); then gradient steps on
-minibatches lower (3).
+Once per rollout the policy takes the step of `rl_core.gradients.trust_region` for (2); then
+gradient steps on minibatches lower (3).
 
 Deviations from the paper: advantages are estimated by GAE and standardised, and the entropy in
 (1), which the paper does not have, is an option.
@@ -41,12 +41,12 @@ from rl_core.algorithm import (
     whole_batch,
 )
 from rl_core.batch import Rollout, RolloutBatch
+from rl_core.config import check_ranges
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
+from rl_core.gradients.trust_region import ConstrainedStep, Parameters, constrained_step
 from rl_core.nn.distributions import Distribution
-from rl_core.ranges import check_ranges
 from rl_core.storage import Storage
-from rl_core.trust_region import ConstrainedStep, Parameters, constrained_step
 from rl_core.types import map_observation
 
 

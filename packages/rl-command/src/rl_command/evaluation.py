@@ -14,13 +14,13 @@ from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, tell_of_skipped
 from rl_command.summary import evaluation_line
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.codec import decode
-from rl_core.recipe import ComponentSpec
+from rl_core.config import ComponentSpec, decode
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
+from rl_train import EvaluationResult, evaluate_policy
 from rl_train.builder import build_algorithm, build_envs, resolve_device
 from rl_train.checkpoint import Checkpoint, latest_checkpoint
-from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy
+from rl_train.evaluation import draws_actions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,10 +6,10 @@ import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from rl_train.callbacks import Callback
+from rl_train import Callback
 
 if TYPE_CHECKING:
-    from rl_train.trainer import Trainer
+    from rl_train import Trainer
 
 _NOTICE = b"\nrl: stopping and saving a checkpoint; once more stops without saving\n"
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_core import plugins
-from rl_core.codec import decode
+from rl_core.config import decode
 from rl_core.plugins import PluginInfo
 from rl_train.builder import VECTORIZER
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rl_command.docstrings import parameter_docs
 from rl_command.values import metavar, table_of, write_value
-from rl_core.codec import encode, options_of
+from rl_core.config import encode, options_of
 from rl_core.types import Json
 
 Defaults = Mapping[str, Json]
@@ -82,7 +82,7 @@ def component_options(
 
     Args:
         section: of the recipe, such as ``algorithm``.
-        component: a class or function, as for `rl_core.codec.options_of`.
+        component: a class or function, as for `rl_core.config.options_of`.
         defaults: the section of a complete recipe; what it does not name has no place in a recipe.
             Without it every option is returned, and none with a default.
     """

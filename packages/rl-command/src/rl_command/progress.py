@@ -7,8 +7,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from rl_train.callbacks import Callback
-from rl_train.trainer import Goal, Trainer
+from rl_train import Callback, Trainer
+from rl_train.trainer import Goal
 
 _EVERY_SECONDS = 0.1
 

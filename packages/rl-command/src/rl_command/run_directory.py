@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from rl_command.errors import UsageError, print_warning
+from rl_core.config import Recipe
 from rl_core.errors import ConfigError
-from rl_core.recipe import Recipe
 from rl_train.checkpoint import Checkpoint, list_checkpoints
 from rl_train.recipe_files import load_recipe
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import cast
 
 from rl_command.errors import UsageError
+from rl_core.config import CUSTOM, LENGTHS, Tables, merged_tables
 from rl_core.errors import ConfigError
-from rl_core.recipe import CUSTOM, LENGTHS, Tables, merged_tables
 from rl_core.types import Json
 from rl_train.builder.options import without_replaced
 from rl_train.recipe_files import load_tables

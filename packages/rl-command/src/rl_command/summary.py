@@ -5,9 +5,8 @@ from typing import TextIO
 
 from rl_command.curve import TEST_RETURN, TRAIN_RETURN, draw_image, draw_text, read_curve
 from rl_command.run_directory import METRICS
-from rl_core.recipe import Recipe
-from rl_train.evaluation import EvaluationResult
-from rl_train.trainer import TrainingResult
+from rl_core.config import Recipe
+from rl_train import EvaluationResult, TrainingResult
 
 
 def print_training(

@@ -14,9 +14,8 @@ from rl_command.parser import Command, parse, print_help
 from rl_command.sections import SECTIONS, ConfigFile, merged_sections
 from rl_command.values import write_value
 from rl_core import plugins
-from rl_core.codec import decode
+from rl_core.config import LENGTHS, ComponentSpec, Recipe, Tables, decode
 from rl_core.errors import ConfigError, DeviceError
-from rl_core.recipe import LENGTHS, ComponentSpec, Recipe, Tables
 from rl_core.types import Json
 from rl_train.builder import component_of, compose, resolve_device
 from rl_train.builder.components import ADD_ONS
@@ -138,7 +137,7 @@ def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Go
     """Return when a run is over.
 
     Args:
-        given: its length by its unit, of `rl_core.recipe.LENGTHS`.
+        given: its length by its unit, of `rl_core.config.LENGTHS`.
         file: where it stands; None for the command line.
 
     Raises:

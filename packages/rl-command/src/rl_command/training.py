@@ -22,10 +22,10 @@ from rl_command.run_directory import (
 from rl_command.sections import lengths_of
 from rl_command.summary import print_training
 from rl_command.train_arguments import checked_goal, filed_goal, read_train_request
-from rl_core.codec import decode
-from rl_core.recipe import LENGTHS, Recipe
+from rl_core.config import LENGTHS, Recipe, decode
+from rl_train import Trainer
 from rl_train.builder import build, build_trainer
-from rl_train.trainer import Goal, Trainer
+from rl_train.trainer import Goal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,9 +9,8 @@ from types import NoneType
 from typing import Literal, cast, get_args, get_origin
 
 from rl_command.errors import UsageError
-from rl_core.codec import decode
+from rl_core.config import Schedule, decode
 from rl_core.errors import ConfigError
-from rl_core.schedules import Schedule
 from rl_core.types import Json
 from rl_train.recipe_files import parse_json
 
@@ -29,7 +28,7 @@ def read_value(type_: object, words: Sequence[str], flag: str, example: Json | N
     be written in JSON. A list may also be given as several words or with commas alone.
 
     Args:
-        type_: what `rl_core.codec.decode` will read the data as.
+        type_: what `rl_core.config.decode` will read the data as.
         words: at least one; several only for a list.
         flag: the option, for the message.
         example: what such a value looks like, for the message; None shows what the type tells.

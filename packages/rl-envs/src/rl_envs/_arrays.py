@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.env.checks import as_numpy, category_range
+from rl_core.env import as_numpy
+from rl_core.env.checks import category_range
 from rl_core.errors import EnvironmentFaultError, in_brief
 from rl_core.spaces import Space, event_shape, tensor_dtype
 from rl_core.types import ArrayLike

@@ -6,7 +6,7 @@ from typing import cast
 import numpy as np
 from gymnasium import spaces
 
-from rl_core.env.checks import observation_problem
+from rl_core.env import observation_problem
 from rl_core.errors import DataError
 from rl_core.spaces import LEAF_TYPES, Space, flatten_observation, leaf_spaces
 from rl_core.types import Array, ArrayLike, ArrayObservation

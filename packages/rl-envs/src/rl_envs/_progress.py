@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rl_core.env.seeding import checked_seed, resumed_seed
+from rl_core.env import checked_seed, resumed_seed
 from rl_core.errors import CheckpointError, EnvironmentFaultError, in_brief
 from rl_core.types import StateDict
 

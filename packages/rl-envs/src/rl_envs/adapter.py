@@ -8,17 +8,9 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
-from rl_core.env.checks import (
-    RESET_ANSWER,
-    STEP_ANSWER,
-    action_error,
-    action_shape,
-    answer_problem,
-)
-from rl_core.env.contract import EnvStep, VecEnv
-from rl_core.env.goals import GoalFunctions
-from rl_core.env.seeding import spread_seed
-from rl_core.recipe import ComponentSpec
+from rl_core.config import ComponentSpec
+from rl_core.env import EnvStep, GoalFunctions, VecEnv, action_error, action_shape, spread_seed
+from rl_core.env.checks import RESET_ANSWER, STEP_ANSWER, answer_problem
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs._arrays import Arrays, Column, NumpyArrays, Rows, TorchArrays

@@ -7,12 +7,8 @@ from typing import SupportsFloat
 import gymnasium
 import numpy as np
 
-from rl_core.env.checks import (
-    RESET_ANSWER,
-    STEP_ANSWER,
-    answer_problem,
-    observation_problem,
-)
+from rl_core.env import observation_problem
+from rl_core.env.checks import RESET_ANSWER, STEP_ANSWER, answer_problem
 from rl_core.errors import DataError, EnvironmentFaultError, in_brief
 from rl_core.spaces import flatten_observation, leaf_spaces
 

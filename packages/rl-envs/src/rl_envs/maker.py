@@ -11,7 +11,8 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from rl_core.env.contract import VecEnv
+from rl_core.config import ComponentSpec
+from rl_core.env import VecEnv
 from rl_core.errors import (
     ConfigError,
     EnvironmentFaultError,
@@ -19,7 +20,6 @@ from rl_core.errors import (
     RLError,
     in_brief,
 )
-from rl_core.recipe import ComponentSpec
 from rl_envs.adapter import GymVecEnv
 from rl_envs.guard import EnvGuard
 from rl_envs.registry import find_spec

@@ -8,12 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
-from rl_core.env.checks import action_error, action_shape
-from rl_core.env.contract import EnvStep, VecEnv
-from rl_core.env.goals import GoalFunctions
-from rl_core.env.seeding import spread_seed
+from rl_core.config import ComponentSpec
+from rl_core.env import EnvStep, GoalFunctions, VecEnv, action_error, action_shape, spread_seed
 from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
-from rl_core.recipe import ComponentSpec
 from rl_core.spaces import LEAF_TYPES, Space, event_shape
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs._arrays import Column, NumpyArrays, Rows

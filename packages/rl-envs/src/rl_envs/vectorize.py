@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from rl_core.config import ComponentSpec
 from rl_core.env import VecEnv, checked_seed
 from rl_core.errors import ConfigError, nearest
-from rl_core.recipe import ComponentSpec
 from rl_core.types import Json
 from rl_envs.adapter import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs

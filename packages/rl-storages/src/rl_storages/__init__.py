@@ -1,10 +1,10 @@
 """Rollout and replay storages."""
 
-from rl_storages.hindsight import HindsightConfig as HindsightConfig
-from rl_storages.prioritized import PrioritizedConfig as PrioritizedConfig
-from rl_storages.recent import RecentConfig as RecentConfig
-from rl_storages.replay import ReplayBuffer as ReplayBuffer
-from rl_storages.rollout import RolloutStorage as RolloutStorage
-from rl_storages.sequences import SequenceConfig as SequenceConfig
+from rl_storages.config import HindsightConfig as HindsightConfig
+from rl_storages.config import PrioritizedConfig as PrioritizedConfig
+from rl_storages.config import RecentConfig as RecentConfig
+from rl_storages.config import SequenceConfig as SequenceConfig
+from rl_storages.replay.buffer import ReplayBuffer as ReplayBuffer
+from rl_storages.rollout.storage import RolloutStorage as RolloutStorage
 
 __version__ = "0.1.0"

@@ -11,7 +11,7 @@ from rl_core.batch import Transition
 from rl_core.errors import DataError
 from rl_core.storage import OBSERVATION_COLUMN
 from rl_core.types import Array, ArrayLike, ArrayObservation
-from rl_storages._flags import Mask
+from rl_storages.replay.flags import Mask
 
 Rows = list[tuple[str, ArrayLike]]
 """One row of all environments by column."""

@@ -15,19 +15,17 @@ from torch import Tensor, nn
 
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm.rollouts import evaluate_rollout
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.config import ComponentSpec, check_ranges
 from rl_core.gradients import LossOutput, Noise
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import make_head
-from rl_core.ranges import check_ranges
-from rl_core.recipe import ComponentSpec
 from rl_core.returns import td_advantages
-from rl_core.rollouts import evaluate_rollout
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
-from rl_testing.scripted import CountingEnv
-from rl_testing.scripted.plain import PlainVecEnv
+from rl_testing.scripted import CountingEnv, PlainVecEnv
 
 
 def counting_envs(

@@ -12,19 +12,19 @@ from torch import Tensor
 
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.config import Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.logger import Logger
-from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.types import Json, State, StateDict
 from rl_envs import AnyEnv
 from rl_train._prediction import observation_batch, start_batch, state_batch
-from rl_train.action_masks import ActionMaskCheck
 from rl_train.builder import Parts, build, build_test_envs, build_trainer, compose
 from rl_train.builder.options import SECTIONS, Sections, checked_sections
 from rl_train.callbacks import Callback
 from rl_train.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
+from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_train.recipe_files import from_toml, save_recipe
 from rl_train.trainer import Trainer, TrainingResult

@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 
 import tomli_w
 
+from rl_core.config import MAX_DEPTH, Recipe, Tables, check_layout, check_values
 from rl_core.errors import ConfigError
-from rl_core.recipe import MAX_DEPTH, Recipe, Tables, check_layout, check_values
 from rl_core.types import Json
-from rl_train._durable import replace_file
+from rl_train.checkpoint._durable import replace_file
 
 _MAX_BYTES = 2**20
 

@@ -10,8 +10,8 @@ from typing import cast
 import torch
 
 from rl_core import plugins
+from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import StateDict

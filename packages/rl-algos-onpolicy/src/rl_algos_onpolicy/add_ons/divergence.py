@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import Actor, ActorLoader
-from rl_core.addon import PolicyLossAddOn
+from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
+from rl_core.config import check_number
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution
-from rl_core.ranges import check_number
 from rl_core.spaces import check_same_space, made_up_observation
 
 

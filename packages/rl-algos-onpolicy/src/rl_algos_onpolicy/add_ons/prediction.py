@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.addon import PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
+from rl_core.config import check_number, check_widths
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.mlp import MLP
-from rl_core.ranges import check_number, check_widths
 
 _REWARD = "predicted_reward"
 """The rewards of a rollout, among the extras of its batches."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor
 from rl_core.compile import CompiledFunction
-from rl_core.parameters import ModuleWatch
+from rl_core.gradients.parameters import ModuleWatch
 from rl_core.types import Observation, State
 
 

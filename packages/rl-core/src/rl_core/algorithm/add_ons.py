@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.addon import PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.addon import PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
 from rl_core.algorithm.add_ons import AddOns
 from rl_core.algorithm.behaviour import Behaviour
 from rl_core.algorithm.definition import Definition
@@ -18,6 +18,7 @@ from rl_core.algorithm.watch import UpdateWatch
 from rl_core.algorithm.weights import Weights
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.compile import CompiledFunction
+from rl_core.config import Schedule, as_schedule
 from rl_core.errors import ConfigError, nearest
 from rl_core.gradients import (
     Gradients,
@@ -28,7 +29,6 @@ from rl_core.gradients import (
     Noise,
 )
 from rl_core.nn.distributions import Distribution
-from rl_core.schedules import Schedule, as_schedule
 from rl_core.seeding import generator_state, set_generator_state, spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.storage import Storage

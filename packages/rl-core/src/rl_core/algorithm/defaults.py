@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import gymnasium
 
-from rl_core.recipe import ComponentSpec
+from rl_core.config import ComponentSpec
 from rl_core.types import Json
 
 

@@ -3,8 +3,8 @@
 import typing
 from dataclasses import fields, is_dataclass, replace
 
+from rl_core.config import Schedule, as_schedule, parse_schedule
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.schedules import Schedule, as_schedule, parse_schedule
 from rl_core.stateful import StateReader
 
 Scheduled = float | Schedule

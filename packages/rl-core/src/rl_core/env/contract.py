@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self, cast
 
+from rl_core.config import ComponentSpec
 from rl_core.env.goals import GoalFunctions
 from rl_core.errors import CheckpointError
-from rl_core.recipe import ComponentSpec
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 

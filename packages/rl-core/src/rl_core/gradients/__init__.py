@@ -10,4 +10,9 @@ from rl_core.gradients.loss import Noise as Noise
 from rl_core.gradients.nonfinite import FaultyStep as FaultyStep
 from rl_core.gradients.nonfinite import NonFiniteGuard as NonFiniteGuard
 from rl_core.gradients.nonfinite import OnNonFinite as OnNonFinite
+from rl_core.gradients.optimizers import OptimizerConfig as OptimizerConfig
+from rl_core.gradients.optimizers import OptimizerName as OptimizerName
+from rl_core.gradients.parameters import ParameterVector as ParameterVector
+from rl_core.gradients.parameters import call_frozen as call_frozen
+from rl_core.gradients.parameters import parameter_places as parameter_places
 from rl_core.gradients.step import GradientStep as GradientStep

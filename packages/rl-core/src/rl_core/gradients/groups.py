@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
-from rl_core.optimizers import OptimizerConfig
-from rl_core.parameters import ParameterVector
+from rl_core.gradients.optimizers import OptimizerConfig
+from rl_core.gradients.parameters import ParameterVector
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

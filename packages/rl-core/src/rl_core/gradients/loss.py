@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_core.errors import ConfigError, nearest
-from rl_core.parameters import parameter_places
+from rl_core.gradients.parameters import parameter_places
 
 BatchT = TypeVar("BatchT")
 

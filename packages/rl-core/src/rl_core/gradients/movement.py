@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.gradients.loss import HyperParameters
-from rl_core.optimizers import new_optimizer_state, optimizer_step
+from rl_core.gradients.optimizers import new_optimizer_state, optimizer_step
 from rl_core.stateful import StateReader
 
 OptimizerStates = dict[str, dict[str, Tensor]]

@@ -22,7 +22,7 @@ from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Nois
 from rl_core.gradients.metrics import StepMetrics
 from rl_core.gradients.movement import Movement
 from rl_core.gradients.nonfinite import NonFiniteGuard
-from rl_core.parameters import ModuleWatch, parameters_replaced
+from rl_core.gradients.parameters import ModuleWatch, parameters_replaced
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 

@@ -6,10 +6,10 @@ from typing import Self, cast
 
 from torch import nn
 
+from rl_core.config import check_count
 from rl_core.errors import ConfigError, nearest
 from rl_core.nn.layers import LayerConfig, build_layers, check_layers
-from rl_core.nn.trunk import MemoryKind
-from rl_core.ranges import check_count
+from rl_core.nn.torso import MemoryKind
 
 _MEMORIES: dict[str, MemoryKind] = {"GRU": "gru", "LSTM": "lstm"}
 _OUTPUT = "ActionLinear"

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_core.config import check_count, check_widths
 from rl_core.errors import ConfigError, nearest
 from rl_core.nn.init import orthogonal_
-from rl_core.ranges import check_count, check_widths
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
 """The names of the activations that a network can be given."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_core.env.goals import GoalFunctions
+from rl_core.env import GoalFunctions
 from rl_core.errors import DataError
 from rl_core.types import Observation
 

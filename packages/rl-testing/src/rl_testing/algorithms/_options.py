@@ -5,9 +5,8 @@ import torch
 
 from rl_core import plugins
 from rl_core.algorithm import EnvSpec
-from rl_core.codec import decode, options_of
+from rl_core.config import Linear, decode, options_of
 from rl_core.errors import ConfigError, PluginError
-from rl_core.schedules import Linear
 from rl_testing.algorithms._case import AlgorithmCase
 from rl_testing.algorithms._probes import learned, period
 from rl_testing.stateful import check_same_state, copy_state

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.env.goals import GoalFunctions
+from rl_core.env import GoalFunctions
 from rl_testing._rows import Row
 
 _ACHIEVED = "observation/achieved_goal"

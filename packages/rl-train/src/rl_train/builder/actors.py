@@ -6,8 +6,8 @@ from typing import cast
 import torch
 
 from rl_core.actor import Actor
+from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
 from rl_train.builder.components import construct_component

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from rl_core import plugins
-from rl_core.codec import construct, decode, encode, options_of
+from rl_core.config import CUSTOM, ComponentSpec, construct, decode, encode, options_of
 from rl_core.errors import ConfigError
-from rl_core.recipe import CUSTOM, ComponentSpec
 from rl_core.types import Json
 
 ADD_ONS = "add_ons"

@@ -1,9 +1,8 @@
 """From parts that were composed by hand to the recipe that names them."""
 
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.codec import encode
+from rl_core.config import CUSTOM, ComponentSpec, Recipe, encode
 from rl_core.env import VecEnv
-from rl_core.recipe import CUSTOM, ComponentSpec, Recipe
 from rl_core.storage import AnyStorage
 from rl_train.builder.components import describe_component, record_actors
 from rl_train.trainer.config import TrainerConfig

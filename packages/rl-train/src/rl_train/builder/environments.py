@@ -6,9 +6,8 @@ from typing import TypeGuard, cast
 
 from rl_core import plugins
 from rl_core.algorithm import EnvSpec
-from rl_core.codec import construct, decode, options_of
+from rl_core.config import ComponentSpec, Recipe, construct, decode, options_of
 from rl_core.env import VecEnv
-from rl_core.recipe import ComponentSpec, Recipe
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
 from rl_envs import make_gym_vec

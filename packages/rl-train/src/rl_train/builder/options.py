@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 
 from rl_core import plugins
-from rl_core.codec import admits_none, decode, encode, field_types, options_of
+from rl_core.config import ComponentSpec, admits_none, decode, encode, field_types, options_of
 from rl_core.errors import ConfigError, nearest
-from rl_core.optimizers import OptimizerConfig, options_used_by
-from rl_core.recipe import ComponentSpec
+from rl_core.gradients import OptimizerConfig
+from rl_core.gradients.optimizers import options_used_by
 from rl_core.types import Json
 from rl_train.builder.components import ADD_ONS, as_tables, split_add_ons
 

@@ -11,10 +11,9 @@ from gymnasium.vector import VectorEnv
 
 from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.codec import decode
+from rl_core.config import Recipe, decode
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, nearest
-from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json

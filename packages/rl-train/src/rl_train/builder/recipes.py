@@ -5,10 +5,9 @@ from typing import cast
 
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.codec import decode, options_of
+from rl_core.config import ComponentSpec, Recipe, decode, options_of
 from rl_core.errors import ConfigError
-from rl_core.recipe import ComponentSpec, Recipe
-from rl_envs.maker import checked_num_envs
+from rl_envs import checked_num_envs
 from rl_train.builder.environments import env_component, filled_env, inspect_env
 from rl_train.builder.options import Sections, as_table, checked_sections, filled
 from rl_train.trainer import Trainer, TrainerConfig

@@ -13,7 +13,7 @@ from typing import Literal, NoReturn, TypeAlias, cast, get_args
 
 from rl_core.errors import CheckpointError
 from rl_core.types import Json
-from rl_train._durable import FileRecord
+from rl_train.checkpoint._durable import FileRecord
 from rl_train.checkpoint._state_tree import decode_state
 
 FORMAT = 1

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rl_core.errors import CheckpointError
-from rl_train._durable import is_temporary, remove_tree, sync_directory, temporary_path
+from rl_train.checkpoint._durable import is_temporary, remove_tree, sync_directory, temporary_path
 from rl_train.checkpoint._manifest import STEP_NAME, verify_checkpoint
 
 

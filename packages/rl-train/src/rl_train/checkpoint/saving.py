@@ -7,10 +7,16 @@ import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rl_core.config import Recipe
 from rl_core.errors import CheckpointError
-from rl_core.recipe import Recipe
 from rl_core.types import Json, StateDict
-from rl_train._durable import make_directory, remove_tree, sync_directory, temporary_path, write_new
+from rl_train.checkpoint._durable import (
+    make_directory,
+    remove_tree,
+    sync_directory,
+    temporary_path,
+    write_new,
+)
 from rl_train.checkpoint._manifest import (
     FORMAT,
     MANIFEST,

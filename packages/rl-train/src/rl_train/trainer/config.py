@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rl_core.compile import CompileMode
+from rl_core.config import check_choice, check_ranges
 from rl_core.errors import ConfigError
 from rl_core.gradients import OnNonFinite
-from rl_core.ranges import check_choice, check_ranges
 
 _MOST_THREADS = 10_000
 """More than any machine has; PyTorch takes larger numbers for faults of its own."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_train.episodes import Episode
+from rl_train.collecting import Episode
 
 _RECENT_EPISODES = 100
 """Of how many episodes ``train/episode_return`` and its like are."""

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
+from rl_core.config import Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import FaultyStep
-from rl_core.recipe import Recipe
 from rl_core.types import Json, StateDict
 from rl_train.checkpoint import (
     Checkpoint,
@@ -24,7 +24,7 @@ from rl_train.checkpoint import (
     save_checkpoint,
     set_aside_checkpoint,
 )
-from rl_train.faulty_steps import save_faulty_step
+from rl_train.checkpoint.faulty_steps import save_faulty_step
 from rl_train.loggers import JsonlLogger
 from rl_train.recipe_files import save_recipe
 

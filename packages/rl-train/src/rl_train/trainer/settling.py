@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, cast, get_args
 
 from rl_core.compile import CompileMode, check_compiler
-from rl_train.threads import num_threads_for
 from rl_train.trainer.goal import Goal
 from rl_train.trainer.parts import rows_per_update, worthwhile_compile_mode
+from rl_train.trainer.threads import num_threads_for
 
 if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer

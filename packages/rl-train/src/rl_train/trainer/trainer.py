@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
+from rl_core.config import Recipe
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
-from rl_core.recipe import Recipe
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
@@ -17,13 +17,11 @@ from rl_envs import AnyEnv, as_vec_env
 from rl_train.builder.description import describe
 from rl_train.callbacks import Callback
 from rl_train.checkpoint import Checkpoint, ResumeGrade
-from rl_train.collector import Collector
+from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult
 from rl_train.loggers import TensorBoardLogger
-from rl_train.rewards import RewardScaler
 from rl_train.storage_files import check_spec, state_of
-from rl_train.threads import thread_count
 from rl_train.trainer.config import TrainerConfig
 from rl_train.trainer.goal import Goal
 from rl_train.trainer.listening import check_histograms, listeners
@@ -35,6 +33,7 @@ from rl_train.trainer.run_directory import RunDirectory
 from rl_train.trainer.session import Session
 from rl_train.trainer.settling import settle
 from rl_train.trainer.tester import Tester
+from rl_train.trainer.threads import thread_count
 from rl_train.trainer.turn import Turn
 
 BatchT = TypeVar("BatchT")

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm.rollouts import evaluate_rollout
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.config import ComponentSpec, check_ranges
 from rl_core.gradients import LossOutput, Noise
-from rl_core.ranges import check_ranges
-from rl_core.recipe import ComponentSpec
 from rl_core.returns import baseline_advantages
-from rl_core.rollouts import evaluate_rollout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

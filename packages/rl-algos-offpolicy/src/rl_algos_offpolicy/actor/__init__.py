@@ -1,0 +1,4 @@
+"""The off-policy actor."""
+
+from rl_algos_offpolicy.actor.actor import OffPolicyActor as OffPolicyActor
+from rl_algos_offpolicy.actor.config import OffPolicyActorConfig as OffPolicyActorConfig

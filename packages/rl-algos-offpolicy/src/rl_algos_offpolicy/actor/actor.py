@@ -1,0 +1,241 @@
+"""The actor of off-policy algorithms: critics, and a policy where there is one."""
+
+from collections.abc import Callable, Mapping
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_algos_offpolicy.actor.config import OffPolicyActorConfig, check_spaces
+from rl_algos_offpolicy.actor.networks import Extractors, NetworkMaker
+from rl_algos_offpolicy.critics.composed import ComposedCritics
+from rl_algos_offpolicy.critics.critics import Critics, of_action
+from rl_algos_offpolicy.memory import Remembered, Seen
+from rl_core.actor import Actor
+from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
+from rl_core.nn.encoder import check_encoder_options
+from rl_core.nn.heads import ActionHead, Categories
+from rl_core.storage import TensorSpec
+from rl_core.types import Observation, State
+
+
+class OffPolicyActor(Actor):
+    """Critics, and a policy where there is one, which shares no network with them.
+
+    The actor's own actions are in [-1, 1] where they are real numbers, and scaled to the bounds
+    for the environment.
+
+    A policy is an observation's encoder, layers, a memory and an action head. A critic is encoders
+    of the observation and of a real action side by side, layers, a memory and a linear output. Of
+    these, critics share the encoder of the observation, which is computed once for all.
+
+    The encoders and the layers may be the user's: what makes them is called once for the policy and
+    once for each critic, so that none is shared. What it makes is an ``nn.Module`` with an integer
+    ``out_features`` that takes any batch axes. The class of a module is such a maker.
+
+    A critic's memory sees the actions that were taken. While acting, the states of policy and
+    critics advance together, and storages keep both.
+
+    Args:
+        observation_space: vectors, images, categories, or a dict of them.
+        action_space: Discrete, or a Box with finite bounds.
+        config: the networks.
+        observation_extractor: from the observation space to the module in the default encoder's
+            place, which may be a `NormalizingEncoder`.
+        action_extractor: from the action space to a module for real actions, which otherwise go
+            into the critics as they are.
+        common_extractor: from a width to the module in the place of the layers.
+
+    Attributes:
+        critics: the action-value functions.
+        policy: what chooses actions; None when it is greedy.
+
+    Raises:
+        SpaceError: for a space that it cannot do.
+        ConfigError: when the kind of policy does not fit the action space, options contradict an
+            extractor, or one is for vectors or images, and the observations have none.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        action_space: gymnasium.Space[object],
+        config: OffPolicyActorConfig | None = None,
+        *,
+        observation_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None,
+        action_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None,
+        common_extractor: Callable[[int], nn.Module] | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        self.config = config = config or OffPolicyActorConfig()
+        check_spaces(observation_space, action_space, config)
+        extractors = Extractors(
+            observation_extractor=observation_extractor,
+            action_extractor=action_extractor,
+            common_extractor=common_extractor,
+        )
+        extractors.check(config, action_space)
+        if observation_extractor is None:
+            check_encoder_options(
+                observation_space,
+                normalize=config.normalize_observations,
+                sizes_images=config.image_features != OffPolicyActorConfig().image_features,
+                has_body=config.body is not None,
+            )
+        self._uses_objects = bool(extractors)
+        make = NetworkMaker(observation_space, action_space, config, extractors)
+        self.policy = None if config.policy == "greedy" else make.policy()
+        if isinstance(action_space, spaces.Discrete):
+            self._categories = Categories(action_space)
+        action_size = 0 if self.is_discrete else self.action_spec.shape[0]
+        self.critics: Critics | ComposedCritics = make.critics(action_size)
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether a part of the networks is the user's own."""
+        return self._uses_objects
+
+    @property
+    def state_sizes(self) -> Mapping[str, int]:
+        """Sizes of the policy's memory and of all critics' together."""
+        if not isinstance(self.critics, ComposedCritics) or not self.critics.is_recurrent:
+            return {}
+        sizes = {} if self.policy is None else {"policy": self.policy.trunk.state_size}
+        return {**sizes, "critics": self.critics.state_size}
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether actions are categories, all of which the critics evaluate at once."""
+        return isinstance(self.action_space, spaces.Discrete)
+
+    @property
+    def num_actions(self) -> int:
+        """How many actions there are, when they are categories."""
+        assert isinstance(self.action_space, spaces.Discrete)
+        return int(self.action_space.n)
+
+    @property
+    def action_spec(self) -> TensorSpec:
+        """A category, or numbers in [-1, 1]."""
+        if self.policy is None:
+            return TensorSpec((), torch.int64)
+        return TensorSpec(self.policy.head.action_shape, self.policy.head.action_dtype)
+
+    @property
+    def policy_modules(self) -> tuple[str, ...]:
+        """The policy, when it has a network."""
+        return () if self.policy is None else ("policy",)
+
+    @property
+    def value_modules(self) -> tuple[str, ...]:
+        """The critics, unless actions are chosen by them."""
+        return () if self.policy is None else ("critics",)
+
+    def distribution(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Distribution, State]:
+        """Return the policy at the observations; see `Actor.distribution`."""
+        if self.policy is None:
+            values, states = self.greedy_values(observation, state, episode_start)
+            return Deterministic(values.argmax(-1)), states
+        if not self.is_recurrent:
+            distribution: Distribution = self.policy(observation)
+            return distribution, {}
+        distribution, after = self.policy.step(observation, state["policy"], episode_start)
+        assert after is not None
+        return distribution, {"policy": after}
+
+    def greedy_values(
+        self, observation: Observation, state: State, episode_start: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """Return what the first critic thinks of all discrete actions, `(*batch, n)`.
+
+        Also the recurrent state after each step; the arguments are those of `distribution`.
+        """
+        if not self.is_recurrent:
+            values: Tensor = self.critics(observation)[0]
+            return values, {}
+        assert isinstance(self.critics, ComposedCritics)
+        assert episode_start is not None
+        all_values, after = self.critics.step(observation, state["critics"], episode_start)
+        return all_values[0], {"critics": after}
+
+    def remember_action(
+        self,
+        observation: Observation,
+        action: Tensor,
+        before: State,
+        after: State,
+        episode_start: Tensor | None,
+    ) -> State:
+        """Let the critics' memories see what was done; see `Actor.remember_action`."""
+        if self.policy is None or not self.is_recurrent:
+            return after
+        assert isinstance(self.critics, ComposedCritics)
+        assert episode_start is not None
+        features = self.critics.encode(observation)
+        states = self.critics.advance(features, action, before["critics"], episode_start)
+        return {**after, "critics": states}
+
+    def q_values(self, observation: Seen, action: Tensor | None, state: State) -> Tensor:
+        """Return the values of given actions, or of all discrete ones; see `Actor.q_values`.
+
+        Args:
+            observation: with any batch axes, also as the critics remember it.
+            action: shape `(*batch, ...)`, or None.
+            state: each `(*batch, S)`; not looked at by critics without memory, or where
+                ``observation`` holds their state.
+        """
+        if self.is_recurrent and not isinstance(observation, Remembered):
+            assert isinstance(self.critics, ComposedCritics)
+            observation = Remembered(self.critics.encode(observation), state["critics"])
+        values: Tensor = self.critics(observation, action)
+        return values if action is None or not self.is_discrete else of_action(values, action)
+
+    def to_env_action(self, action: Tensor) -> Tensor:
+        """Scale to the bounds, or count from the space's first category."""
+        return self._env_actions.to_env_action(action)
+
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        """Undo `to_env_action`, for actions of a data set."""
+        return self._env_actions.from_env_action(env_action)
+
+    @property
+    def _env_actions(self) -> ActionHead | Categories:
+        return self._categories if self.policy is None else self.policy.head
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what sampling from the policy needs."""
+        if self.policy is None:
+            return torch.zeros(*batch_shape, 0, device=self.device)
+        head = self.policy.head
+        return draw_noise(
+            head.noise_kind,
+            (*batch_shape, *head.noise_shape),
+            generator,
+            device=self.device,
+            dtype=torch.float32,
+        )
+
+    def random_actions(
+        self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
+    ) -> Tensor:
+        """Draw categories, or numbers in [-1, 1], uniformly."""
+        device = self.device
+        if self.is_discrete:
+            return torch.randint(self.num_actions, (num_envs,), generator=generator, device=device)
+        shape = (num_envs, *self.action_spec.shape)
+        return 2.0 * torch.rand(shape, generator=generator, device=device) - 1.0
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Refresh the running statistics of the policy and of the critics."""
+        self.critics.update_normalization(observation, mask)
+        if self.policy is not None:
+            self.policy.trunk.update_normalization(observation, mask)
+
+    @property
+    def normalizes_observations(self) -> bool:
+        """Whether an encoder, the user's too, keeps running statistics."""
+        policy = self.policy
+        return self.critics.normalizes or (policy is not None and policy.trunk.normalizes)

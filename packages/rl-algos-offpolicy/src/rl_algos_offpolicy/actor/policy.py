@@ -1,0 +1,60 @@
+"""What chooses actions, where that is a network."""
+
+from torch import Tensor, nn
+
+from rl_algos_offpolicy.memory import Remembered, Seen
+from rl_core.nn.distributions import Distribution
+from rl_core.nn.heads import ActionHead
+from rl_core.nn.torso import Trunk
+from rl_core.types import Observation
+
+
+class Policy(nn.Module):
+    """A trunk and an action head.
+
+    Args:
+        trunk: features of the observation, and what is remembered.
+        head: distribution over actions.
+    """
+
+    memory_name = "policy"
+
+    def __init__(self, trunk: Trunk, head: ActionHead) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it has a memory."""
+        return self.trunk.memory is not None
+
+    def forward(self, observation: Seen) -> Distribution:
+        """Return the distribution over actions at rows with any batch axes."""
+        if isinstance(observation, Remembered):
+            assert self.trunk.memory is not None
+            features, _ = self.trunk.memory.step(observation.features, observation.state)
+        else:
+            features, _ = self.trunk(observation, None, None)
+        distribution: Distribution = self.head(features)
+        return distribution
+
+    def step(
+        self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
+    ) -> tuple[Distribution, Tensor | None]:
+        """Return the distribution, and the state after each step; see `Trunk`."""
+        features, after = self.trunk(observation, state, episode_start)
+        return self.head(features), after
+
+    def encode(self, observation: Observation) -> Tensor:
+        """Compute what goes into the memory."""
+        return self.trunk.encode(observation)
+
+    def advance(
+        self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor | None
+    ) -> Tensor:
+        """Return the states after each row; the policy's memory sees no actions."""
+        assert self.trunk.memory is not None
+        _, states = self.trunk.memory(features, state, episode_start)
+        after: Tensor = states
+        return after

@@ -1,0 +1,1 @@
+"""Critics: ensembles of action-value functions."""

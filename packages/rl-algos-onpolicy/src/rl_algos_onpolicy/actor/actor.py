@@ -1,0 +1,276 @@
+"""The actor of on-policy algorithms: a policy and a state-value function."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from rl_algos_onpolicy.actor.config import (
+    OnPolicyActorConfig,
+    check_action_options,
+    check_extractor,
+    check_observation_options,
+)
+from rl_core.actor import ActionEvaluation, Actor
+from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Distribution, draw_noise
+from rl_core.nn.heads import make_head
+from rl_core.nn.layered_head import head_maker
+from rl_core.nn.layers import make_encoder
+from rl_core.nn.mlp import MLP
+from rl_core.nn.torso import Trunk
+from rl_core.spaces import ACTION_MASK_KEY, mask_sizes, random_env_actions
+from rl_core.storage import TensorSpec
+from rl_core.types import Observation, State
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicyEvaluation(ActionEvaluation):
+    """What an `OnPolicyActor` says of actions that were taken.
+
+    Attributes:
+        intrinsic_value: shape `(*batch,)`; None without a second value function.
+    """
+
+    intrinsic_value: Tensor | None = None
+
+
+class OnPolicyActor(Actor):
+    """A policy and a state-value function, on separate trunks or a shared one.
+
+    Args:
+        observation_space: vectors, images, categories, or a dict of them; a dict entry named
+            ``action_mask`` says which actions are allowed.
+        action_space: Box, Discrete, MultiDiscrete or MultiBinary.
+        config: the networks.
+        feature_extractor: instead of the default encoder; an ``nn.Module`` with ``out_features``.
+            It is shared by policy and value function, and may be a `NormalizingEncoder`.
+
+    Raises:
+        SpaceError: for a space that it cannot do.
+        ConfigError: when an option is for real actions, vectors or images, and these are none, or
+            when the feature extractor leaves it without effect.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        action_space: gymnasium.Space[object],
+        config: OnPolicyActorConfig | None = None,
+        *,
+        feature_extractor: nn.Module | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        self.config = config = config or OnPolicyActorConfig()
+        check_action_options(config, action_space)
+        self._masked = mask_sizes(observation_space, action_space) is not None
+        self._uses_objects = feature_extractor is not None
+        if feature_extractor is not None:
+            check_extractor(config)
+        else:
+            check_observation_options(config, observation_space)
+        encoder = feature_extractor or self._new_encoder("body")
+        self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes, "head")
+        self.value_trunk: Trunk | None = None
+        if not config.shared_policy_value_network:
+            learned = any(True for _ in encoder.parameters())
+            if config.share_body and not learned:
+                raise ConfigError(
+                    "actor.share_body has no effect where the encoder has nothing to learn and is "
+                    "shared in any case; leave it out, or give a body that learns"
+                )
+            own = learned and feature_extractor is None and not config.share_body
+            sizes = config.value_hidden_sizes
+            body = "body" if config.value_body is None else "value_body"
+            self.value_trunk = self._new_trunk(
+                self._new_encoder(body) if own or body == "value_body" else encoder,
+                config.hidden_sizes if sizes is None else sizes,
+                "head" if config.value_head is None else "value_head",
+            )
+        self.action_head = make_head(
+            action_space,
+            self.policy_trunk.out_features,
+            squash=config.squash_actions,
+            state_dependent_std=config.state_dependent_std,
+            initial_log_std=config.initial_log_std,
+        )
+        value_trunk = self.value_trunk or self.policy_trunk
+        self.value_head = MLP(value_trunk.out_features, (), 1, out_gain=1.0)
+        self.intrinsic_value_head = (
+            MLP(value_trunk.out_features, (), 1, out_gain=1.0) if config.intrinsic_value else None
+        )
+
+    @property
+    def state_sizes(self) -> Mapping[str, int]:
+        """Sizes of the policy's and the value function's memories."""
+        if self.policy_trunk.memory is None:
+            return {}
+        sizes = {"policy": self.policy_trunk.state_size}
+        if self.value_trunk is not None:
+            sizes["value"] = self.value_trunk.state_size
+        return sizes
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether the feature extractor is the user's own."""
+        return self._uses_objects
+
+    @property
+    def action_spec(self) -> TensorSpec:
+        """What the action head says."""
+        return TensorSpec(self.action_head.action_shape, self.action_head.action_dtype)
+
+    @property
+    def normalizes_observations(self) -> bool:
+        """Whether an encoder, the user's too, keeps running statistics."""
+        value_trunk = self.value_trunk
+        return self.policy_trunk.normalizes or (value_trunk is not None and value_trunk.normalizes)
+
+    @property
+    def policy_modules(self) -> tuple[str, ...]:
+        """The policy's own submodules."""
+        if self.value_trunk is None:
+            return ("action_head",)
+        return ("policy_trunk", "action_head")
+
+    @property
+    def value_modules(self) -> tuple[str, ...]:
+        """The value function's own submodules."""
+        heads: tuple[str, ...] = ("value_head",)
+        if self.intrinsic_value_head is not None:
+            heads = (*heads, "intrinsic_value_head")
+        return heads if self.value_trunk is None else ("value_trunk", *heads)
+
+    def distribution(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Distribution, State]:
+        """Return the policy at the observations; see `Actor.distribution`."""
+        features, after = self.policy_trunk(observation, state.get("policy"), episode_start)
+        distribution = self.action_head(features, self._action_mask(observation))
+        if after is None or self.value_trunk is None:
+            return distribution, {} if after is None else {"policy": after}
+        # While acting, the value function's memory must see every step too.
+        _, value_after = self.value_trunk(observation, state.get("value"), episode_start)
+        return distribution, {"policy": after, "value": value_after}
+
+    def value(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Return state values `(*batch,)`; see `Actor.value`."""
+        return self._value(self.value_head, observation, state, episode_start)
+
+    def intrinsic_value(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Return intrinsic state values `(*batch,)`; like `value`.
+
+        Raises:
+            ConfigError: without ``intrinsic_value`` in the config.
+        """
+        if self.intrinsic_value_head is None:
+            raise ConfigError("the actor has no second value function; set actor.intrinsic_value")
+        return self._value(self.intrinsic_value_head, observation, state, episode_start)
+
+    def _value(
+        self,
+        head: nn.Module,
+        observation: Observation,
+        state: State,
+        episode_start: Tensor | None,
+    ) -> tuple[Tensor, State]:
+        name = "policy" if self.value_trunk is None else "value"
+        trunk = self.value_trunk or self.policy_trunk
+        features, after = trunk(observation, state.get(name), episode_start)
+        value: Tensor = head(features).squeeze(-1)
+        return value, {} if after is None else {name: after}
+
+    def evaluate_actions(
+        self,
+        observation: Observation,
+        action: Tensor,
+        state: State,
+        episode_start: Tensor | None = None,
+    ) -> OnPolicyEvaluation:
+        """Evaluate policy and value functions, computing what they share once."""
+        features, after = self.policy_trunk(observation, state.get("policy"), episode_start)
+        states = {} if after is None else {"policy": after}
+        value_features = features
+        if self.value_trunk is not None:
+            value_features, value_after = self.value_trunk(
+                observation, state.get("value"), episode_start
+            )
+            if value_after is not None:
+                states["value"] = value_after
+        distribution = self.action_head(features, self._action_mask(observation))
+        second = self.intrinsic_value_head
+        return OnPolicyEvaluation(
+            distribution,
+            distribution.log_prob(action),
+            self.value_head(value_features).squeeze(-1),
+            states,
+            None if second is None else second(value_features).squeeze(-1),
+        )
+
+    def to_env_action(self, action: Tensor) -> Tensor:
+        """Clip or scale to the action space."""
+        return self.action_head.to_env_action(action)
+
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        """Scale from the bounds, where actions are scaled to them, and flatten."""
+        return self.action_head.from_env_action(env_action)
+
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what sampling from the policy needs."""
+        head = self.action_head
+        return draw_noise(
+            head.noise_kind,
+            (*batch_shape, *head.noise_shape),
+            generator,
+            device=self.device,
+            dtype=torch.float32,
+        )
+
+    def random_actions(
+        self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
+    ) -> Tensor:
+        """Draw uniformly from what is allowed; from a standard normal where there are no bounds."""
+        mask = None if observation is None else self._action_mask(observation)
+        return self.from_env_action(
+            random_env_actions(self.action_space, num_envs, generator, self.device, mask)
+        )
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Refresh the running statistics; trunks that share an encoder refresh it once."""
+        self.policy_trunk.update_normalization(observation, mask)
+        value_trunk = self.value_trunk
+        if value_trunk is not None and value_trunk.encoder is not self.policy_trunk.encoder:
+            value_trunk.update_normalization(observation, mask)
+
+    def _action_mask(self, observation: Observation) -> Tensor | None:
+        if not self._masked:
+            return None
+        assert not isinstance(observation, Tensor)
+        return observation[ACTION_MASK_KEY].bool()
+
+    def _new_encoder(self, option: str) -> nn.Module:
+        return make_encoder(
+            self.observation_space,
+            getattr(self.config, option),
+            normalize=self.config.normalize_observations,
+            image_features=self.config.image_features,
+            path=f"actor.{option}",
+        )
+
+    def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Trunk:
+        memory = self.config.memory
+        return Trunk(
+            encoder,
+            hidden_sizes,
+            self.config.activation,
+            memory=memory.kind,
+            memory_size=memory.size,
+            memory_layers=memory.num_layers,
+            make_layers=head_maker(getattr(self.config, option), f"actor.{option}"),
+        )

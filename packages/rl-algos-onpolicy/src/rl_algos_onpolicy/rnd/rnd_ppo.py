@@ -1,0 +1,246 @@
+r"""PPO that explores by random network distillation, with a value function for each reward.
+
+Source: Burda et al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
+
+(1) $A_t = c_E \hat A^E_t + c_I \hat A^I_t$, the advantages of both streams by one estimator
+
+(2) $L = L^{PPO}(A) + \tfrac{c_1}{2} \mathbb{E}_t[(V^I_\theta(s_t) - V^{I,target}_t)^2] + L^\psi$,
+    the intrinsic value clipped where the extrinsic one is
+
+The extrinsic stream ends with episodes; the intrinsic one does not, and has a discount of its own.
+$L^\psi$ is Eq. (2) of `rl_algos_onpolicy.rnd.rnd`.
+
+Deviations from the paper: extrinsic rewards are not clipped, but scaled by the default recipe; the
+sum is standardised as PPO does it. The predictor has an optimiser of its own, and its gradient no
+bound: ``max_grad_norm`` is that of policy and value functions. With ``standardize_streams`` each
+stream is standardised before they are added, whatever its scale. Where the extrinsic reward is
+always the same this makes the noise of its value function twice as large as all that is new.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from rl_algos_onpolicy.actor import OnPolicyActor
+from rl_algos_onpolicy.ppo import PPO, PPOConfig
+from rl_algos_onpolicy.rnd.rnd import KEPT, RND, Novelty, RNDConfig
+from rl_core.actor import Actor
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
+from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.config import ComponentSpec, check_ranges
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.returns import Steps, estimate, explained_variance, normalize
+from rl_core.stateful import StateReader
+from rl_core.types import Observation, StateDict
+
+_REWARD, _VALUE, _TARGET = "rnd_reward", "intrinsic_value", "intrinsic_value_target"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RNDPPOConfig(PPOConfig):
+    """Options of `RNDPPO`, besides those of `PPOConfig`.
+
+    Attributes:
+        extrinsic_coef: c of the extrinsic stream in Eq. (1).
+        intrinsic_coef: c of the intrinsic stream in Eq. (1).
+        standardize_streams: standardise the advantages of each stream over the rollout, first.
+        rnd: of the networks and intrinsic rewards. Its running statistics follow what is seen even
+            where ``learning_rate`` is 0, because the rewards are made of them.
+    """
+
+    extrinsic_coef: Scheduled = 2.0
+    intrinsic_coef: Scheduled = 1.0
+    standardize_streams: bool = False
+    rnd: RNDConfig = field(default_factory=RNDConfig)
+
+    def __post_init__(self) -> None:
+        PPOConfig.__post_init__(self)
+        check_ranges(self, not_negative=("extrinsic_coef", "intrinsic_coef"))
+        if self.entropy_method == "max" and self.standardize_streams:
+            raise ConfigError(
+                "entropy_method='max' rewards entropy, which standardised streams would take out "
+                "again; set standardize_streams=False, or use 'regularized'"
+            )
+
+
+class RNDPPO(PPO):
+    """PPO with intrinsic rewards.
+
+    Args:
+        actor: one with an intrinsic value function, such as `OnPolicyActor` with
+            ``intrinsic_value``.
+        config: options.
+        add_ons: extra terms for the policy loss.
+        target: instead of the default network, see `Novelty`.
+        predictor: instead of the default network.
+
+    Raises:
+        ConfigError: when the actor has no intrinsic value function, or an add-on is an ``RND``.
+    """
+
+    config_type = RNDPPOConfig
+    config: RNDPPOConfig
+    actor: OnPolicyActor
+
+    def __init__(
+        self,
+        actor: Actor,
+        config: RNDPPOConfig | None = None,
+        *,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
+        target: nn.Module | None = None,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        self._networks = {"target": target, "predictor": predictor}
+        super().__init__(actor, config, add_ons=add_ons)
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take PPO's, with an intrinsic value function and scaled extrinsic rewards.
+
+        Both value functions share the bound of the gradient's norm with the policy, so that large
+        rewards would leave it no room to move.
+        """
+        recipe = PPO.default_recipe(env)
+        actor = {**recipe.actor.kwargs, "intrinsic_value": True}
+        return replace(
+            recipe,
+            actor=ComponentSpec("actor", recipe.actor.name, actor),
+            trainer={**recipe.trainer, "scale_rewards": True},
+        )
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Make target and predictor, with their statistics."""
+        actor = self.actor
+        if not isinstance(actor, OnPolicyActor) or not actor.config.intrinsic_value:
+            raise ConfigError(
+                "RNDPPO needs an OnPolicyActor with a second value function; set "
+                "actor.intrinsic_value to true"
+            )
+        if any(isinstance(add_on, RND) for add_on in self.add_ons):
+            raise ConfigError(
+                "RNDPPO has intrinsic rewards of its own; leave the add-on 'rnd' out, or take PPO "
+                "with it"
+            )
+        self.novelty = Novelty(
+            actor.observation_space, self.config.rnd, **self._networks, device=self.device
+        )
+        return {**super().make_modules(), "novelty": self.novelty}
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give the predictor an optimiser of its own, with the same learning rate."""
+        predictor = ParameterGroup(
+            name="predictor", modules=("novelty",), optimizer=self.config.optimizer
+        )
+        return (self.actor_group(), predictor)
+
+    @property
+    def uses_objects(self) -> bool:
+        """Whether the networks, or what an add-on was given, are objects."""
+        return self._networks["target"] is not None or super().uses_objects
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Random steps for the statistics of observations."""
+        return max(super().warm_up_steps, self.config.rnd.pre_normalization_steps)
+
+    def observe(self, observation: Observation) -> None:
+        """Take observations into the statistics."""
+        super().observe(observation)
+        self.novelty.normalize.update(observation)
+
+    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
+        """Take the rollout into the statistics, and add intrinsic rewards to its extras."""
+        prepared = super().prepare_add_ons(rollout)
+        reward = self.novelty.rewards(rollout)
+        mean = masked_mean(reward, rollout.valid)
+        return PreparedRollout(
+            replace(prepared.rollout, extras={**prepared.rollout.extras, _REWARD: reward}),
+            {**prepared.columns, KEPT: self.novelty.draw_kept(rollout, self.generator)},
+            {**prepared.metrics, "rnd/reward": mean},
+        )
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Eq. (1), and the value targets of both streams."""
+        columns, metrics = self.estimate(rollout)
+        value, next_value = self.intrinsic_values(rollout)
+        valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
+        # Rows that are no steps neither discount nor shorten what comes after them.
+        intrinsic, target = estimate(
+            Steps(rollout.extras[_REWARD], value, next_value, never, never),
+            torch.where(valid, self.config.rnd.gamma_intrinsic, 1.0),
+            torch.where(valid, self.hyper["gae_lambda"], 1.0),
+            advantage=self.config.advantage_estimator,
+            value_target=self.config.value_target,
+        )
+        streams = (columns["advantage"], intrinsic)
+        if self.config.standardize_streams:
+            streams = (normalize(streams[0], valid), normalize(streams[1], valid))
+        advantage = (
+            self.hyper["extrinsic_coef"] * streams[0] + self.hyper["intrinsic_coef"] * streams[1]
+        )
+        return (
+            {
+                **columns,
+                "advantage": self.normalize_over_batch(advantage, valid),
+                _VALUE: value,
+                _TARGET: target,
+            },
+            {
+                **metrics,
+                "value/intrinsic_explained_variance": explained_variance(value, target, valid),
+            },
+        )
+
+    @torch.no_grad()
+    def intrinsic_values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Return intrinsic values of each step and of the one after it, each `(T, B)`.
+
+        In rows that are no steps both are those of the next step. After the rollout's last step
+        comes the observation that follows the rollout, whatever it is. Where that step ended its
+        episode, or the last row only reset, it is seen without memory, as the next step will be.
+        """
+        actor = self.actor
+        value, after = actor.intrinsic_value(
+            rollout.observation, rollout.state, rollout.episode_start
+        )
+        ended = rollout.terminated[-1] | rollout.truncated[-1] | ~rollout.valid[-1]
+        state = {name: states[-1] for name, states in after.items()}
+        last, _ = actor.intrinsic_value(rollout.next_observation, state, ended)
+        values = torch.cat([value, last.unsqueeze(0)])
+        end = torch.full_like(rollout.valid[:1], len(value), dtype=torch.int64)
+        rows = torch.arange(len(value), device=value.device).unsqueeze(1)
+        steps = torch.cat([torch.where(rollout.valid, rows, end), end])
+        values = values.gather(0, steps.flip(0).cummin(0).values.flip(0))
+        return values[:-1], values[1:]
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (2)."""
+        now = self.actor.evaluate_actions(
+            batch.observation, batch.action, batch.state, batch.episode_start
+        )
+        assert now.intrinsic_value is not None
+        output = self.loss_of(batch, now)
+        intrinsic = self.value_term(
+            now.intrinsic_value, batch.extras[_VALUE], batch.extras[_TARGET], batch.mask
+        )
+        prediction = self.novelty.loss(batch)
+        metrics = {"loss/intrinsic_value": intrinsic, "loss/predictor": prediction}
+        return replace(
+            output,
+            loss=output.loss + self.hyper["value_loss_coef"] * intrinsic + prediction,
+            metrics={**output.metrics, **metrics},
+        )
+
+    def more_state(self) -> StateDict:
+        """Return the filter of intrinsic rewards besides what PPO keeps."""
+        return {**super().more_state(), "novelty": self.novelty.running_state()}
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+        self.novelty.load_running_state(StateReader(state, "algorithm").tree("novelty"))
+        super().load_more_state({name: part for name, part in state.items() if name != "novelty"})

@@ -1,0 +1,43 @@
+"""Config as data: recipes, options, their bounds, and schedules.
+
+A recipe names an environment, an actor, an algorithm and a storage by their registered names, with
+plain options. It is the configuration file, the result of the command line, a part of every
+checkpoint, and what a worker builds its parts from. A name is only ever looked up among the
+installed plug-ins; nothing in a recipe can choose code.
+"""
+
+from rl_core.config._layout_checks import MAX_DEPTH as MAX_DEPTH
+from rl_core.config._layout_checks import check_layout as check_layout
+from rl_core.config._layout_checks import check_values as check_values
+from rl_core.config._types import admits_none as admits_none
+from rl_core.config._types import field_types as field_types
+from rl_core.config._types import is_union as is_union
+from rl_core.config.component import CUSTOM as CUSTOM
+from rl_core.config.component import ComponentSpec as ComponentSpec
+from rl_core.config.construction import CONTEXT_PARAMETERS as CONTEXT_PARAMETERS
+from rl_core.config.construction import construct as construct
+from rl_core.config.construction import options_of as options_of
+from rl_core.config.decoding import decode as decode
+from rl_core.config.encoding import encode as encode
+from rl_core.config.layout import FORMAT as FORMAT
+from rl_core.config.layout import LENGTHS as LENGTHS
+from rl_core.config.layout import Tables as Tables
+from rl_core.config.options import Options as Options
+from rl_core.config.recipe import Recipe as Recipe
+from rl_core.config.recipe import merged_tables as merged_tables
+from rl_core.config.schedules import Constant as Constant
+from rl_core.config.schedules import Cosine as Cosine
+from rl_core.config.schedules import Linear as Linear
+from rl_core.config.schedules import Piecewise as Piecewise
+from rl_core.config.schedules import Schedule as Schedule
+from rl_core.config.schedules import as_schedule as as_schedule
+from rl_core.config.schedules import parse_schedule as parse_schedule
+from rl_core.config.validation import Range as Range
+from rl_core.config.validation import Replacing as Replacing
+from rl_core.config.validation import check_choice as check_choice
+from rl_core.config.validation import check_count as check_count
+from rl_core.config.validation import check_number as check_number
+from rl_core.config.validation import check_owners as check_owners
+from rl_core.config.validation import check_ranges as check_ranges
+from rl_core.config.validation import check_unused as check_unused
+from rl_core.config.validation import check_widths as check_widths

@@ -1,0 +1,155 @@
+"""Options of a replay buffer's draws: priorities, recent experience, hindsight, sequences."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rl_core.config import Schedule, check_choice, check_ranges
+from rl_core.errors import ConfigError
+from rl_storages.sampling.sum_tree import LARGEST_ERROR
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrioritizedConfig:
+    """Options of prioritised draws.
+
+    Attributes:
+        alpha: how much priorities count, in [0, 1]; 0 draws all transitions alike.
+        beta: how much weights make up for it, in [0, 1], or a schedule such as
+            ``linear(0.4, 1.0)``; 1 makes up for all of it.
+        epsilon: added to every error, from 0 to 1e30.
+        default_error: error of transitions that were not learned from yet, above 0 and at most
+            1e30; None takes the largest so far, which is 1 in the beginning.
+        eta: share of the largest error in that of a sequence, in [0, 1], the rest being the mean;
+            None takes 0.9. It needs ``sequences``.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    alpha: float = 0.6
+    beta: float | Schedule = 0.4
+    epsilon: float = 1e-6
+    default_error: float | None = None
+    eta: float | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            unit=("alpha", "beta", "eta"),
+            not_negative=("epsilon",),
+            positive=("default_error",),
+        )
+        for name in ("epsilon", "default_error"):
+            value = getattr(self, name)
+            if value is not None and value > LARGEST_ERROR:
+                raise ConfigError(
+                    f"{name} must be at most {LARGEST_ERROR:g}, got {value:g}: priorities are "
+                    "single-precision numbers; set it to about the size of the errors"
+                )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecentConfig:
+    """Options of draws from the newest transitions.
+
+    Attributes:
+        eta: how fast the windows of the batches shrink, in (0, 1]; 1 does not.
+        cmin: no window has fewer transitions, as far as there are so many; below the buffer's
+            size.
+        period: over how many batches the windows shrink, before they begin anew with the largest.
+            Batches are counted across updates, so it means the same whether an update has one
+            batch or a thousand. None takes the batches of each update, which must then be more
+            than one.
+        update_eta: move eta by the returns of the last episodes, between this eta while they rise
+            and 1 while they fall.
+
+    Raises:
+        ConfigError: when a value is out of range, or eta could not move although it should.
+    """
+
+    eta: float = 0.996
+    cmin: int = 5000
+    period: int | None = 1000
+    update_eta: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, positive=("eta",), unit=("eta",), counts=("cmin", "period"))
+        if self.period == 1:
+            raise ConfigError("period=1 leaves each batch the smallest window; give 2 or more")
+        if self.update_eta and self.eta == 1.0:
+            raise ConfigError(
+                "update_eta moves eta between its own value and 1, so eta=1.0 could not move; set "
+                "storage.recent.eta below 1, such as 0.996, or leave storage.recent.update_eta out"
+            )
+
+
+STRATEGIES = ("final", "future", "episode", "random")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HindsightConfig:
+    """Options of goals relabelled in hindsight.
+
+    Attributes:
+        strategy: which achieved goal becomes the desired one: ``"final"``, what the episode ended
+            with; ``"future"``, one that it achieved with this transition or later; ``"episode"``,
+            any of it; ``"random"``, any of all that is stored.
+        k: relabelled transitions for each one as it was: a share of k / (k + 1) of what is drawn.
+        achieved_goal: the observation's entry with the goal achieved so far.
+        desired_goal: the observation's entry with the goal that is pursued.
+
+    Raises:
+        ConfigError: when a value is out of range, or both entries are the same.
+    """
+
+    strategy: Literal["final", "future", "episode", "random"] = "future"
+    k: float = 4.0
+    achieved_goal: str = "achieved_goal"
+    desired_goal: str = "desired_goal"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, not_negative=("k",))
+        check_choice(self, "strategy", STRATEGIES)
+        if self.achieved_goal == self.desired_goal:
+            raise ConfigError(
+                f"achieved_goal and desired_goal are both '{self.desired_goal}'; expected two "
+                "entries of the observation"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceConfig:
+    """Options of replayed sequences, for networks with a memory.
+
+    A sequence is ``length`` consecutive transitions of one episode. The first of them, its
+    *burn-in*, only bring the memory up to date and are not learned from; they are the last ones
+    of the sequence before. So every transition is learned from in just one sequence.
+
+    Attributes:
+        length: transitions in a sequence, burn-in included.
+        overlap: share of them that is burn-in, in [0, 1): ``int(overlap * length)`` transitions.
+
+    Raises:
+        ConfigError: when a value is out of range, or no transition is left to learn from.
+    """
+
+    length: int = 40
+    overlap: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_ranges(self, counts=("length",))
+        if not 0.0 <= self.overlap < 1.0:
+            raise ConfigError(
+                f"overlap must be in [0, 1), got {self.overlap}: of a sequence's transitions "
+                "(storage.sequences.overlap) some must be left to learn from"
+            )
+
+    @property
+    def burn_in(self) -> int:
+        """Transitions before those that are learned from."""
+        return int(self.overlap * self.length)
+
+    @property
+    def learned(self) -> int:
+        """Transitions that are learned from, T of a batch."""
+        return self.length - self.burn_in

@@ -1,0 +1,1 @@
+"""From drawn rows to batches: windows of steps, sequences, relabelled goals."""

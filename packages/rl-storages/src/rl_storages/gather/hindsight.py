@@ -1,0 +1,252 @@
+"""Goals relabelled in hindsight: what was achieved is taken for what was wanted.
+
+Source: Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495, sections 3.2 and 4.5.
+
+A share of k / (k + 1) of what is drawn gets, instead of the goal that was pursued, one that was
+achieved. Rewards are computed anew for it, and so are ends where they depend on goals. An episode
+that ended, but not by its own goal, ended for a reason that has nothing to do with goals, and still
+does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_core.env import GoalFunctions
+from rl_core.env.goals import GoalFunction
+from rl_core.errors import ConfigError
+from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.types import Array
+from rl_storages.config import HindsightConfig
+from rl_storages.replay.episodes import Episodes
+from rl_storages.replay.flags import TERMINATED, VALID, Mask
+from rl_storages.replay.ring import ReplayRing
+from rl_storages.replay.write_positions import Positions
+from rl_storages.sampling.uniform import UniformSampler
+
+Rewards = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class NewGoals:
+    """Goals that take the place of others, and what their rows come to with them.
+
+    Attributes:
+        which: of what is drawn, shape `(M,)`.
+        goals: shape `(M, ...)`.
+        reward: of the L rows from each on, shape `(L, M)`, zeros where there is no transition.
+        ends: where episodes end, shape `(L, M)`; None where that has nothing to do with goals.
+    """
+
+    which: Positions
+    goals: Tensor
+    reward: Rewards
+    ends: Mask | None
+
+    def cut(self, num_steps: Positions) -> tuple[Positions, Mask]:
+        """Let windows end where the new goals end the episode, and nowhere else.
+
+        Args:
+            num_steps: of the windows that begin with the first T rows, shape `(T, M)`.
+
+        Returns:
+            As many steps or fewer, and whether the episode ends with the last of them, `(T, M)`.
+        """
+        assert self.ends is not None
+        step = np.arange(len(self.ends))[:, None]
+        ends_at = np.where(self.ends, step, len(step) + num_steps.max())
+        next_end = np.minimum.accumulate(ends_at[::-1])[::-1][: len(num_steps)]
+        to_end: Positions = next_end - step[: len(num_steps)] + 1
+        return np.minimum(num_steps, to_end), to_end <= num_steps
+
+
+class Relabeller:
+    """Gives some of what is drawn new goals, and judges rows by them.
+
+    Args:
+        ring: where transitions and goals are.
+        generator: decides; lives on the CPU.
+        config: options.
+        functions: how goals are rewarded.
+    """
+
+    def __init__(
+        self,
+        ring: ReplayRing,
+        generator: torch.Generator,
+        config: HindsightConfig,
+        functions: GoalFunctions,
+    ) -> None:
+        self._ring = ring
+        self._generator = generator
+        self._strategy = config.strategy
+        self._share = config.k / (config.k + 1.0)
+        self._functions = functions
+        achieved, self._goal = goal_columns(config)
+        self._achieved = ring.columns.by_slot[achieved]
+        self._desired = ring.columns.by_slot[self._goal]
+        self._episodes = Episodes(ring)
+        self._all = UniformSampler(ring, generator, VALID)
+
+    def begin_anew(self) -> None:
+        """Look at all rows again, after they were replaced."""
+        self._episodes.begin_anew()
+
+    def choose(self, slots: Positions) -> tuple[Positions, Positions]:
+        """Decide what is relabelled, and with the goals of which transitions.
+
+        Args:
+            slots: of transitions, or the first ones of sequences, shape `(N,)`.
+
+        Returns:
+            Which of them, `(M,)`, and for each the slot of the transition after which its new
+            goal had been achieved, `(M,)`.
+        """
+        chosen = torch.rand(len(slots), generator=self._generator).numpy() < self._share
+        which: Positions = chosen.nonzero()[0]
+        if len(which) == 0:
+            return which, which
+        if self._strategy == "random":
+            return which, next(self._all.blocks(1, len(which)))[0].numpy()
+        positions, first, last = self._episodes.bounds(slots[which])
+        if self._strategy == "final":
+            chosen_positions = last
+        else:
+            low = positions if self._strategy == "future" else first
+            drawn = torch.rand(len(which), dtype=torch.float64, generator=self._generator).numpy()
+            chosen_positions = low + (drawn * (last - low + 1)).astype(np.int64)
+        rows = chosen_positions % self._ring.num_rows
+        return which, rows * self._ring.num_envs + slots[which] % self._ring.num_envs
+
+    def achieved_after(self, slots: Positions) -> Tensor:
+        """Return the goals that had been achieved after transitions, `(M, ...)`."""
+        following = (slots + self._ring.num_envs) % self._ring.num_slots
+        return self._achieved.index_select(0, torch.from_numpy(following).to(self._achieved.device))
+
+    def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
+        """Compute the rewards and ends of rows, had they pursued other goals.
+
+        Args:
+            rows: slots, shape `(T, M)`.
+            goals: one for all T rows of a column, shape `(M, ...)`.
+            counts: which rows are transitions, shape `(T, M)`; the others get zeros.
+
+        Returns:
+            Rewards `(T, M)`, and where episodes end `(T, M)`; None where that has nothing to do
+            with goals.
+
+        Raises:
+            EnvironmentFaultError: when the environment's functions answer nonsense.
+        """
+        achieved = self.achieved_after(rows[counts]).numpy(force=True)
+        desired: Array = goals.numpy(force=True)[counts.nonzero()[1]]
+        rewards: Rewards = np.zeros(rows.shape, dtype=np.float32)
+        rewards[counts] = self._functions.rewards(achieved, desired)
+        terminations = self._functions.terminations(achieved, desired)
+        if terminations is None:
+            return rewards, None
+        ends: Mask = np.zeros(rows.shape, dtype=np.bool_)
+        ends[counts] = terminations
+        ended = counts & ((self._ring.flags.take(rows) & TERMINATED) > 0)
+        if ended.any():
+            ends[ended] |= ~self._ended_by_goal(rows[ended])
+        return rewards, ends
+
+    def _ended_by_goal(self, slots: Positions) -> Mask:
+        """Tell which transitions that ended their episodes did so by its own goal, `(M,)`."""
+        index = torch.from_numpy(slots).to(self._desired.device)
+        own: Array = self._desired.index_select(0, index).numpy(force=True)
+        by_goal = self._functions.terminations(self.achieved_after(slots).numpy(force=True), own)
+        assert by_goal is not None
+        return by_goal
+
+    def relabel(self, slots: Positions, lengths: Positions, num_rows: int) -> NewGoals | None:
+        """Choose new goals, each for all the rows that are drawn together, and judge these.
+
+        Args:
+            slots: of the first rows, shape `(N,)`.
+            lengths: how many transitions go on from each, itself included, shape `(N,)`.
+            num_rows: L, how many of these matter at most.
+        """
+        which, goal_slots = self.choose(slots)
+        if len(which) == 0:
+            return None
+        goals = self.achieved_after(goal_slots)
+        ahead = np.arange(num_rows)[:, None]
+        rows = (slots[which] + ahead * self._ring.num_envs) % self._ring.num_slots
+        return NewGoals(which, goals, *self.judge(rows, goals, ahead < lengths[which]))
+
+    def write(self, columns: Mapping[str, Tensor], new: NewGoals, axis: int = 0) -> None:
+        """Put new goals where observations have theirs, and next observations if they are there.
+
+        Args:
+            columns: of what is drawn, written to.
+            new: for some of it.
+            axis: along which it is drawn; one goal is for all that is before it.
+        """
+        which = torch.from_numpy(new.which).to(new.goals.device)
+        for name in (self._goal, f"next_{self._goal}"):
+            if name in columns:
+                shape = columns[name].shape[:axis] + new.goals.shape
+                columns[name].index_copy_(axis, which, new.goals.expand(shape))
+
+
+def goal_columns(config: HindsightConfig) -> tuple[str, str]:
+    """Name the columns with the achieved and the desired goal."""
+    return f"observation/{config.achieved_goal}", f"observation/{config.desired_goal}"
+
+
+def checked_functions(
+    spec: StorageSpec,
+    config: HindsightConfig,
+    her_function: GoalFunction | GoalFunctions | None,
+) -> GoalFunctions:
+    """Make sure that there are goals, and learn how they are rewarded.
+
+    Args:
+        spec: what is stored.
+        config: options.
+        her_function: the user's own; None asks the environments.
+
+    Raises:
+        ConfigError: when there are no goals, or nobody knows how they are rewarded.
+    """
+    observation = spec.observation
+    names = (config.achieved_goal, config.desired_goal)
+    if isinstance(observation, TensorSpec) or any(name not in observation for name in names):
+        has = (
+            "an array" if isinstance(observation, TensorSpec) else f"a dict of {list(observation)}"
+        )
+        raise ConfigError(
+            f"storage.hindsight needs goals, but the observation is {has}; expected a dict with "
+            f"'{names[0]}' and '{names[1]}': use an environment with goals, or name its entries "
+            "in storage.hindsight.achieved_goal and .desired_goal"
+        )
+    achieved, desired = (observation[name] for name in names)
+    if achieved != desired:
+        raise ConfigError(
+            f"storage.hindsight: '{names[0]}' is {achieved.dtype} of shape {achieved.shape}, but "
+            f"'{names[1]}' {desired.dtype} of shape {desired.shape}; expected the same, because "
+            "the one takes the place of the other"
+        )
+    if spec.scales_rewards:
+        raise ConfigError(
+            "storage.hindsight computes rewards anew, which would not be scaled like the others; "
+            "set trainer.scale_rewards to False"
+        )
+    if her_function is not None:
+        if isinstance(her_function, GoalFunctions):
+            return her_function
+        return GoalFunctions(her_function, name="her_function")
+    functions = None if spec.goal_functions is None else spec.goal_functions()
+    if functions is None:
+        raise ConfigError(
+            "storage.hindsight needs rewards of other goals, but the environment has no "
+            "compute_reward(achieved_goal, desired_goal, info); give the ReplayBuffer a "
+            "her_function that answers them"
+        )
+    return functions

@@ -1,0 +1,162 @@
+"""Transitions of one or more steps, gathered from a ring of rows."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.batch import ReplayBatch
+from rl_core.storage import join_observation
+from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.replay.flags import ENDED, TERMINATED, VALID, Flags, Mask
+from rl_storages.replay.ring import ReplayRing
+from rl_storages.replay.write_positions import Positions
+
+_GROUP_BYTES = 2**20
+"""Batches of a block are gathered together up to this size, which a processor's cache holds."""
+
+
+class WindowGather:
+    """Turns slots into transitions of up to n steps.
+
+    A window ends with its episode, where the stored data breaks off, and at the newest row.
+
+    Args:
+        ring: what is gathered from.
+        n_step: n.
+        relabeller: gives transitions other goals; None leaves them theirs.
+    """
+
+    def __init__(self, ring: ReplayRing, n_step: int, relabeller: Relabeller | None = None) -> None:
+        self._ring = ring
+        self._relabeller = relabeller
+        self._n_step = n_step
+        columns = ring.columns.by_slot
+        observations = ring.observations
+        # Where there are stacks, observations are not merely copied, but read.
+        self._rebuilt = None if observations.stacks is None else observations
+        plain = observations.plain if self._rebuilt is None else {}
+        self._copied = {"action": columns["action"], **plain}
+        self._extras = [name for name in columns if name.startswith("extras/")]
+        self._copied |= {name: columns[name] for name in self._extras}
+        self._followed = {f"next_{name}": column for name, column in plain.items()}
+        self._offsets = np.arange(n_step)[:, None] * ring.num_envs
+        gathered = sum(c[0].nbytes for c in (*self._copied.values(), *self._followed.values()))
+        if observations.stacks is not None:
+            gathered += 2 * observations.stacks.nbytes
+        self._group = max(_GROUP_BYTES // gathered, 1)
+
+    def __call__(self, slots: Tensor, weights: Tensor) -> Iterator[ReplayBatch]:
+        """Gather batches.
+
+        Args:
+            slots: of transitions, shape `(K, N)`.
+            weights: of each, shape `(K, N)`.
+        """
+        num_batches, size = slots.shape
+        together = min(max(self._group // size, 1), num_batches)
+        if together == 1:
+            for own, weight in zip(slots.unbind(), weights.unbind(), strict=True):
+                yield self._batch(self._columns(own, weight))
+            return
+        for k in range(0, num_batches, together):
+            columns = self._columns(
+                slots[k : k + together].view(-1), weights[k : k + together].view(-1)
+            )
+            parts = {name: torch.split(column, size) for name, column in columns.items()}
+            for pieces in zip(*parts.values(), strict=True):
+                yield self._batch(dict(zip(parts, pieces, strict=True)))
+
+    def _batch(self, columns: Mapping[str, Tensor]) -> ReplayBatch:
+        return ReplayBatch(
+            observation=join_observation(columns),
+            action=columns["action"],
+            reward=columns["reward"],
+            num_steps=columns["num_steps"],
+            terminated=columns["terminated"],
+            next_observation=join_observation(columns, "next_observation"),
+            weight=columns["weight"],
+            mask=columns["mask"],
+            key=columns["key"],
+            extras={name.removeprefix("extras/"): columns[name] for name in self._extras},
+        )
+
+    def _columns(self, slots: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """Gather the columns of a batch, `(N, ...)`."""
+        ring, size = self._ring, len(slots)
+        place: Positions = slots.numpy()
+        if self._n_step == 1:
+            reward = ring.reward.take(place)[:, None]
+            num_steps = np.ones(size, dtype=np.int64)
+            last_flags = ring.flags.take(place)
+        else:
+            reward, num_steps, last_flags = self._windows(place)
+        terminated = (last_flags & TERMINATED).view(np.bool_)  # bit 0
+        new = None
+        if self._relabeller is not None:
+            new = self._relabeller.relabel(place, num_steps, self._n_step)
+            if new is not None:
+                _judge(new, reward, num_steps, terminated)
+        steps = ring.num_envs if self._n_step == 1 else num_steps * ring.num_envs
+        following = place + steps
+        following %= ring.num_slots
+        key = np.empty((size, 2), dtype=np.int64)
+        key[:, 0] = place
+        key[:, 1] = ring.generations(place)
+        columns = {
+            "reward": torch.from_numpy(reward),
+            "num_steps": torch.from_numpy(num_steps),
+            "terminated": torch.from_numpy(terminated),
+            "weight": weight,
+            "mask": torch.ones(size),
+            "key": torch.from_numpy(key),
+        }
+        for indices, parts in (
+            (slots, self._copied),
+            (torch.from_numpy(following), self._followed),
+        ):
+            indices = indices.to(ring.columns.device)
+            for name, column in parts.items():
+                columns[name] = column.index_select(0, indices)
+        if self._rebuilt is not None:
+            columns |= self._rebuilt.read(slots)
+            later = self._rebuilt.read(torch.from_numpy(following))
+            columns |= {f"next_{name}": column for name, column in later.items()}
+        if self._relabeller is not None and new is not None:
+            self._relabeller.write(columns, new)
+        return columns
+
+    def _windows(self, slots: Positions) -> tuple[Rewards, Positions, Flags]:
+        """Return rewards `(N, n)`, the number of steps and the flags of the last one, `(N,)`."""
+        ring = self._ring
+        rows = (slots + self._offsets) % ring.num_slots
+        flags = ring.flags.take(rows)
+        goes_on = ((flags[:-1] & ENDED) == 0) & ((flags[1:] & VALID) != 0)
+        inside = np.logical_and.accumulate(goes_on)
+        more = inside.sum(0)
+        reward = np.ascontiguousarray(ring.reward.take(rows).T)
+        reward[:, 1:][~inside.T] = 0.0
+        last_flags = flags[more, np.arange(len(slots))]
+        return reward, more + 1, last_flags
+
+
+def _judge(new: NewGoals, reward: Rewards, num_steps: Positions, terminated: Mask) -> None:
+    """Write what windows come to with new goals.
+
+    A window ends earlier where the new goal would have ended the episode. Where the old goal ended
+    it, but the new one would not, it is as if it had been cut; where something else ended it, it
+    ends.
+
+    Args:
+        new: for some of the windows.
+        reward: shape `(N, n)`; written to, as are the others.
+        num_steps: shape `(N,)`.
+        terminated: shape `(N,)`.
+    """
+    which = new.which
+    reward[which] = new.reward.T
+    if new.ends is not None:
+        steps, is_end = new.cut(num_steps[None, which])
+        num_steps[which], terminated[which] = steps[0], is_end[0]
+        reward[np.arange(reward.shape[1]) >= num_steps[:, None]] = 0.0

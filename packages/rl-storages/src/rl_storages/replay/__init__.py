@@ -1,0 +1,1 @@
+"""The replay buffer, and the rows that it keeps."""

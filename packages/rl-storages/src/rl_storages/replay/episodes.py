@@ -1,0 +1,77 @@
+"""Where the episodes of a ring begin and end."""
+
+import numpy as np
+
+from rl_storages.replay.flags import VALID
+from rl_storages.replay.ring import ReplayRing
+from rl_storages.replay.write_positions import Positions
+
+
+class Episodes:
+    """Tells of each transition between which others of its episode it lies, as far as stored.
+
+    Consecutive transitions of an environment are of one episode, because the row after the last
+    transition of one, or of what is stored of it, is never a transition. All is found out from the
+    rows that are new, so nothing has to be searched for, and nothing saved.
+
+    Args:
+        ring: what is looked at.
+    """
+
+    def __init__(self, ring: ReplayRing) -> None:
+        self._ring = ring
+        self._episode: Positions = np.zeros(ring.num_slots, dtype=np.int64)  # of a slot
+        self._first: Positions = np.zeros(ring.num_slots, dtype=np.int64)  # position, of an episode
+        self._last: Positions = np.zeros(ring.num_slots, dtype=np.int64)
+        self.begin_anew()
+
+    @staticmethod
+    def bytes_for(num_slots: int) -> int:
+        """Return what it takes for so many slots."""
+        return 3 * 8 * num_slots
+
+    def begin_anew(self) -> None:
+        """Look at all rows again, after they were replaced."""
+        self._count: Positions = np.zeros(self._ring.num_envs, dtype=np.int64)
+        self._seen = self._ring.heads - self._ring.num_rows + 1
+
+    def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
+        """Return positions of transitions, and of the first and last of their episodes.
+
+        Args:
+            slots: of transitions, shape `(N,)`.
+
+        Returns:
+            Three positions of each transition's environment, `(N,)`.
+        """
+        self._catch_up()
+        ring = self._ring
+        row, env = np.divmod(slots, ring.num_envs)
+        positions = ring.generations(slots) * ring.num_rows + row
+        episode = self._episode[slots]
+        return positions, np.maximum(self._first[episode], ring.oldest[env]), self._last[episode]
+
+    def _catch_up(self) -> None:
+        ring = self._ring
+        heads = ring.heads
+        spans = heads - self._seen
+        if not spans.any():
+            return
+        length = min(int(spans.max()), ring.num_rows - 1)
+        back = np.arange(length, -1, -1)[:, None]
+        positions = heads - back
+        slots = ring.slots(positions)
+        is_valid = (back <= spans) & ((ring.flags[slots] & VALID) > 0)
+        follows = np.zeros_like(is_valid)
+        follows[1:] = is_valid[:-1]
+        known = (spans <= length).nonzero()[0]  # of these the row before the new ones is there
+        before = ring.slots(self._seen - 1)[known]
+        follows[length - spans[known], known] = (ring.flags[before] & VALID) > 0
+        numbers = self._count + (is_valid & ~follows).cumsum(0)
+        episodes = ring.slots(numbers)  # no environment has more episodes than rows
+        begins = is_valid & ~follows
+        self._first[episodes[begins]] = positions[begins]
+        self._last[episodes[is_valid]] = positions[is_valid]  # the last one assigned stays
+        self._episode[slots[is_valid]] = episodes[is_valid]
+        self._count = numbers[-1]
+        self._seen = heads.copy()

@@ -1,0 +1,256 @@
+"""The rows of a rollout: memory `(T, B, ...)`, what is written into it, and what follows."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.arrays import to_flags
+from rl_core.batch import Rollout, Transition
+from rl_core.errors import DataError
+from rl_core.storage import (
+    ORIGIN,
+    Continuity,
+    DataSlice,
+    StorageSpec,
+    TensorSpec,
+    check_slice,
+    join_observation,
+    observation_columns,
+)
+from rl_core.types import Array, ArrayLike
+from rl_storages._fitting import Rows, TransitionFitter, fitted
+from rl_storages.rollout.final_observations import FinalObservations
+
+_FLAGS = ("terminated", "truncated", "valid", "episode_start")
+
+
+class RolloutRows:
+    """Rows in memory that is allocated once.
+
+    Each observation is stored once: the successor of a row is the next row, and only where an
+    episode ended inside a step is its true final observation kept apart.
+
+    Args:
+        spec: what a row consists of.
+        num_steps: rows there is room for, T.
+
+    Attributes:
+        spec: as given.
+        columns: by name, each `(T, B, ...)`; state and extras are ``state/...``, ``extras/...``.
+        count: how many rows are written.
+        continuity: knows what goes on from the newest row.
+    """
+
+    def __init__(self, spec: StorageSpec, num_steps: int) -> None:
+        scalar = TensorSpec((), torch.float32)
+        flag = TensorSpec((), torch.bool)
+        observations = observation_columns(spec.observation)
+        columns = {
+            **observations,
+            "action": spec.action,
+            "reward": scalar,
+            **dict.fromkeys(_FLAGS, flag),
+            **{f"state/{n}": TensorSpec((s,), torch.float32) for n, s in spec.state_sizes.items()},
+            **{f"extras/{name}": extra for name, extra in spec.extras.items()},
+        }
+        self.spec = spec
+        self.columns = {
+            name: torch.zeros(
+                (num_steps, spec.num_envs, *column.shape), dtype=column.dtype, device=spec.device
+            )
+            for name, column in columns.items()
+        }
+        self.count = 0
+        self.continuity = Continuity(spec.num_envs)
+        self._num_steps = num_steps
+        self._arrays: dict[str, Array] = (
+            {name: column.numpy() for name, column in self.columns.items()}
+            if spec.device.type == "cpu"
+            else {}
+        )
+        self._next_observation = {
+            name: torch.zeros_like(self.columns[name][0]) for name in observations
+        }
+        self._unwritten_next: Rows = []
+        self._finals = FinalObservations(
+            {name: column[:0] for name, column in self._next_observation.items()}
+        )
+        written = self._arrays or self.columns
+        self._expected = {
+            name: (tuple(column.shape[1:]), column.dtype) for name, column in written.items()
+        }
+        self._fitter = TransitionFitter(self._fit, columns, spec.num_envs, tuple(observations))
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.continuity.forget(self.count)
+        self.count = 0
+        self._unwritten_next = []
+        self._finals.clear()
+
+    def insert(self, transition: Transition) -> None:
+        """Write one more row; there must be room for it.
+
+        Raises:
+            DataError: when a column is missing or has another shape or dtype, or when a recurrent
+                rollout would go on in the middle of another episode; nothing is written.
+        """
+        row, fit = self.count, self._fitter
+        values = fit.observation("observation", transition.observation)
+        values += fit.values(transition)
+        values += [(name, self._fit(name, getattr(transition, name))) for name in _FLAGS]
+        following = fit.observation("next_observation", transition.next_observation)
+        last = transition.final_observation
+        final = None if last is None else fit.observation("final_observation", last)
+        starts = to_flags(transition.episode_start)
+        if np.count_nonzero(starts) or self.continuity.has_seam:
+            self._cut(torch.from_numpy(starts), self.continuity.breaks())
+            self.continuity.inserted()
+        if self._arrays:
+            for name, value in values:
+                self._arrays[name][row] = value
+        else:
+            for name, value in values:
+                self.columns[name][row].copy_(torch.as_tensor(value))
+        if final is not None:
+            self._keep_final(row, final, transition.truncated)
+        self._unwritten_next = following
+        self.count += 1
+
+    def as_rollout(self) -> Rollout:
+        """Return all rows, without copying the columns; memory must be full."""
+        columns = self.columns
+        return Rollout(
+            observation=join_observation(columns),
+            next_observation=join_observation(self._following()),
+            action=columns["action"],
+            reward=columns["reward"],
+            terminated=columns["terminated"],
+            truncated=columns["truncated"],
+            valid=columns["valid"],
+            episode_start=columns["episode_start"],
+            state={name: columns[f"state/{name}"][0] for name in self.spec.state_sizes},
+            final_index=self._finals.index,
+            final_observation=join_observation(self._finals.observations),
+            extras={name: columns[f"extras/{name}"] for name in self.spec.extras},
+        )
+
+    def get_slice(self, start: int, end: int) -> DataSlice:
+        """Copy rows; `final_index` counts from ``start``, `next/...` follows row ``end - 1``."""
+        data = {name: column[start:end].clone() for name, column in self.columns.items()}
+        data[ORIGIN] = self.continuity.origin(start)
+        for name, last in self._following().items():
+            following = self.columns[name][end] if end < self.count else last
+            data[f"next/{name}"] = following.clone()
+        rows = self._finals.index
+        inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
+        data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
+        for name, finals in self._finals.observations.items():
+            data[f"final/{name}"] = finals[inside]
+        return data
+
+    def insert_slice(self, data: DataSlice) -> int:
+        """Append the rows of a slice.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            DataError: when columns are missing, of other shape or dtype, or too long, or when a
+                recurrent rollout would go on in the middle of another episode.
+        """
+        length, origin = self._checked_length(data), self.continuity.checked_origin(data)
+        if length == 0:
+            return 0
+        start = self.count
+        self._cut(data["episode_start"][0].cpu(), self.continuity.breaks_before(origin))
+        for name, column in self.columns.items():
+            column[start : start + length].copy_(data[name])
+        for name, last in self._next_observation.items():
+            last.copy_(data[f"next/{name}"])
+        self._unwritten_next = []
+        device = self.spec.device
+        index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
+        self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
+        self.count += length
+        self.continuity.appended(origin, torch.full((self.spec.num_envs,), length))
+        return length
+
+    def _following(self) -> dict[str, Tensor]:
+        """Return what follows the last row, by column; copied only when it is asked for."""
+        for name, value in self._unwritten_next:
+            self._next_observation[name].copy_(torch.as_tensor(value))
+        self._unwritten_next = []
+        return self._next_observation
+
+    def _cut(self, starts: Tensor, breaks: Tensor) -> None:
+        """Truncate the episodes of the newest row, as far as they do not go on in the next one.
+
+        Args:
+            starts: where an episode begins in the next row, shape `(B,)`.
+            breaks: where it is not known to go on from this one, shape `(B,)`.
+        """
+        if self.count == 0:
+            return
+        if self.spec.state_sizes and (breaks & ~starts).any():
+            raise DataError(
+                "a recurrent rollout cannot go on in the middle of another episode; insert slices "
+                "of one collector in their order, or whole rollouts"
+            )
+        columns, last = self.columns, self.count - 1
+        goes_on = (
+            columns["valid"][last] & ~columns["terminated"][last] & ~columns["truncated"][last]
+        )
+        envs = ((starts | breaks).to(goes_on.device) & goes_on).nonzero().flatten()
+        if len(envs) == 0:
+            return
+        columns["truncated"][last, envs] = True
+        following = self._following()
+        self._finals.add(last, envs, {name: rows[envs] for name, rows in following.items()})
+
+    def _checked_length(self, data: DataSlice) -> int:
+        """Return how many rows a slice has, after comparing all of it with the allocation.
+
+        Raises:
+            DataError: when it does not fit, or holds what no rollout can.
+        """
+        length, count = (
+            len(data[name]) if name in data else 0 for name in ("reward", "final_index")
+        )
+        expected = {
+            name: ((length, *column.shape[1:]), column.dtype)
+            for name, column in self.columns.items()
+        }
+        expected["final_index"] = ((count, 2), torch.int64)
+        for name, last in self._next_observation.items():
+            expected[f"next/{name}"] = (tuple(last.shape), last.dtype)
+            expected[f"final/{name}"] = ((count, *last.shape[1:]), last.dtype)
+        check_slice(data, expected)
+        for name, (_, dtype) in expected.items():
+            if dtype is torch.bool and (data[name].view(torch.uint8) > 1).any():
+                raise DataError(f"data slice column '{name}': neither true nor false")
+        index, end = data["final_index"].cpu(), torch.tensor([length, self.spec.num_envs])
+        if ((index < 0) | (index >= end)).any():
+            raise DataError(
+                f"data slice column 'final_index': beyond the {length} rows of "
+                f"{self.spec.num_envs} environments"
+            )
+        if self.count + length > self._num_steps:
+            raise DataError(
+                f"data slice of {length} rows does not fit: {self.count} of {self._num_steps} used"
+            )
+        return length
+
+    def _fit(self, name: str, value: ArrayLike) -> ArrayLike:
+        shape, dtype = self._expected[name]
+        return fitted(name, value, shape, dtype)
+
+    def _keep_final(self, row: int, final: Rows, truncated: ArrayLike) -> None:
+        """Keep the final observations of rows that were cut; a terminated one is never needed."""
+        cut = np.flatnonzero(to_flags(truncated))
+        if len(cut) == 0:
+            return
+        device = self.spec.device
+        envs = torch.as_tensor(cut, device=device)
+        finals = {name: torch.as_tensor(value).to(device)[envs] for name, value in final}
+        self._finals.add(row, envs, finals)

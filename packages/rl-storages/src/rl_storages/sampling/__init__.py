@@ -1,0 +1,1 @@
+"""Which rows are drawn: uniformly, by priority, or mostly recent ones."""

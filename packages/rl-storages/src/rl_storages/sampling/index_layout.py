@@ -1,0 +1,264 @@
+"""In which order what may be drawn of a ring is laid out for draws."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from rl_core.errors import CheckpointError
+from rl_core.stateful import StateReader
+from rl_core.types import StateDict
+from rl_storages.replay.flags import STEP, Flags, Mask
+from rl_storages.replay.ring import ReplayRing
+from rl_storages.replay.write_positions import Positions
+from rl_storages.sampling.sum_tree import SumTree
+
+_NONE: Positions = np.zeros(0, dtype=np.int64)
+
+
+class Order(ABC):
+    """Gives each slot of a ring that may be drawn a place, from 0 to the number of slots.
+
+    What may be drawn has the flag ``ring.drawn``: transitions, or the first ones of sequences.
+
+    Args:
+        ring: whose slots they are.
+
+    Attributes:
+        state_keys: what its `state_dict` has.
+    """
+
+    state_keys: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, ring: ReplayRing) -> None:
+        self._ring = ring
+        self._seen = ring.heads.copy()
+
+    @abstractmethod
+    def catch_up(self) -> tuple[Positions, Positions]:
+        """Look at the rows from the last heads to the new ones.
+
+        Returns:
+            The places that are given up, and the slots that are new or hold a sequence that has
+            grown; these may get such places at once.
+        """
+
+    @abstractmethod
+    def places(self, slots: Positions) -> Positions:
+        """Return the places of slots that have one."""
+
+    @abstractmethod
+    def stored(self) -> Positions:
+        """Return all slots that have a place."""
+
+    @abstractmethod
+    def holds(self, slots: Positions) -> Mask:
+        """Whether slots have a place."""
+
+    def reset(self) -> None:
+        """Forget all places."""
+        self._seen = self._ring.heads.copy()
+
+    def state_dict(self) -> StateDict:
+        """Return what the ring's rows do not tell, after `catch_up`."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what is of a state returned by `state_dict`, after the ring took over its own.
+
+        Raises:
+            CheckpointError: when it is damaged.
+        """
+        self.reset()
+
+
+class SlotOrder(Order):
+    """The place of a slot is its number."""
+
+    def catch_up(self) -> tuple[Positions, Positions]:
+        """Look at the rows from the last heads to the new ones; see `Order.catch_up`."""
+        ring = self._ring
+        heads = ring.heads
+        if (heads == self._seen).all():
+            return _NONE, _NONE
+        seen, self._seen = self._seen, heads.copy()
+        slots = np.concatenate([ring.slots_since(seen), ring.retired(), ring.grown_since(seen)])
+        is_new = (ring.flags.take(slots) & ring.drawn) > 0
+        return slots[~is_new], slots[is_new]
+
+    def places(self, slots: Positions) -> Positions:
+        """Return the slots."""
+        return slots
+
+    def stored(self) -> Positions:
+        """Return all slots that may be drawn."""
+        ring = self._ring
+        stored: Positions = (ring.flags[: ring.used_slots] & ring.drawn).nonzero()[0]
+        return stored
+
+    def holds(self, slots: Positions) -> Mask:
+        """Whether slots may be drawn."""
+        holds: Mask = (self._ring.flags[slots] & self._ring.drawn) > 0
+        return holds
+
+
+class TimeOrder(Order):
+    """Numbers what may be drawn of all environments as it comes; that of one step by environment.
+
+    Numbers begin with 1, and 0 means none, so that memory is not touched before it is needed.
+    Sequences are numbered as they begin. Environments advance at their own pace, and overwrite
+    their oldest rows when they need the room. So what is still stored has gaps in its numbers, and
+    a tree of ones counts what is there. The *place* of what has a number is that number modulo the
+    number of slots. It has one until it is overwritten, or can be drawn no more, or until as many
+    have come after it as there are slots, which only slices bring about that leave out its
+    environment for whole laps.
+
+    Args:
+        ring: whose slots they are.
+
+    Attributes:
+        end: the next number.
+    """
+
+    state_keys: ClassVar[tuple[str, ...]] = ("end", "numbers")
+
+    def __init__(self, ring: ReplayRing) -> None:
+        super().__init__(ring)
+        self._tree = SumTree(ring.num_slots)
+        self._number: Positions = np.zeros(ring.num_slots, dtype=np.int64)
+        self._slot_at: Positions = np.zeros(ring.num_slots, dtype=np.int64)
+        self.end = 1
+
+    @staticmethod
+    def bytes_for(num_slots: int) -> int:
+        """Return what it takes for so many slots."""
+        return SumTree.bytes_for(num_slots) + 2 * 8 * num_slots
+
+    def __len__(self) -> int:
+        """Return how many slots have a place."""
+        return int(self._tree.total)
+
+    def catch_up(self) -> tuple[Positions, Positions]:
+        """Look at the rows from the last heads to the new ones; see `Order.catch_up`."""
+        ring = self._ring
+        heads = ring.heads
+        if (heads == self._seen).all():
+            return _NONE, _NONE
+        slots, flags, is_there = self._rows_since(self._seen)
+        grown = ring.grown_since(self._seen)
+        self._seen = heads.copy()
+        is_step = (flags & STEP) > 0
+        steps_from_newest = is_step[::-1].cumsum(0)[::-1] - is_step
+        rows, envs = ((flags & ring.drawn) > 0).nonzero()
+        order = np.lexsort((envs, -steps_from_newest[rows, envs]))[-ring.num_slots :]
+        new: Positions = slots[rows[order], envs[order]]
+        numbers = self.end + np.arange(len(new))
+        self.end += len(new)
+
+        touched = np.concatenate([slots[is_there], ring.retired()])
+        gone = self._number[touched]
+        self._number[touched] = 0
+        places = numbers % ring.num_slots
+        before = self._slot_at[places]
+        is_late = (self._number[before] > 0) & (self._number[before] % ring.num_slots == places)
+        self._number[before[is_late]] = 0
+        self._number[new] = numbers
+        self._slot_at[places] = new
+        given_up: Positions = gone[gone > 0] % ring.num_slots
+        self._tree.set(given_up, 0.0)
+        self._tree.set(places, 1.0)
+        return given_up, np.concatenate([new, grown[self._number[grown] > 0]])
+
+    def places(self, slots: Positions) -> Positions:
+        """Return the places of slots that have one."""
+        places: Positions = self._number[slots] % self._ring.num_slots
+        return places
+
+    def stored(self) -> Positions:
+        """Return all slots that have a place."""
+        stored: Positions = self._number.nonzero()[0]
+        return stored
+
+    def holds(self, slots: Positions) -> Mask:
+        """Whether slots have a place."""
+        holds: Mask = self._number[slots] > 0
+        return holds
+
+    def slots_of(self, places: Positions, first: int) -> Positions:
+        """Return the slots at places, or of the number ``first`` or the last one beyond them."""
+        numbers = np.clip(self._number[self._slot_at[places]], first, self.end - 1)
+        slots: Positions = self._slot_at[numbers % self._ring.num_slots]
+        return slots
+
+    def first_of_newest(self, count: int) -> int:
+        """Return the number of the oldest of the newest, so many of them."""
+        stored = len(self)
+        if self._has_no_gap(count):
+            return self.end - count
+        fraction = np.array([(stored - count + 0.5) / stored])
+        start = self.end % self._ring.num_slots
+        place = self._tree.find(fraction, start, start)
+        return int(self._number[self._slot_at[place[0]]])
+
+    def newest(self, ranks: Positions, count: int) -> Positions:
+        """Return slots of the newest, so many of them, by rank from the oldest."""
+        if self._has_no_gap(count):
+            numbers = self.end - count + ranks
+            slots: Positions = self._slot_at[numbers % self._ring.num_slots]
+            return slots
+        stored = len(self)
+        start = self.end % self._ring.num_slots
+        fractions = (stored - count + ranks + 0.5) / stored
+        slots_found: Positions = self._slot_at[self._tree.find(fractions, start, start)]
+        return slots_found
+
+    def reset(self) -> None:
+        """Forget all places."""
+        super().reset()
+        self._number[:] = 0
+        self._tree.set_all(0.0)
+        self.end = 1
+
+    def state_dict(self) -> StateDict:
+        """Return the numbers of the slots in use, counted from 0, after `catch_up`."""
+        numbers = self._number[: self._ring.used_slots] - 1
+        return {"end": self.end - 1, "numbers": torch.from_numpy(numbers)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what is of a state returned by `state_dict`; see `Order`."""
+        ring = self._ring
+        saved = StateReader(state, "storage/sampler")
+        end, used = saved.count("end") + 1, ring.used_slots
+        like = torch.zeros(used, dtype=torch.int64)
+        numbers = saved.tensor("numbers", like).numpy(force=True) + 1
+        slots = (numbers > 0).nonzero()[0]
+        there = numbers[slots]
+        is_drawn = (ring.flags[slots] & ring.drawn) > 0
+        is_recent = (there < end) & (there >= end - ring.num_slots)
+        if not (is_drawn & is_recent).all() or len(np.unique(there)) < len(there):
+            raise CheckpointError("storage/sampler: the saved numbers contradict the rows")
+        self.reset()
+        self.end = end
+        self._number[slots] = there
+        self._slot_at[there % ring.num_slots] = slots
+        self._tree.set(there % ring.num_slots, 1.0)
+
+    def _has_no_gap(self, count: int) -> bool:
+        """Whether nothing was overwritten of so many numbers before the end."""
+        if count >= self.end:
+            return False
+        return self._tree.sum_of(*self.range_from(self.end - count)) == count
+
+    def range_from(self, first: int) -> tuple[int, int]:
+        """Return the first place from a number to the last, and the end."""
+        return first % self._ring.num_slots, self.end % self._ring.num_slots
+
+    def _rows_since(self, heads: Positions) -> tuple[Positions, Flags, Mask]:
+        """Return slots and flags of all rows since some heads `(L, B)`, and which of them are."""
+        ring = self._ring
+        spans = ring.heads - heads
+        back = np.arange(min(int(spans.max()), ring.num_rows - 1), -1, -1)[:, None]
+        slots = ring.slots(ring.heads - back)
+        is_there = back <= spans
+        return slots, np.where(is_there, ring.flags[slots], 0), is_there

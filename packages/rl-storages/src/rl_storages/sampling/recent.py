@@ -1,0 +1,226 @@
+r"""Draws that emphasise recent experience.
+
+Source: Wang & Ross 2019, https://arxiv.org/abs/1906.04009, section 4.
+
+(1) $c_k = \max(N \eta^{1000 k / K},\; c_{\min})$: batch k of K is drawn from the newest
+$c_k$ of N transitions, k from 1 to K. Of sequences, N and $c_k$ count these, and $c_{\min}$ is
+divided by the transitions that each is learned from.
+
+(2) $\eta = 1 + (\eta_0 - 1) (g + 1) / 2$, where g in [-1, 1] says how the returns of the last 20
+episodes rise or fall: their mean gradient, divided by the largest so far where it rises, by the
+size of the lowest so far where it falls; both decay by 0.9999 with every episode.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.stateful import StateReader
+from rl_core.types import StateDict
+from rl_storages.config import RecentConfig
+from rl_storages.replay.ring import ReplayRing
+from rl_storages.sampling.index_layout import TimeOrder
+from rl_storages.sampling.uniform import IndexSampler, nothing_to_draw
+
+_RETURNS = 20
+_DECAY = 0.9999
+
+
+def check_period(config: RecentConfig, num_batches: int) -> None:
+    """Refuse windows that shrink over the batches of an update which has a single one.
+
+    Raises:
+        ConfigError: saying what to give.
+    """
+    if config.period is None and num_batches == 1:
+        raise ConfigError(
+            "storage.recent.period is None, so windows shrink over the batches of an update, but "
+            "updates have a single one; give a period, such as 1000"
+        )
+
+
+class Windows:
+    """How many of the newest transitions or sequences each batch is drawn from, Eq. (1).
+
+    Args:
+        config: options.
+        learned: transitions that are learned from in each of these, at most.
+    """
+
+    def __init__(self, config: RecentConfig, learned: int = 1) -> None:
+        self._config = config
+        self._cmin = -(-config.cmin // learned)
+        self._count = 0
+        self._eta = _Eta(config.eta)
+
+    def width(self, stored: int, batch: int, num_batches: int) -> int:
+        """Return how many the next batch is drawn from.
+
+        Args:
+            stored: N.
+            batch: which of an update's batches it is, from 0.
+            num_batches: of the update.
+        """
+        period = self._config.period
+        if period is None:
+            check_period(self._config, num_batches)
+            part = (batch + 1) / num_batches
+        else:
+            part = (self._count + 1) / period
+            self._count = (self._count + 1) % period
+        width = int(stored * self._eta.value ** (1000.0 * part))
+        return min(max(width, self._cmin), stored)
+
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Move eta by the returns of episodes that ended, if it is to move."""
+        if self._config.update_eta:
+            for number in returns:
+                self._eta.note(number)
+
+    def live_parameters(self) -> Mapping[str, float]:
+        """Return eta."""
+        return {"eta": self._eta.value}
+
+    def set_eta(self, value: float) -> None:
+        """Set eta, and from where it moves."""
+        replace(self._config, eta=value, update_eta=False)  # checks the range
+        self._eta.initial = self._eta.value = value
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return eta, and the gradient by which it moves."""
+        gradient = {"return_gradient": self._eta.gradient} if self._config.update_eta else {}
+        return {"eta": self._eta.value, **gradient}
+
+    def state_dict(self) -> StateDict:
+        """Return where in the period it is, and all about eta."""
+        return {"count": self._count, "eta": self._eta.state_dict()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            CheckpointError: when it is damaged.
+        """
+        saved = StateReader(state, "storage/sampler/windows")
+        saved.expect(("count", "eta"))
+        count = saved.count("count")
+        self._eta.load_state_dict(saved.tree("eta"))
+        self._count = count % (self._config.period or 1)
+
+
+class _Eta:
+    """Eq. (2).
+
+    Args:
+        initial: where it begins, and where it is while returns rise as they never did before.
+    """
+
+    def __init__(self, initial: float) -> None:
+        self.initial = self.value = initial
+        self.gradient = 0.0
+        self._highest = 0.0
+        self._lowest = 0.0
+        self._returns: deque[float] = deque(maxlen=_RETURNS)
+
+    def note(self, episode_return: float) -> None:
+        self._returns.append(episode_return)
+        if len(self._returns) < _RETURNS:
+            return
+        self.gradient = float(np.gradient(self._returns).mean())
+        self._highest = max(_DECAY * self._highest, self.gradient)
+        self._lowest = min(_DECAY * self._lowest, self.gradient)
+        extreme = self._highest if self.gradient > 0.0 else -self._lowest
+        scaled = self.gradient / extreme if extreme > 0.0 else 0.0
+        self.value = 1.0 + (self.initial - 1.0) * (scaled + 1.0) / 2.0
+
+    def state_dict(self) -> StateDict:
+        return {
+            "initial": self.initial,
+            "value": self.value,
+            "gradient": self.gradient,
+            "highest": self._highest,
+            "lowest": self._lowest,
+            "returns": list(self._returns),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        saved = StateReader(state, "storage/sampler/windows/eta")
+        saved.expect(self.state_dict())
+        initial, value, gradient, highest, lowest = (
+            saved.number(key) for key in ("initial", "value", "gradient", "highest", "lowest")
+        )
+        returns = saved.numbers("returns")
+        if not (0.0 < initial <= 1.0 and 0.0 < value <= 1.0 and highest >= 0.0 >= lowest):
+            raise CheckpointError("storage/sampler/windows/eta: the saved numbers cannot be")
+        self.initial, self.value, self.gradient = initial, value, gradient
+        self._highest, self._lowest = highest, lowest
+        self._returns = deque(returns, maxlen=_RETURNS)
+
+
+class NewestSampler(IndexSampler):
+    """Draws the newest of all environments alike, with replacement, Eq. (1).
+
+    Args:
+        ring: whose slots are drawn.
+        generator: lives on the CPU.
+        config: options.
+    """
+
+    def __init__(self, ring: ReplayRing, generator: torch.Generator, config: RecentConfig) -> None:
+        self._generator = generator
+        self._order = TimeOrder(ring)
+        self._windows = Windows(config, ring.learned)
+
+    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+        """Yield one block, each batch from a window of its own."""
+        self._order.catch_up()
+        stored = len(self._order)
+        if stored == 0:
+            raise nothing_to_draw()
+        slots = np.empty((num_batches, size), dtype=np.int64)
+        for batch in range(num_batches):
+            width = self._windows.width(stored, batch, num_batches)
+            ranks = torch.randint(width, (size,), generator=self._generator).numpy()
+            slots[batch] = self._order.newest(ranks, width)
+        yield torch.from_numpy(slots)
+
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Move eta by the returns of episodes that ended."""
+        self._windows.note_returns(returns)
+
+    def reset(self) -> None:
+        """Forget all rows."""
+        self._order.reset()
+
+    def live_parameters(self) -> Mapping[str, float]:
+        """Return eta."""
+        return self._windows.live_parameters()
+
+    def set_live_parameter(self, name: str, value: float) -> None:
+        """Set eta."""
+        self._windows.set_eta(value)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return eta, and the gradient by which it moves."""
+        return self._windows.metrics()
+
+    def state_dict(self) -> StateDict:
+        """Return the order of the rows, and all about eta."""
+        self._order.catch_up()
+        return {**self._order.state_dict(), "windows": self._windows.state_dict()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            CheckpointError: when it is damaged, or of another kind of draws.
+        """
+        saved = StateReader(state, "storage/sampler")
+        saved.expect((*self._order.state_keys, "windows"))
+        self._order.load_state_dict(state)
+        self._windows.load_state_dict(saved.tree("windows"))

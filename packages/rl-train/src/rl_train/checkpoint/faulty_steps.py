@@ -1,0 +1,98 @@
+"""Gradient steps that were not finite, on disk: to be looked at, and to be taken again."""
+
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from torch import Tensor
+
+from rl_core.config import Recipe
+from rl_core.errors import CheckpointError
+from rl_core.gradients import FaultyStep
+from rl_core.stateful import StateReader
+from rl_core.types import Json, StateDict, StateValue
+from rl_train.checkpoint import load_checkpoint, save_checkpoint_as
+
+BatchT = TypeVar("BatchT")
+
+
+def save_faulty_step(
+    target: Path, step: FaultyStep[BatchT], total_steps: int, message: str, recipe: Recipe
+) -> None:
+    """Write the batch and the noise of a step, in the format of checkpoints.
+
+    Beside the tensors the manifest says what happened, which batch it is, and which of its tensors
+    are not finite.
+
+    Args:
+        target: the new directory.
+        step: that was not finite.
+        total_steps: environment transitions of the run so far.
+        message: what happened.
+        recipe: of the run.
+
+    Raises:
+        CheckpointError: when it cannot be written.
+    """
+    state: StateDict = {"batch": _as_state(step.batch), "noise": dict(step.noise)}
+    metadata: dict[str, Json] = {
+        "message": message,
+        "gradient_step": step.number,
+        "batch": type(step.batch).__name__,
+        "not_finite": list(_not_finite(state, "")),
+    }
+    save_checkpoint_as(target, total_steps, state, recipe=recipe, metadata=metadata)
+
+
+def load_faulty_step(path: str | Path, batch_type: type[BatchT]) -> FaultyStep[BatchT]:
+    """Read what `save_faulty_step` wrote.
+
+    Args:
+        path: the directory, such as ``runs/mine/nonfinite/step-4096``.
+        batch_type: of the algorithm that took the step.
+
+    Raises:
+        CheckpointError: when it is damaged, or of another kind of batch.
+    """
+    saved = load_checkpoint(Path(path))
+    state = StateReader(saved.state, "faulty step")
+    kind = saved.metadata.get("batch")
+    if kind != batch_type.__name__:
+        raise CheckpointError(f"{path} holds a {kind}; expected a {batch_type.__name__}")
+    number = saved.metadata.get("gradient_step")
+    assert isinstance(number, int)
+    batch = _from_state(batch_type, state.tree("batch"))
+    return FaultyStep(number, typing.cast("BatchT", batch), state.tensors("noise"))
+
+
+def _as_state(part: object) -> StateValue:
+    if is_dataclass(part) and not isinstance(part, type):
+        return {field.name: _as_state(getattr(part, field.name)) for field in fields(part)}
+    if isinstance(part, Mapping):
+        return {name: _as_state(value) for name, value in part.items()}
+    assert part is None or isinstance(part, Tensor)
+    return part
+
+
+def _from_state(kind: type, state: StateDict) -> object:
+    """Build a dataclass, and the dataclasses that its fields hold, from its fields by name."""
+    hints = typing.get_type_hints(kind)
+    StateReader(state, kind.__name__).expect(hints)
+    values: dict[str, object] = {}
+    for name, value in state.items():
+        inner = next((one for one in typing.get_args(hints[name]) if is_dataclass(one)), None)
+        if isinstance(inner, type) and isinstance(value, Mapping):
+            values[name] = _from_state(inner, value)
+        else:
+            values[name] = value
+    return kind(**values)
+
+
+def _not_finite(state: StateValue, path: str) -> typing.Iterator[str]:
+    if isinstance(state, Tensor) and not bool(state.isfinite().all()):
+        yield path
+    elif isinstance(state, Mapping):
+        for name, value in state.items():
+            yield from _not_finite(value, f"{path}/{name}" if path else name)

@@ -1,0 +1,348 @@
+"""The collector: acts in environments and hands what happened to a storage."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.arrays import to_flags, to_numbers, to_tensors
+from rl_core.batch import Transition
+from rl_core.env import EnvStep, VecEnv, resumed_seed
+from rl_core.errors import CheckpointError
+from rl_core.seeding import generator_state, set_generator_state
+from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
+from rl_core.stateful import StateReader
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
+from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
+from rl_train.collecting.action_masks import ActionMaskCheck
+from rl_train.collecting.episodes import Episode, EpisodeTracker
+from rl_train.collecting.rewards import RewardScaler
+
+_NOISE_STEPS = 128
+"""Steps for which noise is drawn ahead; a draw costs the same for one step as for many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What one call of `Collector.collect` brought.
+
+    Attributes:
+        steps: environment transitions, over all environments.
+        episodes: those that ended.
+    """
+
+    steps: int
+    episodes: list[Episode]
+
+
+def _never() -> bool:
+    return False
+
+
+class Collector:
+    """Steps environments with an algorithm's acting step.
+
+    Per step it runs only what acting needs, with noise drawn ahead; values and log-probabilities
+    are computed later, in one pass per rollout.
+
+    Args:
+        envs: environments.
+        algorithm: what acts.
+        generator: draws the acting noise; lives on the algorithm's device.
+        reward_scaler: scales what is learned from, never what is reported.
+        seed: for the environments' first reset; None leaves it to them.
+    """
+
+    def __init__(
+        self,
+        envs: VecEnv,
+        algorithm: AnyAlgorithm,
+        *,
+        generator: torch.Generator,
+        reward_scaler: RewardScaler | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.envs = envs
+        self.algorithm = algorithm
+        self.generator = generator
+        self.reward_scaler = reward_scaler
+        self.seed = seed
+        self.total_steps = 0
+        self.total_episodes = 0
+        self.warm_up_rows = 0
+        self._device = algorithm.device
+        self.set_progress(0.0)
+        self._set_noise(torch.zeros(0), 0)
+        self._observation: ArrayObservation | None = None
+        self._state: State = {}
+        self._tracker = EpisodeTracker(envs.num_envs)
+        self._check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
+
+    def storage_spec(self) -> StorageSpec:
+        """Describe what `collect` will insert."""
+        leaves = leaf_spaces(self.envs.single_observation_space)
+        observation = (
+            {key: TensorSpec(event_shape(leaf), tensor_dtype(leaf)) for key, leaf in leaves.items()}
+            if isinstance(leaves, Mapping)
+            else TensorSpec(event_shape(leaves), tensor_dtype(leaves))
+        )
+        return StorageSpec(
+            observation,
+            self.algorithm.actor.action_spec,
+            self.envs.num_envs,
+            self.algorithm.actor.state_sizes,
+            self.algorithm.extras,
+            self._device,
+            goal_functions=self.envs.goal_functions,
+            scales_rewards=self.reward_scaler is not None,
+        )
+
+    @torch.no_grad()
+    def collect(
+        self, n: int, into: AnyStorage, is_stopping: Callable[[], bool] = _never
+    ) -> Collection:
+        """Collect and store at least ``n`` rows, in whole steps of all environments.
+
+        Args:
+            n: rows wanted over all environments; rounded up to a multiple of their number. Those
+                in which an environment only reset are among them, stored as invalid and no steps.
+            into: an allocated storage.
+            is_stopping: asked before each step; True leaves out the rest.
+        """
+        algorithm = self.algorithm
+        if self._observation is None:
+            self.reset()
+        episodes: list[Episode] = []
+        algorithm.begin_acting()
+        try:
+            steps = self._act(n, into, is_stopping, episodes)
+        finally:
+            algorithm.end_acting()
+        return Collection(steps, episodes)
+
+    def _act(
+        self,
+        n: int,
+        into: AnyStorage,
+        is_stopping: Callable[[], bool],
+        episodes: list[Episode],
+    ) -> int:
+        """Collect rows and the episodes that end, and return the transitions among the rows."""
+        envs, algorithm = self.envs, self.algorithm
+        start_steps = algorithm.schedule.start_steps
+        needs_start = algorithm.needs_episode_start
+        steps = rows = 0
+        while rows < n and not is_stopping():
+            observation, state, start = self._observation, self._state, self._tracker.episode_start
+            assert observation is not None
+            inputs = to_tensors(observation, self._device), state, self._next_noise()
+            starts = self._flag(start) if needs_start else None
+            if self.total_steps < start_steps:
+                output = algorithm.random_step(*inputs, self.generator, episode_start=starts)
+            else:
+                output = algorithm.acting_step(*inputs, episode_start=starts)
+            env_action = output.env_action
+            if env_action.data_ptr() == output.action.data_ptr():
+                env_action = env_action.clone()  # environments may write into what they get
+            outcome = envs.step(self._to_env(env_action))
+            ended = self._tracker.track(outcome)
+            self._check_masks.look_at(outcome)
+            episodes += ended
+            self.total_episodes += len(ended)
+            into.insert_transition(
+                Transition(
+                    observation,
+                    output.action,
+                    self._learning_reward(outcome),
+                    outcome.terminated,
+                    outcome.truncated,
+                    outcome.valid,
+                    start,
+                    outcome.observation,
+                    outcome.final_observation,
+                    state,
+                    output.extras,
+                )
+            )
+            self._observation = outcome.observation
+            self._state = output.state
+            valid = int(np.count_nonzero(to_flags(outcome.valid)))
+            steps += valid
+            rows += envs.num_envs
+            self.total_steps += valid
+        return steps
+
+    @torch.no_grad()
+    def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:
+        """Act at random, let the algorithm look at what comes, and start new episodes.
+
+        Nothing is stored, and no transition counted. It is done once: another call does what an
+        earlier one left out.
+
+        Args:
+            n: rows over all environments; rounded up to a multiple of their number.
+            is_stopping: asked before each step; True leaves out the rest for the next call.
+        """
+        if self.warm_up_rows >= n:
+            return
+        envs, actor = self.envs, self.algorithm.actor
+        if self._observation is None:
+            self.reset()
+        while self.warm_up_rows < n:
+            if is_stopping():
+                return
+            assert self._observation is not None
+            observation = to_tensors(self._observation, self._device)
+            action = actor.random_actions(envs.num_envs, self.generator, observation)
+            outcome = envs.step(self._to_env(actor.to_env_action(action)))
+            self._check_masks.look_at(outcome)
+            self._observation = outcome.observation
+            self.algorithm.observe(to_tensors(outcome.observation, self._device))
+            self.warm_up_rows += envs.num_envs
+        self.reset()
+
+    def set_progress(self, progress: float) -> None:
+        """Let the discount of the reward scaler follow the algorithm's ``gamma``.
+
+        Args:
+            progress: fraction of the run that is over, in [0, 1].
+        """
+        schedules = self.algorithm.schedules
+        if self.reward_scaler is not None and "gamma" in schedules:
+            self.reward_scaler.gamma = schedules["gamma"].value(progress)
+
+    def skip(self, n: int) -> Collection:
+        """Let steps pass in which nobody acts, for algorithms that collect nothing.
+
+        Args:
+            n: how many.
+        """
+        self.total_steps += n
+        return Collection(n, [])
+
+    def reset(self) -> None:
+        """Start new episodes in all environments; only the first reset seeds them."""
+        seed, self.seed = self.seed, None
+        self._observation = self.envs.reset(seed)
+        self._check_masks(self._observation)
+        self._state = self.algorithm.actor.actor_initial_states(self.envs.num_envs)
+        self._tracker.reset()
+        if self.reward_scaler is not None:
+            self.reward_scaler.forget_running_sums()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+    def state_dict(self) -> StateDict:
+        """Return counters, noise and statistics, and what the environments restore of themselves.
+
+        Running episodes are part of it where environments can be put back into theirs.
+        """
+        return {
+            "total_steps": self.total_steps,
+            "total_episodes": self.total_episodes,
+            "warm_up_rows": self.warm_up_rows,
+            "generator": generator_state(self.generator),
+            "noise": self._noise,
+            "noise_cursor": self._noise_cursor,
+            "envs": self.envs.state_dict(),
+            "running": self._running_episodes(),
+            "reward_scaler": (
+                {} if self.reward_scaler is None else self.reward_scaler.state_dict()
+            ),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Environments that cannot be put back into the middle of their episodes start new ones, and
+        other ones than at the start of the run.
+        """
+        saved = StateReader(state, "collector")
+        self.total_steps = saved.count("total_steps")
+        self.total_episodes = saved.count("total_episodes")
+        self.warm_up_rows = saved.count("warm_up_rows")
+        set_generator_state(self.generator, saved.tensor("generator"))
+        self._set_noise(*self._saved_noise(saved))
+        if self.reward_scaler is not None:
+            self.reward_scaler.load_state_dict(saved.tree("reward_scaler"))
+        envs = saved.tree("envs")
+        self.envs.load_state_dict(envs)
+        if envs:
+            self.seed = None  # they know themselves how to go on
+        elif self.seed is not None:
+            self.seed = resumed_seed(self.seed, self.total_steps)
+        self._observation = None
+        if saved.tree("running"):
+            self._go_on(saved.reader("running"))
+
+    def _saved_noise(self, saved: StateReader) -> tuple[Tensor, int]:
+        noise, cursor = saved.tensor("noise"), saved.count("noise_cursor")
+        num_envs = noise.shape[1] if noise.dim() > 1 else self.envs.num_envs
+        if num_envs != self.envs.num_envs:
+            raise CheckpointError(
+                f"collector: the saved run has {num_envs} environments, but this one "
+                f"{self.envs.num_envs}; resume with as many as it began with"
+            )
+        if noise.dim() == 0 or cursor > len(noise):
+            raise CheckpointError("collector: 'noise_cursor' is beyond the saved noise")
+        return noise.to(self._device, copy=True), cursor
+
+    def _running_episodes(self) -> StateDict:
+        if self._observation is None or self.envs.resume_grade != "exact":
+            return {}
+        observation = to_tensors(self._observation, torch.device("cpu"))
+        return {
+            "observation": {"": observation} if isinstance(observation, Tensor) else observation,
+            "state": self._state,
+            "episodes": self._tracker.state_dict(),
+        }
+
+    def _go_on(self, running: StateReader) -> None:
+        observation, state = running.reader("observation"), running.reader("state")
+        leaves = leaf_spaces(self.envs.single_observation_space)
+        observation.expect(leaves if isinstance(leaves, Mapping) else [""])
+        state.expect(self.algorithm.actor.state_sizes)
+        arrays = {
+            key: self._to_array(value) for key, value in running.tensors("observation").items()
+        }
+        self._observation = arrays.get("", arrays)
+        self._state = {
+            name: state.tensor(name).to(self._device, copy=True)
+            for name in self.algorithm.actor.state_sizes
+        }
+        self._tracker.load_state_dict(running.tree("episodes"))
+
+    def _to_array(self, value: Tensor) -> ArrayLike:
+        return value.clone() if self.envs.array_type == "torch" else value.numpy().copy()
+
+    def _next_noise(self) -> Tensor:
+        if self._noise_cursor == len(self._noise_rows):
+            shape = (_NOISE_STEPS, self.envs.num_envs)
+            self._set_noise(self.algorithm.draw_noise(shape, self.generator), 0)
+        noise = self._noise_rows[self._noise_cursor]
+        self._noise_cursor += 1
+        return noise
+
+    def _set_noise(self, noise: Tensor, cursor: int) -> None:
+        self._noise = noise
+        self._noise_rows = noise.unbind(0)
+        self._noise_cursor = cursor
+
+    def _learning_reward(self, outcome: EnvStep) -> ArrayLike:
+        if self.reward_scaler is None:
+            return outcome.reward
+        ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
+        return self.reward_scaler(to_numbers(outcome.reward), ended, to_flags(outcome.valid))
+
+    def _flag(self, value: Array) -> Tensor:
+        return torch.from_numpy(value).to(self._device)
+
+    def _to_env(self, action: Tensor) -> ArrayLike:
+        if self.envs.array_type == "torch":
+            return action
+        return action.cpu().numpy() if action.device.type != "cpu" else action.numpy()

@@ -1,0 +1,13 @@
+"""Evaluating policies, and the statistics of what was found."""
+
+from rl_train.evaluation.evaluation import EvaluationResult as EvaluationResult
+from rl_train.evaluation.evaluation import EvaluationStoppedError as EvaluationStoppedError
+from rl_train.evaluation.evaluation import draws_actions as draws_actions
+from rl_train.evaluation.evaluation import evaluate_policy as evaluate_policy
+from rl_train.evaluation.evaluation import evaluation_metrics as evaluation_metrics
+from rl_train.evaluation.evaluation import nothing_to_draw as nothing_to_draw
+from rl_train.evaluation.evaluation import summarize as summarize
+from rl_train.evaluation.statistics import interquartile_mean as interquartile_mean
+from rl_train.evaluation.statistics import (
+    stratified_bootstrap_interval as stratified_bootstrap_interval,
+)

@@ -1,0 +1,247 @@
+"""Evaluation of a policy over a fixed number of episodes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rl_core.actor import Actor, HasActor, evaluation_mode
+from rl_core.arrays import to_tensors
+from rl_core.config import check_count
+from rl_core.env import VecEnv
+from rl_core.errors import ConfigError, EnvironmentFaultError
+from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.spaces import check_same_space, made_up_observation
+from rl_core.types import Json
+from rl_envs import AnyEnv, as_vec_env, make_gym_vec
+from rl_train.collecting import ActionMaskCheck, EpisodeTracker
+from rl_train.evaluation.statistics import (
+    interquartile_mean,
+    stratified_bootstrap_interval,
+)
+
+
+class EvaluationStoppedError(Exception):
+    """An evaluation was broken off because whoever wanted it asked to; it changed nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What an evaluation found, in the environment's own rewards.
+
+    Attributes:
+        num_episodes: how many episodes.
+        mean: of the episode returns.
+        std: of the episode returns, population form.
+        iqm: interquartile mean, the mean of the middle half.
+        ci95: 95 % bootstrap interval of the interquartile mean, low and high.
+        mean_length: steps per episode.
+        success_rate: share of episodes that the environment called a success; None when it does
+            not say.
+        returns: of each episode.
+
+    Source:
+        Interquartile mean and interval: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
+    """
+
+    num_episodes: int
+    mean: float
+    std: float
+    iqm: float
+    ci95: tuple[float, float]
+    mean_length: float
+    success_rate: float | None
+    returns: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Json]:
+        """Return the figures as a JSON object."""
+        return {
+            "num_episodes": self.num_episodes,
+            "mean": self.mean,
+            "std": self.std,
+            "iqm": self.iqm,
+            "ci95": list(self.ci95),
+            "mean_length": self.mean_length,
+            "success_rate": self.success_rate,
+            "returns": list(self.returns),
+        }
+
+    def __str__(self) -> str:
+        low, high = self.ci95
+        text = (
+            f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} episodes "
+            f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
+        )
+        return text if self.success_rate is None else f"{text}, success {self.success_rate:.0%}"
+
+
+@torch.no_grad()
+def evaluate_policy(
+    policy: HasActor | Actor,
+    env: str | AnyEnv,
+    num_episodes: int = 100,
+    *,
+    deterministic: bool = True,
+    num_envs: int = 8,
+    seed: int = 0,
+    max_episode_steps: int = 100_000,
+    is_stopping: Callable[[], bool] | None = None,
+) -> EvaluationResult:
+    """Run a policy for a fixed quota of episodes in each environment.
+
+    The quota is fixed before the first step. Taking whichever episodes end first would count
+    short episodes too often.
+
+    Args:
+        policy: an actor, or what has one.
+        env: a Gymnasium id, or environments, Gymnasium's own included; given ones are reset, not
+            closed.
+        num_episodes: how many episodes in all, at least 1.
+        deterministic: take the distribution's mode, or sample, which a policy without anything to
+            draw from refuses (see `draws_actions`).
+        num_envs: how many to step together when ``env`` is an id.
+        seed: of the environments and of the sampling.
+        max_episode_steps: an episode longer than this counts as endless.
+        is_stopping: asked before each step; True breaks the evaluation off.
+
+    Raises:
+        EvaluationStoppedError: when it was broken off.
+        ConfigError: when there is no actor, ``num_episodes`` is no whole number of at least 1, or
+            there is nothing to sample.
+        SpaceError: when the actor was built for other spaces than the environments have.
+        EnvironmentFaultError: when an episode does not end.
+        DataError: when an action mask forbids every action.
+    """
+    check_count("num_episodes", num_episodes)
+    actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
+    if not isinstance(actor, Actor):
+        raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")
+    if not (deterministic or draws_actions(actor)):
+        raise nothing_to_draw(actor)
+    with evaluation_mode(actor):
+        options = num_episodes, deterministic, seed, max_episode_steps, is_stopping
+        if not isinstance(env, str):
+            return _run(actor, as_vec_env(env), *options)
+        with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
+            return _run(actor, envs, *options)
+
+
+@torch.no_grad()
+def draws_actions(actor: Actor) -> bool:
+    """Tell whether a policy draws its actions, and does not take one for each observation.
+
+    What an algorithm explores by, such as ε or noise that is added, is no part of the policy.
+
+    Args:
+        actor: whose policy it is.
+    """
+    device = actor.device
+    observation = made_up_observation(actor.observation_space, device)
+    begins = torch.ones(1, dtype=torch.bool, device=device)
+    with evaluation_mode(actor):
+        distribution, _ = actor.distribution(observation, actor.actor_initial_states(1), begins)
+    return distribution.noise_kind != "none"
+
+
+def nothing_to_draw(actor: Actor) -> ConfigError:
+    """Return the refusal to draw from a policy of which `draws_actions` is not true."""
+    return ConfigError(
+        f"deterministic=False, but the policy of {type(actor).__name__} takes one action for each "
+        "observation, so that there is nothing to draw; what an algorithm explores by is no part "
+        "of it; leave deterministic out"
+    )
+
+
+def _run(
+    actor: Actor,
+    envs: VecEnv,
+    num_episodes: int,
+    deterministic: bool,
+    seed: int,
+    max_episode_steps: int,
+    is_stopping: Callable[[], bool] | None,
+) -> EvaluationResult:
+    for name, expected, actual in (
+        ("observation", actor.observation_space, envs.single_observation_space),
+        ("action", actor.action_space, envs.single_action_space),
+    ):
+        check_same_space(expected, actual, f"environments' {name} space")
+    device = actor.device
+    generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
+    tracker = EpisodeTracker(envs.num_envs)
+    check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
+    observation = envs.reset(spawn_seed(seed, "evaluation"))
+    check_masks(observation)
+    state = actor.actor_initial_states(envs.num_envs)
+    quota = np.full(envs.num_envs, num_episodes // envs.num_envs)
+    quota[: num_episodes % envs.num_envs] += 1
+    returns: list[list[float]] = [[] for _ in range(envs.num_envs)]
+    lengths: list[int] = []
+    successes: list[bool] = []
+    while quota.any():
+        if is_stopping is not None and is_stopping():
+            raise EvaluationStoppedError
+        start = torch.from_numpy(tracker.episode_start).to(device)
+        noise = None if deterministic else actor.draw_noise((envs.num_envs,), generator)
+        output = actor.get_action(
+            to_tensors(observation, device), state, noise, deterministic, start
+        )
+        action = output.env_action
+        outcome = envs.step(action if envs.array_type == "torch" else action.cpu().numpy())
+        check_masks.look_at(outcome)
+        observation, state = outcome.observation, output.state
+        for episode in tracker.track(outcome):
+            if quota[episode.env] > 0:
+                quota[episode.env] -= 1
+                returns[episode.env].append(episode.episode_return)
+                lengths.append(episode.length)
+                if episode.success is not None:
+                    successes.append(episode.success)
+        if tracker.longest > max_episode_steps:
+            raise EnvironmentFaultError(
+                f"{envs.spec_id}: an episode has not ended after {max_episode_steps} steps of an "
+                "evaluation; give the environment a time limit (gymnasium's TimeLimit wrapper, or "
+                "max_episode_steps when it is made)"
+            )
+    return summarize([value for row in returns for value in row], lengths, successes, seed=seed)
+
+
+def summarize(
+    returns: list[float], lengths: list[int], successes: list[bool], *, seed: int = 0
+) -> EvaluationResult:
+    """Turn episodes into figures.
+
+    Args:
+        returns: of each episode.
+        lengths: of each episode.
+        successes: of each episode that reported one.
+        seed: of the bootstrap.
+    """
+    values = np.asarray(returns, dtype=np.float64)
+    low, high = stratified_bootstrap_interval(
+        [values], interquartile_mean, generator=np.random.default_rng(seed)
+    )
+    return EvaluationResult(
+        num_episodes=len(values),
+        mean=float(values.mean()),
+        std=float(values.std()),
+        iqm=float(interquartile_mean(values)),
+        ci95=(float(low), float(high)),
+        mean_length=float(np.mean(lengths)),
+        success_rate=float(np.mean(successes)) if successes else None,
+        returns=tuple(float(value) for value in values),
+    )
+
+
+def evaluation_metrics(result: EvaluationResult) -> Mapping[str, float]:
+    """Name the figures for the log."""
+    metrics = {
+        "test/episode_return": result.mean,
+        "test/episode_return_std": result.std,
+        "test/episode_return_iqm": result.iqm,
+        "test/episode_length": result.mean_length,
+    }
+    if result.success_rate is not None:
+        metrics["test/success_rate"] = result.success_rate
+    return metrics
