@@ -80,7 +80,7 @@ def test_a_first_call_that_is_refused_may_be_mended(tmp_path: Path) -> None:
     agent = small_agent()
     with pytest.raises(ConfigError, match="is not empty"):
         agent.train(total_steps=64, run_dir=tmp_path / "full")
-    with pytest.raises(ConfigError, match="give just one of total_steps"):
+    with pytest.raises(ConfigError, match="give exactly one of total_steps"):
         agent.train(run_dir=tmp_path / "run")
     assert agent.train(total_steps=64, run_dir=tmp_path / "run").total_steps == 64
 

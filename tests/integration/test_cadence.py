@@ -251,7 +251,7 @@ def test_a_stop_leaves_over_what_counts_toward_the_next_update(keep_ratio: bool)
     left_over = set()
     for at_step in range(1, 25):
         stopped = _check_a_stop(LateStopping, options, at_step, 40)
-        left_over.add((stopped.turn.is_open, stopped.turn.transitions))
+        left_over.add((bool(stopped.state.iteration.start), stopped.state.iteration.transitions))
     # In the middle of a turn, and between two, with and without transitions left over.
     assert left_over >= {(True, 2), (True, 3), (False, 0), (False, 1)}
 

@@ -88,7 +88,7 @@ def test_a_minari_data_set_fills_the_storage_before_the_first_step(
 ) -> None:
     trainer = _trainer(minari_id, tmp_path / "run", num_envs=num_envs)
     trainer.train(total_steps=20)
-    assert trainer.num_demonstrations == 15
+    assert trainer.state.num_demonstrations == 15
     assert (trainer.total_steps, trainer.collector.total_episodes) == (20, 0)
     storage = trainer.storage
     assert isinstance(storage, ReplayBuffer)
@@ -108,7 +108,7 @@ def test_a_resumed_run_is_not_filled_again(minari_id: str, tmp_path: Path) -> No
     resumed = _trainer("there is no such data any more", tmp_path / "run")
     resumed.resume()
     resumed.train(total_steps=40)
-    assert resumed.num_demonstrations == 15
+    assert resumed.state.num_demonstrations == 15
     assert isinstance(resumed.storage, ReplayBuffer)
     assert resumed.storage.num_transitions == 55
 

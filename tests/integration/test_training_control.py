@@ -20,7 +20,7 @@ from rl_testing.replay import ReferenceReplayStorage
 from rl_train import Callback, EvaluationResult, Trainer, TrainerConfig
 from rl_train.checkpoint import latest_checkpoint
 from rl_train.evaluation import summarize
-from rl_train.trainer import tester
+from rl_train.trainer import evaluator
 
 
 class Diary(Callback):
@@ -182,7 +182,9 @@ def test_the_weights_of_the_best_evaluation_are_kept(
             weights.append(trainer.algorithm.actor.state_dict()["value_head.out.bias"].clone())
 
     trainer = _trainer(Keeping(), run_dir=tmp_path / "run", test_every=1)
-    monkeypatch.setattr(tester.Tester, "evaluate", lambda *_: summarize([next(scores)], [1], []))
+    monkeypatch.setattr(
+        evaluator.Evaluator, "evaluate", lambda *_: summarize([next(scores)], [1], [])
+    )
     trainer.train(32)
     kept = latest_checkpoint(tmp_path / "run" / "best")
     assert kept is not None

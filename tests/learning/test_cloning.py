@@ -85,7 +85,7 @@ def test_it_learns_from_a_saved_storage_alone(tmp_path: Path) -> None:
     trainer = Trainer(envs, learner, ReplayBuffer(5000), config=config, seed=0)
     result = trainer.train(total_steps=400)
     envs.close()
-    assert trainer.num_demonstrations == 2000
+    assert trainer.state.num_demonstrations == 2000
     assert (result.total_steps, result.total_updates) == (400, 25)
     assert trainer.collector.total_episodes == 0
     assert learner.gradients.count == 400

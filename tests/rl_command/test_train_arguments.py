@@ -11,7 +11,7 @@ import pytest
 from rl_command.errors import UsageError
 from rl_command.train_arguments import DEFAULT_TOTAL_STEPS, read_train_request
 from rl_train.recipe_files import save_recipe
-from rl_train.trainer import Goal
+from rl_train.trainer import Budget
 
 pytestmark = pytest.mark.usefixtures("needs_ppo")
 
@@ -45,7 +45,7 @@ def config(tmp_path: Path) -> str:
 
 def test_defaults_are_the_algorithm_s_own() -> None:
     request = read_train_request(["ppo", "CartPole-v1"])
-    assert request.goal == Goal("steps", DEFAULT_TOTAL_STEPS)
+    assert request.goal == Budget("steps", DEFAULT_TOTAL_STEPS)
     assert request.run_dir is None
     assert request.recipe.seed == 0
     assert request.recipe.algorithm["learning_rate"] == 3e-4
@@ -55,7 +55,7 @@ def test_defaults_are_the_algorithm_s_own() -> None:
 
 def test_the_file_wins_over_the_defaults(config: str) -> None:
     request = read_train_request([config])
-    assert request.goal == Goal("steps", 5000)
+    assert request.goal == Budget("steps", 5000)
     recipe = request.recipe
     assert recipe.seed == 5
     assert recipe.env["num_envs"] == 3
@@ -86,7 +86,7 @@ def test_networks_are_typed_in_both_syntaxes() -> None:
 def test_what_is_typed_wins_over_the_file(config: str) -> None:
     words = "ppo CartPole-v1 --seed 0 --total-steps 1e4 --num-envs 8 --algorithm.gamma 0.99"
     request = read_train_request([*words.split(), config])
-    assert request.goal == Goal("steps", 10_000)
+    assert request.goal == Budget("steps", 10_000)
     recipe = request.recipe
     assert recipe.seed == 0
     assert recipe.env["num_envs"] == 8
@@ -107,7 +107,7 @@ def test_a_recorded_recipe_is_a_configuration_file(tmp_path: Path) -> None:
     save_recipe(first.recipe, tmp_path / "recipe.toml")
     again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
     assert again.recipe == first.recipe
-    assert again.goal == Goal("steps", 777)
+    assert again.goal == Budget("steps", 777)
 
 
 def test_of_two_options_that_say_the_same_the_one_that_is_typed_counts(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_plug_in_brings_its_own_options(
 
 def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_path: Path) -> None:
     request = read_train_request([config, "--total-updates", "7"])
-    assert request.goal == Goal("updates", 7), "the file's steps give way to what is typed"
+    assert request.goal == Budget("updates", 7), "the file's steps give way to what is typed"
     assert request.recipe.resolved == {"total_updates": 7}
     save_recipe(request.recipe, tmp_path / "recipe.toml")
     again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
@@ -254,4 +254,4 @@ def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_pa
     path = tmp_path / "short.toml"
     path.write_text("[trainer]\ntotal_episodes = 3\n")
     words = ["ppo", "CartPole-v1", f"--config={path}"]
-    assert read_train_request(words).goal == Goal("episodes", 3)
+    assert read_train_request(words).goal == Budget("episodes", 3)

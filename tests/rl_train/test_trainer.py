@@ -19,7 +19,6 @@ from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
-from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import ArrayLike, Observation
 from rl_envs import as_vec_env, make_gym_vec
@@ -39,9 +38,9 @@ from rl_train import (
 )
 from rl_train.checkpoint import list_checkpoints, load_checkpoint
 from rl_train.loggers import read_metrics
-from rl_train.trainer import Goal, checkpoint_times
-from rl_train.trainer.parts import worthwhile_compile_mode
-from rl_train.trainer.recent import RecentEpisodes
+from rl_train.trainer import Budget, budget
+from rl_train.trainer.metrics import RecentEpisodes
+from rl_train.trainer.setup import worthwhile_compile_mode
 
 NUM_STEPS, NUM_ENVS = 4, 2
 ROWS = NUM_STEPS * NUM_ENVS
@@ -187,7 +186,7 @@ def test_a_rollout_of_rows_that_only_reset_makes_room_for_the_next_one() -> None
     [
         ({}, "got none"),
         ({"total_steps": 8, "total_updates": 2}, "total_steps, total_updates"),
-        ({"total_steps": 8, "total_episodes": 1, "total_updates": 2}, "just one of"),
+        ({"total_steps": 8, "total_episodes": 1, "total_updates": 2}, "exactly one of"),
         ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
         ({"total_episodes": -1}, "total_episodes must be at least 1"),
     ],
@@ -560,7 +559,7 @@ def test_the_rate_of_success_is_of_the_newest_episodes_that_report_it() -> None:
     assert all(math.isnan(value) for value in recent.metrics().values())
     recent.extend([Episode(1.0, 1, 0, success) for success in (False, None, True, True)])
     assert recent.metrics()["train/success_rate"] == pytest.approx(2 / 3)
-    restored.load_state_dict(StateReader(recent.state_dict(), "trainer"))
+    restored.load_state_dict(recent.state_dict())
     for episodes in (recent, restored):
         episodes.extend([Episode(1.0, 1, 0, success=True)] * 99)
         assert episodes.metrics()["train/success_rate"] == 1.0
@@ -702,7 +701,7 @@ def test_checkpoints_are_spread_over_a_run(
     counts: dict[str, int],
     expected: Sequence[int],
 ) -> None:
-    monkeypatch.setattr(checkpoint_times, "_APART", 1)
+    monkeypatch.setattr(budget, "_LEAST_INTERVAL", 1)
     saves = Saves()
     _trainer(tmp_path, callbacks=(saves,)).train(**counts)
     assert saves.steps == list(expected)
@@ -710,7 +709,7 @@ def test_checkpoints_are_spread_over_a_run(
 
 
 def test_checkpoints_keep_their_distance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_times, "_APART", 3 * ROWS)
+    monkeypatch.setattr(budget, "_LEAST_INTERVAL", 3 * ROWS)
     first, second = Saves(), Saves()
     _trainer(tmp_path / "a", callbacks=(first,)).train(total_updates=20)
     assert first.steps == [24, 48, 72, 96, 120, 144]
@@ -723,16 +722,16 @@ def test_checkpoints_keep_their_distance(tmp_path: Path, monkeypatch: pytest.Mon
 def test_checkpoints_that_hold_a_buffer_are_fewer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_times, "_APART", 1)
+    monkeypatch.setattr(budget, "_LEAST_INTERVAL", 1)
     trainer = _trainer(tmp_path)
-    goal = Goal("updates", 100)
+    goal = Budget("updates", 100)
 
     def count() -> int:
-        trainer.updates = trainer.collector.total_steps = 0
-        times = checkpoint_times.CheckpointTimes(trainer, goal)
+        trainer.state.updates = trainer.collector.total_steps = 0
+        times = budget.CheckpointInterval(trainer, goal)
         due = 0
         for _ in range(100):
-            trainer.updates += 1
+            trainer.state.updates += 1
             trainer.collector.total_steps += 1
             due += times.is_due(trainer)
         return due
@@ -1237,12 +1236,12 @@ def test_a_rollout_whose_episodes_are_lost_is_begun_anew() -> None:
     trainer = _trainer(callbacks=(Impatient(),))
     trainer.train(total_updates=3)
     trainer.collector.collect(3 * NUM_ENVS, trainer.storage)
-    trainer.turn.begin(trainer)
+    trainer.state.iteration.begin(trainer.counts)
     resumed = _trainer()
     state = copy_state(trainer.state_dict())
     assert isinstance(state, Mapping)
     resumed.load_state_dict(state)
-    assert not resumed.turn.is_open
+    assert not resumed.state.iteration.start
     assert resumed.train(total_updates=2).total_steps == 2 * ROWS + 3 * NUM_ENVS
 
 

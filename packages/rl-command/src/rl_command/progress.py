@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from rl_train import Callback, Trainer
-from rl_train.trainer import Goal
+from rl_train.trainer import Budget
 
 _EVERY_SECONDS = 0.1
 
@@ -26,7 +26,7 @@ class ProgressBar(Callback):
         self._return = "-"
         self._next_time = 0.0
         self._started = (0, 0.0)
-        self._goal = Goal("steps", 1)
+        self._goal = Budget("steps", 1)
         if stream.isatty():
             self._progress = Progress(
                 TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
@@ -44,7 +44,7 @@ class ProgressBar(Callback):
         if self._progress is None:
             return
         self._started = (trainer.total_steps, time.monotonic())
-        self._goal = Goal(unit, target)
+        self._goal = Budget(unit, target)
         self._task = self._progress.add_task(
             "",
             total=target,

@@ -19,7 +19,7 @@ from rl_core.errors import ConfigError, DeviceError
 from rl_core.types import Json
 from rl_train.builder import component_of, compose, resolve_device
 from rl_train.builder.components import ADD_ONS
-from rl_train.trainer import Goal
+from rl_train.trainer import Budget
 
 DEFAULT_TOTAL_STEPS = 100_000
 """Environment steps of a run whose length nobody gives."""
@@ -85,7 +85,7 @@ class TrainRequest:
     """
 
     recipe: Recipe
-    goal: Goal
+    goal: Budget
     run_dir: Path | None
     restart_model: _RestartModel
 
@@ -133,7 +133,7 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     )
 
 
-def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Goal:
+def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Budget:
     """Return when a run is over.
 
     Args:
@@ -151,10 +151,10 @@ def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Go
     ((name, target),) = given.items()
     if target < 1:
         raise UsageError(f"{names[name]} must be at least 1, got {target}")
-    return Goal(name.removeprefix("total_"), target)
+    return Budget(name.removeprefix("total_"), target)
 
 
-def filed_goal(lengths: Tables, file: Path | str | None) -> Goal:
+def filed_goal(lengths: Tables, file: Path | str | None) -> Budget:
     """Return when a run is over, by what a file says; see `checked_goal`.
 
     Raises:
@@ -308,7 +308,7 @@ def _with_num_envs(given: Tables) -> Tables:
     return {**given, "env": {**env, "num_envs": short}}
 
 
-def _goal(arguments: Mapping[str, str], file: ConfigFile) -> Goal:
+def _goal(arguments: Mapping[str, str], file: ConfigFile) -> Budget:
     """Take the typed length of the run, else the file's."""
     typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
     goal = filed_goal(file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)

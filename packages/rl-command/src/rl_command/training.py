@@ -25,7 +25,7 @@ from rl_command.train_arguments import checked_goal, filed_goal, read_train_requ
 from rl_core.config import LENGTHS, Recipe, decode
 from rl_train import Trainer
 from rl_train.builder import build, build_trainer
-from rl_train.trainer import Goal
+from rl_train.trainer import Budget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,12 +107,12 @@ def resume(words: Sequence[str]) -> int:
         parts.envs.close()
 
 
-def _continued(recipe: Recipe, goal: Goal, device: str | None) -> Recipe:
+def _continued(recipe: Recipe, goal: Budget, device: str | None) -> Recipe:
     kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
     return recipe.replace(resolved={**kept, **goal.arguments}, device=device)
 
 
-def _intended_goal(run: Run) -> Goal:
+def _intended_goal(run: Run) -> Budget:
     lengths = lengths_of(dict(run.recipe.resolved))
     if not lengths:
         raise UsageError(
@@ -121,7 +121,7 @@ def _intended_goal(run: Run) -> Goal:
     return filed_goal(lengths, run.path)
 
 
-def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:
+def _restore(trainer: Trainer, run: Run, goal: Budget) -> None:
     tell_of_skipped(trainer.resume())
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
@@ -131,12 +131,12 @@ def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:
         )
 
 
-def _longer(trainer: Trainer, goal: Goal, run_dir: Path) -> str:
+def _longer(trainer: Trainer, goal: Budget, run_dir: Path) -> str:
     # Twice what was reached: it may be more than twice what was asked for, as turns are whole.
     return f"rl resume {run_dir} --total-{goal.unit} {2 * goal.reached_before(trainer)}"
 
 
-def _run(trainer: Trainer, goal: Goal, run_dir: Path, interruption: Interruption) -> int:
+def _run(trainer: Trainer, goal: Budget, run_dir: Path, interruption: Interruption) -> int:
     assert trainer.recipe is not None
     with interruption:
         result = trainer.train(**goal.arguments)

@@ -3,7 +3,6 @@
 from rl_train.agent import Agent as Agent
 from rl_train.agent import load as load
 from rl_train.agent import make as make
-from rl_train.callbacks import Callback as Callback
 from rl_train.collecting.collector import Collection as Collection
 from rl_train.collecting.collector import Collector as Collector
 from rl_train.collecting.episodes import Episode as Episode
@@ -16,5 +15,6 @@ from rl_train.loggers import TensorBoardLogger as TensorBoardLogger
 from rl_train.trainer import Trainer as Trainer
 from rl_train.trainer import TrainerConfig as TrainerConfig
 from rl_train.trainer import TrainingResult as TrainingResult
+from rl_train.trainer.callbacks import Callback as Callback
 
 __version__ = "0.1.0"

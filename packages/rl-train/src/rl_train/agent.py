@@ -22,12 +22,12 @@ from rl_envs import AnyEnv
 from rl_train._prediction import observation_batch, start_batch, state_batch
 from rl_train.builder import Parts, build, build_test_envs, build_trainer, compose
 from rl_train.builder.options import SECTIONS, Sections, checked_sections
-from rl_train.callbacks import Callback
 from rl_train.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
 from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_train.recipe_files import from_toml, save_recipe
 from rl_train.trainer import Trainer, TrainingResult
+from rl_train.trainer.callbacks import Callback
 
 
 class Agent:

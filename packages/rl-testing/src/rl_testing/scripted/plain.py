@@ -29,7 +29,7 @@ class PlainVecEnv(VecEnv):
         self.envs = list(envs)
         self.autoreset = autoreset
         self._over = np.zeros(len(envs), np.bool_)
-        self._has_begun = False
+        self._has_begun = self._is_closed = False
 
     @property
     def num_envs(self) -> int:
@@ -53,6 +53,7 @@ class PlainVecEnv(VecEnv):
 
     def reset(self, seed: int | None = None) -> Array:
         """Begin everywhere; row ``i`` is seeded with ``seed + i``."""
+        self._require_open()
         seeds = [None if seed is None else seed + index for index in range(self.num_envs)]
         self._over[:] = False
         self._has_begun = True
@@ -60,6 +61,7 @@ class PlainVecEnv(VecEnv):
 
     def step(self, action: ArrayLike) -> EnvStep:
         """Step each row, or reset it."""
+        self._require_open()
         if not self._has_begun:
             raise EnvironmentFaultError("the environments were not reset; call reset() first")
         actions = as_numpy(action)
@@ -89,5 +91,10 @@ class PlainVecEnv(VecEnv):
 
     def close(self) -> None:
         """Close them."""
+        self._is_closed = True
         for env in self.envs:
             env.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise EnvironmentFaultError("the environments are closed")

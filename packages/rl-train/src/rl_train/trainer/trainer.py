@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Recipe
-from rl_core.errors import ConfigError
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
@@ -15,26 +15,22 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.types import StateDict
 from rl_envs import AnyEnv, as_vec_env
 from rl_train.builder.description import describe
-from rl_train.callbacks import Callback
 from rl_train.checkpoint import Checkpoint, ResumeGrade
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult
 from rl_train.loggers import TensorBoardLogger
 from rl_train.storage_files import check_spec, state_of
+from rl_train.trainer.budget import Budget
+from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.config import TrainerConfig
-from rl_train.trainer.goal import Goal
-from rl_train.trainer.listening import check_histograms, listeners
-from rl_train.trainer.means import UpdateMeans
-from rl_train.trainer.parts import check_parts
-from rl_train.trainer.recent import RecentEpisodes
-from rl_train.trainer.result import TrainingResult
+from rl_train.trainer.evaluator import Evaluator
+from rl_train.trainer.listeners import check_histograms, listeners
+from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.run_directory import RunDirectory
-from rl_train.trainer.session import Session
-from rl_train.trainer.settling import settle
-from rl_train.trainer.tester import Tester
+from rl_train.trainer.setup import check_parts, resolve_auto_settings
+from rl_train.trainer.state import RunState
 from rl_train.trainer.threads import thread_count
-from rl_train.trainer.turn import Turn
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
@@ -48,23 +44,20 @@ class Trainer:
         algorithm: what learns.
         storage: where transitions go; allocated here.
         config: options.
-        seed: of every random generator in the run, which the initial weights of parts that were
-            built before are not drawn from: call ``torch.manual_seed`` before building those, as
-            `rl_train.make` does by itself. None draws a seed and keeps it, and leaves the
-            environments to the one they were made with.
+        seed: covers every random generator of the run, but not the initial weights of parts built
+            before: call ``torch.manual_seed`` before building those, as `rl_train.make` does by
+            itself. None draws a seed and keeps it, and leaves the environments to the one they
+            were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
-        test_envs: other environments to evaluate in, or what makes them.
-        loggers: further sinks for metrics; closed when `train` ends.
-        callbacks: called at the turns of the loop.
+        test_envs: separate environments to evaluate in, or a function that makes them.
+        loggers: further receivers of metrics; closed when `train` ends.
+        callbacks: called by the loop.
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
             None writes one from the parts.
 
     Attributes:
-        num_demonstrations: transitions that the storage was filled with; 0 before `train`.
-        filled_since: environment transitions that came before those which the storage holds; 0
-            unless the run was resumed without what it replays.
-        turn: how far the loop is in the turn that is going on.
-        num_sessions: how many were begun by `train`.
+        state: what the run knows of itself.
+        num_sessions: calls of `train` so far.
 
     Raises:
         ConfigError: when parts or options contradict each other.
@@ -92,6 +85,36 @@ class Trainer:
         self.storage: AnyStorage = storage
         self.envs = envs = as_vec_env(envs)
         check_parts(envs, algorithm, storage)
+        self._check_storage()
+        self.state = RunState(secrets.randbits(31) if seed is None else seed)
+        self.num_sessions = 0
+        self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
+        self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
+        self.callbacks = listeners("callbacks", callbacks, Callback)
+        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
+        self._evaluator = Evaluator(test_envs, envs)
+        self._loop: Loop | None = None
+        if algorithm.schedule.test_every is not None and test_envs is None:
+            raise ConfigError("test_every needs test environments: give the Trainer test_envs")
+        generators = spawn_generators(self.seed, ["storage"])
+        on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
+        algorithm.generator = on_device["algorithm"]
+        algorithm.gradients.guard.mode = self.config.on_nonfinite
+        self.collector = Collector(
+            envs,
+            algorithm,
+            generator=on_device["collector"],
+            reward_scaler=RewardScaler(envs.num_envs) if self.config.scale_rewards else None,
+            seed=None if seed is None else spawn_seed(self.seed, "envs"),
+        )
+        storage.allocate(self.collector.storage_spec(), generators["storage"])
+        schedule = algorithm.schedule
+        num_batches = schedule.batches_per_epoch(envs.num_envs)
+        storage.check_batches(num_batches, schedule.mini_batch_size, schedule.min_samples)
+
+    def _check_storage(self) -> None:
+        """Refuse options that mean nothing to the storage, and a storage that is not empty."""
+        storage = self.storage
         if storage.rollout_steps is not None and not self.config.checkpoint_replay:
             raise ConfigError(
                 "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
@@ -103,38 +126,25 @@ class Trainer:
                 "a new run would drop; save it and give that directory as trainer.demonstrations, "
                 "or load it into a new storage when the Trainer is made, or reset it"
             )
-        self.seed = secrets.randbits(31) if seed is None else seed
-        self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
-        self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
-        self.callbacks = listeners("callbacks", callbacks, Callback)
-        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
-        self.updates = 0
-        self.num_sessions = 0
-        self.turn = Turn()
-        self.num_demonstrations = 0
-        self.filled_since = 0
-        self._tester = Tester(test_envs, envs)
-        self._session: Session | None = None
-        if algorithm.schedule.test_every is not None and test_envs is None:
-            raise ConfigError("test_every needs test environments: give the Trainer test_envs")
-        generators = spawn_generators(self.seed, ["storage"])
-        on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
-        algorithm.generator = on_device["algorithm"]
-        algorithm.gradients.guard.mode = self.config.on_nonfinite
-        scaler = RewardScaler(envs.num_envs) if self.config.scale_rewards else None
-        self.collector = Collector(
-            envs,
-            algorithm,
-            generator=on_device["collector"],
-            reward_scaler=scaler,
-            seed=None if seed is None else spawn_seed(self.seed, "envs"),
-        )
-        storage.allocate(self.collector.storage_spec(), generators["storage"])
-        schedule = algorithm.schedule
-        num_batches = schedule.batches_per_epoch(envs.num_envs)
-        storage.check_batches(num_batches, schedule.mini_batch_size, schedule.min_samples)
-        self._recent = RecentEpisodes()
-        self._means = UpdateMeans()
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.state.seed
+
+    @property
+    def updates(self) -> int:
+        """Updates so far."""
+        return self.state.updates
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many ``steps``, ``episodes`` and ``updates`` the run has so far."""
+        return {
+            "steps": self.total_steps,
+            "episodes": self.collector.total_episodes,
+            "updates": self.updates,
+        }
 
     @property
     def run_dir(self) -> Path | None:
@@ -171,11 +181,11 @@ class Trainer:
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
         """
-        goal = Goal.choose(total_steps, total_episodes, total_updates)
-        if goal.target <= goal.reached_before(self):
+        budget = Budget.choose(total_steps, total_episodes, total_updates)
+        if budget.target <= budget.reached_before(self):
             raise ConfigError(
-                f"total_{goal.unit} is {goal.target}, but the run already has "
-                f"{goal.reached(self)} {goal.unit}; ask for more"
+                f"total_{budget.unit} is {budget.target}, but the run already has "
+                f"{budget.reached(self)} {budget.unit}; ask for more"
             )
         if self.config.tensorboard and self._directory is None:
             raise ConfigError(
@@ -185,25 +195,17 @@ class Trainer:
             writes_events = self._directory is not None and self.config.tensorboard
             check_histograms(self._loggers, writes_events)
         self._demonstrate()
-        threads = settle(self, goal)
+        threads = resolve_auto_settings(self, budget)
         try:
             loggers = (*self._loggers, *self._open_loggers())
             with thread_count(threads):
-                self._session = Session(
-                    self,
-                    goal,
-                    loggers=loggers,
-                    recent=self._recent,
-                    means=self._means,
-                    tester=self._tester,
-                    directory=self._directory,
-                )
+                self._loop = Loop(self, budget, loggers, self._evaluator, self._directory)
                 self.num_sessions += 1
-                result = self._session.run()
+                result = self._loop.run()
             if self._directory is not None:
                 self._directory.write_summary(result.as_dict())
         finally:
-            self._session = None
+            self._loop = None
             if self._directory is not None:
                 self._directory.close()
         return result
@@ -212,7 +214,7 @@ class Trainer:
         """Open the run directory and the sinks in it."""
         if self._directory is None:
             return []
-        logged = self.total_steps - self.turn.has_learned  # its line is still to come
+        logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
         loggers: list[Logger] = [self._directory.open(self.recipe, logged)]
         if self.config.tensorboard:
             folder, purge = self._directory.path / "tensorboard", logged + 1
@@ -227,8 +229,8 @@ class Trainer:
         and where environments can be saved exactly, a resumed run is as if it had not been
         stopped. It may be called by callbacks, signal handlers and other threads.
         """
-        if self._session is not None:
-            self._session.stop()
+        if self._loop is not None:
+            self._loop.stop()
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
         """Evaluate the current policy deterministically on the test environments.
@@ -242,10 +244,10 @@ class Trainer:
             num_episodes = self.algorithm.schedule.num_test_episodes
         seed = spawn_seed(self.seed, "test")
         try:
-            return self._tester.evaluate(self.algorithm, num_episodes, seed)
+            return self._evaluator.evaluate(self.algorithm, num_episodes, seed)
         finally:
-            if self._session is None:
-                self._tester.close()
+            if self._loop is None:
+                self._evaluator.close()
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the whole run; a step that has one already is left alone.
@@ -283,45 +285,56 @@ class Trainer:
         self._directory.go_on_from(checkpoint)
         return checkpoint
 
+    def keep_evidence(self, message: str) -> str:
+        """Save the last good state and the batch that led out of it, and say where they are.
+
+        Args:
+            message: why the run ends.
+        """
+        if self._directory is None:
+            return "with a run_dir, the batch would have been saved"
+        self.storage.after_update()  # whoever resumes begins with a fresh rollout
+        self.state.iteration.end()
+        faulty = self.algorithm.gradients.guard.faulty
+        try:
+            kept = f"the state before it is in {self.save_checkpoint()}"
+            if faulty is not None:
+                path = self._directory.save_faulty(
+                    self.total_steps, faulty, message, recipe=self.recipe
+                )
+                kept = f"its batch is in {path}, {kept}"
+        except CheckpointError as failure:
+            return f"what led to it could not be saved: {failure}"
+        return kept
+
     def state_dict(self) -> StateDict:
         """Return the state of every part."""
         return {
-            "seed": self.seed,
-            "updates": self.updates,
-            "turn": self.turn.state_dict(),
+            "run": self.state.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             **(state_of(self.storage) if self.config.checkpoint_replay else {"storage": None}),
-            "filled_since": self.filled_since,
-            "demonstrations": self.num_demonstrations,
-            **self._recent.state_dict(),
-            "update_means": self._means.state_dict(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`."""
         saved = StateReader(state, "trainer")
-        self.seed, self.updates = saved.count("seed"), saved.count("updates")
+        self.state.load_state_dict(saved.tree("run"))
         self.algorithm.load_state_dict(saved.tree("algorithm"))
         self.collector.load_state_dict(saved.tree("collector"))
         if "storage" in state and state["storage"] is None:
             self.storage.reset()
-            self.filled_since, self.num_demonstrations = self.total_steps, 0
+            self.state.filled_since, self.state.num_demonstrations = self.total_steps, 0
         else:
             check_spec(self.storage, saved)
             self.storage.load_state_dict(saved.tree("storage"))
-            self.filled_since = saved.count("filled_since")
-            self.num_demonstrations = saved.count("demonstrations")
-        self.turn.load_state_dict(saved.tree("turn"))
         if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
-            self.storage.reset()  # its running episodes are lost; a rollout must not span the seam
-            if not self.turn.has_learned:
-                self.turn.end()
-        self._recent.load_state_dict(saved)
-        self._means.load_state_dict(saved.tree("update_means"))
+            self.storage.reset()  # its running episodes are lost; no rollout may span that
+            if not self.state.iteration.has_learned:
+                self.state.iteration.end()
 
     def _demonstrate(self) -> None:
         """Fill the storage once in the life of a run, before its first step."""
         source = self.config.demonstrations
-        if source is not None and self.num_demonstrations == 0:
-            self.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)
+        if source is not None and self.state.num_demonstrations == 0:
+            self.state.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)

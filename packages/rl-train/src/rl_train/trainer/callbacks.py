@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rl_train.evaluation import EvaluationResult
-    from rl_train.trainer import Trainer
+    from rl_train.trainer.trainer import Trainer
 
 
 class Callback:
-    """Called at the turns of the training loop; override what is needed.
+    """Called by the training loop; override what you need.
 
-    A method whose answer is described may answer True, and so end what it says. Everything of the
-    run can be read from the trainer: ``total_steps``, ``updates``, ``algorithm``, ``collector``,
-    ``storage``.
+    Callback methods you don't override cost nothing. A method whose return value is described may
+    return True to end what it names. Everything about the run can be read from the trainer:
+    ``total_steps``, ``updates``, ``algorithm``, ``collector``, ``storage``.
     """
 
     def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> bool | None:
@@ -27,7 +27,7 @@ class Callback:
         """Before each update.
 
         Returns:
-            True leaves this update out: what was collected is kept if the storage keeps it.
+            True skips this update; what was collected is kept if the storage keeps it.
         """
 
     def on_epoch_start(self, trainer: "Trainer", epoch: int) -> bool | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rl_core.algorithm import UpdateWatch
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
-from rl_train.callbacks import Callback
+from rl_train.trainer.callbacks import Callback
 
 if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer

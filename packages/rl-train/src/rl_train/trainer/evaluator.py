@@ -13,7 +13,7 @@ from rl_envs import AnyEnv, as_vec_env
 from rl_train.evaluation import EvaluationResult, evaluate_policy
 
 
-class Tester:
+class Evaluator:
     """Evaluates policies on test environments, which are opened when they are first needed.
 
     Args:

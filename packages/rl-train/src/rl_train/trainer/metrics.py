@@ -1,8 +1,8 @@
-"""The newest episodes of a run."""
+"""What a run logs of its episodes and updates."""
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
@@ -46,13 +46,14 @@ class RecentEpisodes:
 
     def state_dict(self) -> StateDict:
         """Return returns, lengths and successes (0 or 1), oldest first."""
-        return {f"recent_{name}": list(recent) for name, recent in self._by_name().items()}
+        return {name: list(recent) for name, recent in self._by_name().items()}
 
-    def load_state_dict(self, saved: StateReader) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Take over what `state_dict` returned."""
+        saved = StateReader(state, "recent episodes")
         for name, recent in self._by_name().items():
             recent.clear()
-            recent.extend(saved.numbers(f"recent_{name}"))
+            recent.extend(saved.numbers(name))
 
     def _by_name(self) -> dict[str, deque[float]]:
         return {
@@ -60,6 +61,39 @@ class RecentEpisodes:
             "lengths": self._lengths,
             "successes": self._successes,
         }
+
+
+class UpdateMeans:
+    """Means of what updates returned since the last reading."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Take in the metrics of one update."""
+        for name, value in metrics.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def read(self) -> dict[str, float]:
+        """Average each name over the updates that returned it, and begin anew."""
+        means = {name: total / self._counts[name] for name, total in self._totals.items()}
+        self._totals, self._counts = {}, {}
+        return means
+
+    def state_dict(self) -> StateDict:
+        """Return sums and counts by name."""
+        return {"totals": dict(self._totals), "counts": dict(self._counts)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what `state_dict` returned."""
+        saved = StateReader(state, "update_means")
+        totals, counts = saved.reader("totals"), saved.reader("counts")
+        names = list(saved.tree("totals"))
+        counts.expect(names)
+        self._totals = {name: totals.number(name) for name in names}
+        self._counts = {name: max(1, counts.count(name)) for name in names}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,12 +1,19 @@
-"""Whether the parts of a run fit together, and what is settled from all of them."""
+"""Before a run: whether its parts fit together, and what ``auto`` settings become."""
+
+from typing import TYPE_CHECKING, cast, get_args
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.batch import RolloutBatch
-from rl_core.compile import CompileMode
+from rl_core.compile import CompileMode, check_compiler
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.spaces import check_same_space
 from rl_core.storage import AnyStorage, Storage
+from rl_train.trainer.budget import Budget
+from rl_train.trainer.threads import num_threads_for
+
+if TYPE_CHECKING:
+    from rl_train.trainer.trainer import Trainer
 
 _COMPILE_PAYS_AFTER = {"cpu": 15_000, "cuda": 3_000}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
@@ -66,7 +73,7 @@ def _check_sequences(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
         raise ConfigError(
             f"the actor is recurrent, but {type(storage).__name__} replays single transitions, "
             "which say nothing about its memory; let the storage give sequences "
-            "(storage.sequences), or use an actor without memory"
+            "(storage.sequences), or use an actor without a recurrent core"
         )
     if storage.gives_sequences and not algorithm.actor.is_recurrent:
         raise ConfigError(
@@ -109,3 +116,47 @@ def worthwhile_compile_mode(
     pays_later = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
     planned = updates * schedule.num_epochs * batches
     return "auto" if planned >= pays_after * pays_later else "off"
+
+
+def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
+    """Decide once whether to compile and how many threads to use, and keep both in the recipe.
+
+    A resumed run so computes as it began.
+
+    Returns:
+        The number of threads.
+    """
+    config = trainer.config
+    rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
+    resolved = dict(trainer.recipe.resolved)
+    compile_mode, threads = resolved.get("compile"), resolved.get("num_threads")
+    if not isinstance(threads, int) or config.num_threads is not None:
+        threads = config.num_threads or num_threads_for(trainer.algorithm.actor)
+    if compile_mode not in get_args(CompileMode) or config.compile != "auto":
+        compile_mode = _compile_mode(trainer, budget, rows)
+    trainer.algorithm.compile_mode = cast("CompileMode", compile_mode)
+    resolved |= {"compile": compile_mode, "num_threads": threads}
+    trainer.recipe = trainer.recipe.replace(resolved=resolved)
+    return threads
+
+
+def _compile_mode(trainer: "Trainer", budget: Budget, rows: int) -> CompileMode:
+    wanted = trainer.config.compile
+    if wanted == "on":
+        check_compiler(trainer.algorithm.device)
+    if wanted != "auto":
+        return wanted
+    updates = _updates_to_come(trainer, budget, rows)
+    return worthwhile_compile_mode(trainer.algorithm, trainer.storage, updates, rows)
+
+
+def _updates_to_come(trainer: "Trainer", budget: Budget, rows: int) -> float:
+    """Return how many updates a run still has; 0 where that cannot be known."""
+    left = budget.target - budget.reached(trainer)
+    if budget.unit == "updates":
+        return left
+    if budget.unit == "episodes":
+        return 0
+    collected = trainer.total_steps - trainer.state.filled_since
+    waits = max(0, trainer.algorithm.schedule.update_after - collected)
+    return (left - waits) / rows
