@@ -50,7 +50,7 @@ def _algorithm(name: str, seed: int = 1, compile_mode: str = "off") -> AnyAlgori
     recipe: Recipe = compose(name, ENVS[name], sections, seed=seed, device="cpu")
     parts = build(recipe)
     parts.envs.close()
-    parts.algorithm.compile_mode = compile_mode  # type: ignore[assignment]  # one of three
+    parts.algorithm.compiled.mode = compile_mode  # type: ignore[assignment]  # one of three
     return parts.algorithm
 
 

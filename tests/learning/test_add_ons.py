@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_algos_onpolicy.add_ons import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import PolicyLossAddOn
 from rl_core.nn.layers import LayerConfig
 from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage

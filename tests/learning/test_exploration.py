@@ -23,8 +23,7 @@ from rl_algos_onpolicy import (
     RNDPPOConfig,
     TRPOConfig,
 )
-from rl_core.algorithm import AnyAlgorithm
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import AnyAlgorithm, PolicyLossAddOn
 from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
 from rl_testing.scripted import Info

@@ -21,8 +21,7 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_core.algorithm import AnyAlgorithm, EnvSpec
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import AnyAlgorithm, EnvSpec, PolicyLossAddOn
 from rl_core.batch import ReplayBatch
 from rl_core.config import decode
 from rl_core.errors import ConfigError

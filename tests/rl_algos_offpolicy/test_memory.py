@@ -28,7 +28,7 @@ from rl_algos_offpolicy.memory import (
     current_and_following,
     following,
 )
-from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm import AnyAlgorithm, random_step
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
@@ -102,7 +102,7 @@ class _Run:
                 inputs = self.observation[row], state, noise[row]
                 start = self.start[row]
                 output = (
-                    algorithm.random_step(*inputs, generator, episode_start=start)
+                    random_step(algorithm, *inputs, generator, episode_start=start)
                     if is_random
                     else algorithm.acting_step(*inputs, episode_start=start)
                 )

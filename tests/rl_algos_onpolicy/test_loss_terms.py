@@ -13,7 +13,7 @@ from rl_algos_onpolicy.add_ons import AttractionKL, RepulsionKL, ReturnPredictor
 from rl_algos_onpolicy.add_ons.divergence import policy_divergence
 from rl_algos_onpolicy.add_ons.prediction import sparse_squared_error
 from rl_core.actor import Actor
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.nn.distributions import (

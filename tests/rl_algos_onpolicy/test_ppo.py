@@ -20,7 +20,7 @@ from rl_algos_onpolicy.ppo import (
     surrogate_loss,
     value_loss,
 )
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.config import Linear
 from rl_core.errors import ConfigError

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rl_algos_onpolicy import TRPO, OnPolicyActor, OnPolicyActorConfig, TRPOConfig
 from rl_core.actor import Actor
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import ConfigError, NonFiniteError
 from rl_core.nn.distributions import Distribution

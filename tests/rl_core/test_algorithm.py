@@ -14,11 +14,11 @@ from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
     EnvSpec,
+    PolicyLossAddOn,
     Scheduled,
     UpdateSchedule,
     run_update,
 )
-from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import (
     PREPARED_COLUMNS,
     ReplayBatch,
@@ -375,7 +375,7 @@ def test_a_config_of_a_kind_with_more_options_is_refused() -> None:
     class Wider(ReinforceConfig):
         pass
 
-    with pytest.raises(ConfigError, match="config is a Wider, and Reinforce would leave what it"):
+    with pytest.raises(ConfigError, match="config is a Wider, and Reinforce would ignore what it"):
         Reinforce(LinearActor(), Wider())
 
     class Owner(Reinforce):
@@ -488,7 +488,7 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("rl_core.compile.function.trace", fail)
     algorithm = _algorithm()
     batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
-    algorithm.compile_mode = "auto"
+    algorithm.compiled.mode = "auto"
     with pytest.warns(RuntimeWarning, match="no compiler"):
         algorithm.gradient_step(batch)
     algorithm.gradient_step(batch)

@@ -24,8 +24,14 @@ from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
 from rl_algos_offpolicy.losses import weighted_mean
 from rl_core.actor import ActionOutput, Actor, ActorLoader
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    PolicyLossAddOn,
+    Scheduled,
+    UpdateSchedule,
+)
 from rl_core.batch import ReplayBatch
 from rl_core.config import check_choice, check_ranges
 from rl_core.errors import ConfigError

@@ -6,10 +6,9 @@ from rl_core.actor import Actor as Actor
 from rl_core.algorithm import Algorithm as Algorithm
 from rl_core.algorithm import DefaultRecipe as DefaultRecipe
 from rl_core.algorithm import EnvSpec as EnvSpec
+from rl_core.algorithm import PolicyLossAddOn as PolicyLossAddOn
 from rl_core.algorithm import Scheduled as Scheduled
 from rl_core.algorithm import UpdateSchedule as UpdateSchedule
-from rl_core.algorithm import Weights as Weights
-from rl_core.algorithm.add_on import PolicyLossAddOn as PolicyLossAddOn
 from rl_core.batch import ReplayBatch as ReplayBatch
 from rl_core.batch import Rollout as Rollout
 from rl_core.batch import RolloutBatch as RolloutBatch
@@ -38,6 +37,7 @@ from rl_core.gradients import Gradients as Gradients
 from rl_core.gradients import LossOutput as LossOutput
 from rl_core.gradients import ParameterGroup as ParameterGroup
 from rl_core.gradients import TargetNetwork as TargetNetwork
+from rl_core.gradients import Weights as Weights
 from rl_core.gradients.optimizers import OptimizerConfig as OptimizerConfig
 from rl_core.logger import Logger as Logger
 from rl_core.stateful import Stateful as Stateful

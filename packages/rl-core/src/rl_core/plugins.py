@@ -25,7 +25,7 @@ _REQUIRED = {
     "algorithms": ("rl_core.algorithm:Algorithm",),
     "storages": ("rl_core.storage:Storage",),
     "actors": ("rl_core.actor:Actor",),
-    "add_ons": ("rl_core.algorithm.add_on:PolicyLossAddOn",),
+    "add_ons": ("rl_core.algorithm:PolicyLossAddOn",),
     "loggers": ("rl_core.logger:Logger",),
     "envs": ("gymnasium:Env", "rl_core.env:VecEnv"),
     "executors": ("builtins:object",),

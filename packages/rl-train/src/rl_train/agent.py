@@ -209,7 +209,9 @@ class Agent:
         """
         state = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
         self.parts.algorithm.load_modules(state)
-        self.parts.algorithm.load_schedules(state)
+        self.parts.algorithm.schedules.load_state_dict(
+            StateReader(state, "algorithm").tree("schedules")
+        )
         self._checkpoint = checkpoint
 
     @cached_property

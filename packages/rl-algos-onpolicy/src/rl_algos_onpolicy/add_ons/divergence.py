@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import Actor, ActorLoader
-from rl_core.algorithm.add_on import PolicyLossAddOn
+from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
 from rl_core.config import check_number
 from rl_core.errors import CheckpointError, ConfigError

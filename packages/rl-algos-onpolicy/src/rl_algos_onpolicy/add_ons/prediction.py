@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.config import check_number, check_widths
 from rl_core.nn.distributions import Distribution

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from rl_algos_onpolicy.rnd.networks import FeatureNet, NormalizedObservation
 from rl_core.actor import Actor
-from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
 from rl_core.config import check_number, check_ranges
 from rl_core.errors import CheckpointError, ConfigError, in_brief

@@ -27,8 +27,7 @@ from rl_algos_onpolicy.actor import OnPolicyActor
 from rl_algos_onpolicy.ppo import PPO, PPOConfig
 from rl_algos_onpolicy.rnd.rnd import KEPT, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
-from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
-from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn, PreparedRollout, Scheduled
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.config import ComponentSpec, check_ranges
 from rl_core.errors import ConfigError

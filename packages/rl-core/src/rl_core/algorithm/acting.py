@@ -1,13 +1,15 @@
-"""Acting as a compiled graph, where that gains something."""
+"""Acting as a compiled graph, and what compiled functions of an algorithm have in common."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor
-from rl_core.compile import CompiledFunction
+from rl_core.compile import CompiledFunction, CompileMode
 from rl_core.gradients.parameters import ModuleWatch
-from rl_core.types import Observation, State
+from rl_core.stateful import StateReader
+from rl_core.types import Observation, State, StateDict
 
 
 class CompiledActing:
@@ -18,10 +20,8 @@ class CompiledActing:
         actor: whose parameters it reads.
 
     Attributes:
-        compiled: one graph per number of environments; its ``mode`` says whether acting is
-            compiled. It never is on a GPU, where the environments wait for the actions anyway.
-        looks: whether every call looks for exchanged parameters. Within a phase of many calls one
-            look is enough: `look`.
+        function: one graph per number of environments. It never runs on a GPU, where the
+            environments wait for the actions anyway.
     """
 
     def __init__(
@@ -30,13 +30,19 @@ class CompiledActing:
         self._explore = explore
         self._watch = ModuleWatch(actor)
         self._is_on_cpu = actor.device.type == "cpu"
-        self.compiled = CompiledFunction(self._act, "the acting step", actor.device)
-        self.looks = True
+        self.function = CompiledFunction(self._act, "the acting step", actor.device)
+        self._is_looked_at = False
 
-    def look(self) -> None:
-        """Have the graphs traced anew where the actor's parameters or modes were exchanged."""
-        if self._watch.look():
-            self.compiled.forget()
+    @contextmanager
+    def phase(self) -> Iterator[None]:
+        """Look for replaced parameters once for all steps of the block, not in each of them."""
+        if self.function.mode != "off":
+            self._look()
+            self._is_looked_at = True
+        try:
+            yield
+        finally:
+            self._is_looked_at = False
 
     def __call__(self, observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor] | None:
         """Sample actions.
@@ -48,13 +54,78 @@ class CompiledActing:
         Returns:
             The actor's and the environment's action, each `(B, ...)`; None where there is no graph.
         """
-        if self.compiled.mode == "off" or not self._is_on_cpu:
+        if self.function.mode == "off" or not self._is_on_cpu:
             return None
-        if self.looks:
-            self.look()
-        result = self.compiled(None, observation, noise)
+        if not self._is_looked_at:
+            self._look()
+        result = self.function(None, observation, noise)
         return None if result is None else (result["action"], result["env_action"])
+
+    def _look(self) -> None:
+        """Have the graphs traced anew where the actor's parameters or modes were replaced."""
+        if self._watch.look():
+            self.function.forget()
 
     def _act(self, _: None, observation: Observation, noise: Tensor) -> Mapping[str, Tensor]:
         output = self._explore(observation, {}, noise)
         return {"action": output.action, "env_action": output.env_action}
+
+
+class CompiledFunctions:
+    """The functions of an algorithm that are compiled, together.
+
+    Args:
+        functions: by name.
+    """
+
+    def __init__(self, functions: Mapping[str, CompiledFunction]) -> None:
+        self._functions = functions
+        self._mode: CompileMode = "off"
+
+    @property
+    def mode(self) -> CompileMode:
+        """Whether they are compiled."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: CompileMode) -> None:
+        self._mode = mode
+        for function in self._functions.values():
+            function.mode = mode
+
+    @contextmanager
+    def in_background(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
+        """Let the compiler work beside the run within a block.
+
+        What is to be compiled runs uncompiled until `adopt` and `wait`.
+
+        Args:
+            is_stopping: asked while something waits for the compiler; True ends the waiting.
+        """
+        for function in self._functions.values():
+            function.waits, function.is_stopping = False, is_stopping
+        try:
+            yield
+        finally:
+            for function in self._functions.values():
+                function.waits, function.is_stopping = True, lambda: False
+
+    def adopt(self) -> None:
+        """Use from now on what was met since the last call; see `wait`."""
+        for function in self._functions.values():
+            function.adopt()
+
+    def wait(self) -> None:
+        """Wait for the compiler where something that it still works on was adopted."""
+        for function in self._functions.values():
+            function.wait()
+
+    def state_dict(self) -> StateDict:
+        """Return which graphs are in use."""
+        return {name: " ".join(sorted(each.adopted)) for name, each in self._functions.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Use the same graphs, from the first call on."""
+        saved = StateReader(state, "algorithm/compiled")
+        for name, function in self._functions.items():
+            function.adopted = set(saved.text(name).split())

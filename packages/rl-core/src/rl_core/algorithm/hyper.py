@@ -1,14 +1,106 @@
 """The fields of a config that may change while running."""
 
 import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 
+import torch
+
 from rl_core.config import Schedule, as_schedule, parse_schedule
-from rl_core.errors import CheckpointError, ConfigError
+from rl_core.errors import CheckpointError, ConfigError, nearest
+from rl_core.gradients import HyperParameters
 from rl_core.stateful import StateReader
+from rl_core.types import StateDict
 
 Scheduled = float | Schedule
 """The type of a config field that may change while running: a number, or a schedule of them."""
+
+
+class Schedules(Mapping[str, Schedule]):
+    """The schedules of a config, by field, and the tensors that follow them.
+
+    Args:
+        config: a dataclass; fields typed ``Scheduled`` that are not None have a schedule.
+        device: of the tensors.
+
+    Attributes:
+        current: the current values, 0-dim.
+    """
+
+    def __init__(self, config: object, device: torch.device) -> None:
+        self._config = config
+        self._schedules = schedules_of(config)
+        self._progress = 0.0
+        initial = {name: schedule.value(0.0) for name, schedule in self._schedules.items()}
+        self.current = HyperParameters(initial).to(device)
+
+    def __getitem__(self, name: str) -> Schedule:
+        return self._schedules[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schedules)
+
+    def __len__(self) -> int:
+        return len(self._schedules)
+
+    def set_progress(self, progress: float) -> None:
+        """Move every value to a point of the run.
+
+        Args:
+            progress: fraction of the run that is over, in [0, 1].
+        """
+        self._progress = progress
+        for name, schedule in self._schedules.items():
+            if not schedule.is_constant:
+                self.current[name].fill_(schedule.value(progress))
+
+    def change(self, name: str, value: float | Schedule) -> None:
+        """Replace a schedule; the new one is one of the whole run.
+
+        Raises:
+            ConfigError: when there is no such field, or the config refuses the value.
+        """
+        if name not in self._schedules:
+            raise ConfigError(f"no parameter '{name}' may change{nearest(name, self._schedules)}")
+        try:
+            schedule = as_schedule(value)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+        self._check(name, value)
+        self._schedules[name] = schedule
+        self.current[name].fill_(schedule.value(self._progress))
+
+    def state_dict(self) -> StateDict:
+        """Return the schedules as text."""
+        return {name: str(schedule) for name, schedule in self._schedules.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over schedules; values follow at the next `set_progress` or with the modules."""
+        self._schedules = self.read(state)
+
+    def read(self, state: StateDict) -> dict[str, Schedule]:
+        """Read saved schedules without taking them over.
+
+        Raises:
+            CheckpointError: when the config refuses one, or has other fields.
+        """
+        saved = StateReader(state, "algorithm/schedules")
+        saved.expect(self._schedules)
+        return {name: self._parse(name, saved.text(name)) for name in self._schedules}
+
+    def _parse(self, name: str, text: str) -> Schedule:
+        try:
+            schedule = parse_schedule(text)
+            self._check(name, schedule)
+        except ConfigError as error:
+            raise CheckpointError(f"the saved schedule of '{name}' is wrong: {error}") from error
+        return schedule
+
+    def _check(self, name: str, value: float | Schedule) -> None:
+        """Let the config's own checks judge a new value."""
+        assert is_dataclass(self._config)
+        assert not isinstance(self._config, type)
+        replace(self._config, **{name: value})
 
 
 def schedules_of(config: object) -> dict[str, Schedule]:
@@ -22,24 +114,3 @@ def schedules_of(config: object) -> dict[str, Schedule]:
         if Schedule in typing.get_args(hints[field.name])
         and getattr(config, field.name) is not None
     }
-
-
-def check_value(config: object, name: str, value: float | Schedule) -> None:
-    """Let the config's own checks judge a new value."""
-    assert is_dataclass(config)
-    assert not isinstance(config, type)
-    replace(config, **{name: value})
-
-
-def saved_schedule(saved: StateReader, config: object, name: str) -> Schedule:
-    """Read a field's schedule from a checkpoint.
-
-    Raises:
-        CheckpointError: when it is none, or the config refuses it.
-    """
-    try:
-        schedule = parse_schedule(saved.text(name))
-        check_value(config, name, schedule)
-    except ConfigError as error:
-        raise CheckpointError(f"the saved schedule of '{name}' is wrong: {error}") from error
-    return schedule

@@ -1,25 +1,88 @@
-"""The order of steps in an update that almost all algorithms share."""
+"""What all algorithms do alike: updates, and random steps."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 
-from rl_core.algorithm.watch import ends
+from rl_core.actor import ActionOutput
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.errors import DataError
 from rl_core.storage import AnyStorage, Storage
+from rl_core.types import Observation, State
 
 if TYPE_CHECKING:
-    from rl_core.algorithm.contract import AnyAlgorithm
+    from rl_core.algorithm.algorithm import AnyAlgorithm
 
 BatchT = TypeVar("BatchT")
+
+
+Listener: TypeAlias = Callable[[int], bool | None]
+"""Called with a count from 0; True ends the loop that it is called in."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWatch:
+    """Listeners at the turns of an update; each turn without any costs nothing.
+
+    Attributes:
+        epoch_start: before each pass; True ends the passes.
+        epoch_end: after each pass; True ends the passes.
+        minibatch_start: before each gradient step; True ends the pass.
+        minibatch_end: after each gradient step; True ends the pass.
+    """
+
+    epoch_start: Sequence[Listener] = field(default=())
+    epoch_end: Sequence[Listener] = field(default=())
+    minibatch_start: Sequence[Listener] = field(default=())
+    minibatch_end: Sequence[Listener] = field(default=())
+
+
+def _ends(listeners: Sequence[Listener], count: int) -> bool:
+    """Call all listeners, and tell whether one ends the loop."""
+    answers = [listener(count) for listener in listeners]  # all of them hear of it
+    return any(answers)
 
 
 def whole_batch(storage: Storage[BatchT]) -> BatchT:
     """Take everything that a rollout storage holds as one batch, in a random order."""
     (batch,) = storage.generate_batches(1, None)
     return batch
+
+
+def random_step(
+    algorithm: "AnyAlgorithm",
+    observation: Observation,
+    state: State,
+    noise: Tensor,
+    generator: torch.Generator,
+    episode_start: Tensor | None = None,
+) -> ActionOutput:
+    """Choose uniformly random actions, for the first ``start_steps`` of a run.
+
+    Extras and state are those that acting would have returned, but for recurrent cores that see
+    actions.
+
+    Args:
+        algorithm: in whose place actions are chosen.
+        observation: shape `(B, ...)`.
+        state: recurrent state, each `(B, S)`.
+        noise: shape `(B, ...)`, as for `Algorithm.acting_step`.
+        generator: draws the actions; on the actor's device.
+        episode_start: shape `(B,)`, bool.
+    """
+    output = algorithm.acting_step(observation, state, noise, episode_start=episode_start)
+    actor = algorithm.actor
+    action = actor.random_actions(len(noise), generator, observation)
+    return replace(
+        output,
+        action=action,
+        env_action=actor.to_env_action(action),
+        log_prob=None,
+        state=actor.remember_action(observation, action, state, output.state, episode_start),
+    )
 
 
 def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, float]:
@@ -56,16 +119,16 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     for epoch in range(schedule.num_epochs):
         if epoch > 0 and step.stopped:
             break
-        if watch.epoch_start and ends(watch.epoch_start, epoch):
+        if watch.epoch_start and _ends(watch.epoch_start, epoch):
             break
         batches = storage.generate_batches(num_batches, schedule.mini_batch_size)
         for index, batch in enumerate(batches):
-            if starts and ends(starts, index):
+            if starts and _ends(starts, index):
                 break
             _learn(algorithm, storage, batch)
-            if finishes and ends(finishes, index):
+            if finishes and _ends(finishes, index):
                 break
-        if watch.epoch_end and ends(watch.epoch_end, epoch):
+        if watch.epoch_end and _ends(watch.epoch_end, epoch):
             break
     step.guard.check()  # before anything else changes what is saved as the last good state
     after = algorithm.after_epochs(storage)

@@ -1,6 +1,7 @@
 """The gradient step: loss, gradient, clipping, optimiser and target movement, as one function."""
 
 from rl_core.gradients.exchange import Gradients as Gradients
+from rl_core.gradients.exchange import Weights as Weights
 from rl_core.gradients.groups import ParameterGroup as ParameterGroup
 from rl_core.gradients.groups import TargetNetwork as TargetNetwork
 from rl_core.gradients.loss import HyperParameters as HyperParameters

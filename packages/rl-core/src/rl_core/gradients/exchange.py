@@ -46,3 +46,16 @@ class Gradients:
                 raise ConfigError(
                     f"gradients of group '{name}': expected shape {tuple(like.shape)}, got {got}"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Parameters on their way from one worker to another.
+
+    Attributes:
+        version: how many gradient steps made them.
+        tensors: parameters and buffers by name.
+    """
+
+    version: int
+    tensors: Mapping[str, Tensor]

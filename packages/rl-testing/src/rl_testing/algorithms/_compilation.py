@@ -20,7 +20,7 @@ class CompilationTests(AlgorithmCase):
         if not has_cpp_compiler():
             pytest.skip("no C++ compiler")
         eager, compiled = self._algorithm(), self._algorithm()
-        compiled.compile_mode = "on"
+        compiled.compiled.mode = "on"
         steps = period(eager)
 
         def check_both(batch: object) -> None:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rl_core.algorithm import Weights
 from rl_core.errors import ConfigError
+from rl_core.gradients import Weights
 from rl_testing.algorithms._case import AlgorithmCase
 from rl_testing.algorithms._probes import act, tensors_of
 from rl_testing.stateful import check_same_state, copy_state

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm import AnyAlgorithm, random_step
 from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv, resumed_seed
@@ -112,15 +112,11 @@ class Collector:
             into: an allocated storage.
             is_stopping: asked before each step; True leaves out the rest.
         """
-        algorithm = self.algorithm
         if self._observation is None:
             self.reset()
         episodes: list[Episode] = []
-        algorithm.begin_acting()
-        try:
+        with self.algorithm.acting.phase():
             steps = self._act(n, into, is_stopping, episodes)
-        finally:
-            algorithm.end_acting()
         return Collection(steps, episodes)
 
     def _act(
@@ -141,7 +137,7 @@ class Collector:
             inputs = to_tensors(observation, self._device), state, self._next_noise()
             starts = self._flag(start) if needs_start else None
             if self.total_steps < start_steps:
-                output = algorithm.random_step(*inputs, self.generator, episode_start=starts)
+                output = random_step(algorithm, *inputs, self.generator, starts)
             else:
                 output = algorithm.acting_step(*inputs, episode_start=starts)
             env_action = output.env_action

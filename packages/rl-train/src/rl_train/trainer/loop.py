@@ -106,7 +106,7 @@ class Loop:
                 endings.callback(callback.on_training_end, trainer)
             endings.callback(setattr, self._algorithm, "watch", UpdateWatch())
             endings.callback(self._evaluator.close)
-            endings.enter_context(self._algorithm.compiling_aside(self.is_stopping))
+            endings.enter_context(self._algorithm.compiled.in_background(self.is_stopping))
             self._algorithm.watch = watch_of(self._callbacks, trainer)
             starts = [
                 callback.on_training_start(trainer, budget.target, budget.unit)
@@ -143,7 +143,7 @@ class Loop:
         checkpoints = CheckpointInterval(trainer, budget)
         is_over = budget.reached_before(trainer) >= budget.target
         while not (is_over or self._is_stopping):
-            self._algorithm.await_compiled()
+            self._algorithm.compiled.wait()
             if self._is_stopping:
                 return
             iteration.begin(trainer.counts)
@@ -161,7 +161,7 @@ class Loop:
             is_over = is_over or budget.reached(trainer) >= budget.target
             is_log_due = tested or is_over or log.is_due(trainer.total_steps)
             metrics = {**self._training_metrics(), **tested} if is_log_due else {}
-            self._algorithm.adopt_compiled()
+            self._algorithm.compiled.adopt()
             # before callbacks, which may save what has no line to come
             iteration.end(left_over=max(0, iteration.transitions - self._update_every))
             if metrics:

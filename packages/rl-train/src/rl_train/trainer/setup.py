@@ -134,7 +134,7 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         threads = config.num_threads or num_threads_for(trainer.algorithm.actor)
     if compile_mode not in get_args(CompileMode) or config.compile != "auto":
         compile_mode = _compile_mode(trainer, budget, rows)
-    trainer.algorithm.compile_mode = cast("CompileMode", compile_mode)
+    trainer.algorithm.compiled.mode = cast("CompileMode", compile_mode)
     resolved |= {"compile": compile_mode, "num_threads": threads}
     trainer.recipe = trainer.recipe.replace(resolved=resolved)
     return threads

@@ -1,52 +1,56 @@
-"""The abstract class of all algorithms: what each one gets besides its definition."""
+"""The abstract class of all algorithms."""
 
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rl_core.actor import Actor
-from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
-from rl_core.algorithm.add_ons import AddOns
-from rl_core.algorithm.behaviour import Behaviour
-from rl_core.algorithm.definition import Definition
-from rl_core.algorithm.hyper import check_value, saved_schedule, schedules_of
-from rl_core.algorithm.update import run_update
-from rl_core.algorithm.watch import UpdateWatch
-from rl_core.algorithm.weights import Weights
+from rl_core.actor import ActionOutput, Actor
+from rl_core.algorithm.acting import CompiledActing, CompiledFunctions
+from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn, PreparedRollout
+from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
+from rl_core.algorithm.hyper import Schedules
+from rl_core.algorithm.schedule import UpdateSchedule
+from rl_core.algorithm.update import UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
-from rl_core.compile import CompiledFunction
-from rl_core.config import Schedule, as_schedule
-from rl_core.errors import ConfigError, nearest
+from rl_core.config import Schedule
+from rl_core.errors import ConfigError
 from rl_core.gradients import (
     Gradients,
     GradientStep,
-    HyperParameters,
     LossModule,
     LossOutput,
     Noise,
+    ParameterGroup,
+    TargetNetwork,
+    Weights,
 )
 from rl_core.nn.distributions import Distribution
 from rl_core.seeding import generator_state, set_generator_state, spawn_generators
 from rl_core.stateful import StateReader
-from rl_core.storage import Storage
-from rl_core.types import Observation, StateDict
+from rl_core.storage import Storage, TensorSpec
+from rl_core.types import Observation, State, StateDict
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
 
 
-class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
+class Algorithm(ABC, Generic[ConfigT, BatchT]):
     """Learns from batches by minimising a loss.
 
-    A subclass gives `schedule`, `loss` and, on-policy, `prepare`: see `Definition`. Acting,
-    gradient steps in their three forms, schedules of hyper-parameters, weights and checkpoints
-    come with it.
+    A subclass writes `schedule`, `loss`, `default_recipe` and, on-policy, `prepare`. It may
+    override what follows them below. Acting, gradient steps in their three forms, schedules of
+    hyper-parameters, weights and checkpoints are inherited.
 
     Every config field typed ``Scheduled`` becomes a 0-dim tensor in ``self.hyper`` that may
     change while running without recompiling anything.
+
+    The constructor calls, in this order: the add-ons' ``setup``, `make_modules` (with actor,
+    config, schedules and ``hyper`` at hand), `parameter_groups`, `target_networks` and
+    `constant_modules`.
 
     Args:
         actor: what acts and is trained; on its device already.
@@ -56,10 +60,16 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
     Attributes:
         config_type: the dataclass of ``config``; read from ``Algorithm[ConfigT, BatchT]``.
         batch_type: the batch dataclass that `loss` takes; read from there too.
-        exchanges_gradients: False for algorithms whose update is no gradient step.
+        exchanges_gradients: False for algorithms whose update is not a gradient step.
+        schedules: of the hyper-parameters that may change.
+        hyper: their current values.
+        gradients: takes the gradient steps.
+        compiled: which functions are compiled, and how.
+        generator: draws the noise of gradient steps.
 
     Raises:
-        ConfigError: when actor, config or an add-on is none, or options contradict each other.
+        ConfigError: when actor, config or an add-on is of another type, or options contradict each
+            other.
     """
 
     config_type: ClassVar[type]
@@ -83,23 +93,20 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
         _check_type("actor", actor, Actor)
-        super().__init__(actor)
+        self.actor = actor
+        self.device = actor.device
         self.config: ConfigT = self.config_type() if config is None else config
         _check_type("config", self.config, self.config_type)
         if type(self.config) is not self.config_type:
             raise ConfigError(
-                f"config is a {type(self.config).__name__}, and {type(self).__name__} would leave "
-                f"what it adds without effect; expected {self.config_type.__name__}, or an "
-                "algorithm whose config_type it is"
+                f"config is a {type(self.config).__name__}, and {type(self).__name__} would ignore "
+                f"what it adds; expected {self.config_type.__name__}, or an algorithm whose "
+                "config_type it is"
             )
-        self.device = actor.device
         self.add_ons = AddOns(add_ons, self.batch_type)
         self.add_ons.setup(actor, self.device)
-        self.schedules = schedules_of(self.config)
-        self._progress = 0.0
-        self.hyper = HyperParameters({n: s.value(0.0) for n, s in self.schedules.items()}).to(
-            self.device
-        )
+        self.schedules = Schedules(self.config, self.device)
+        self.hyper = self.schedules.current
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
         seeded = spawn_generators(torch.initial_seed(), ["algorithm"], self.device)
         self.generator = seeded["algorithm"]
@@ -116,6 +123,137 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             self.target_networks(),
             self.constant_modules(),
         )
+        self.acting = CompiledActing(self.explore, actor)
+        self.compiled = CompiledFunctions(
+            {"acting": self.acting.function, "update": self.gradients.compiled}
+        )
+
+    # What a subclass writes
+
+    @property
+    @abstractmethod
+    def schedule(self) -> UpdateSchedule:
+        """How collection and gradient steps take turns."""
+
+    @abstractmethod
+    def loss(self, batch: BatchT, noise: Noise) -> LossOutput:
+        """Compute the loss: tensors in, tensors out, no branch on a tensor's value.
+
+        Tensors of the algorithm's own that it reads, such as buffers, are changed in place and
+        never replaced: compiled code keeps the ones that it saw first, as it keeps numbers.
+
+        Args:
+            batch: the data.
+            noise: what `draw_update_noise` drew for this step.
+        """
+
+    @classmethod
+    @abstractmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Name the actor and the storage that the algorithm wants for an environment."""
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Estimate advantages and targets of a rollout with the weights that collected it.
+
+        On-policy algorithms need it.
+
+        Args:
+            rollout: `(T, B, ...)`.
+
+        Returns:
+            Columns to attach, each `(T, B, ...)`, at least those of a `RolloutBatch`; and 0-dim
+            metrics by path.
+        """
+        raise ConfigError(f"{type(self).__name__} does not learn from rollouts")
+
+    # What a subclass may override: learning
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Make what else the loss uses, such as target networks, by name; nothing by default."""
+        return {}
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Return which parameters are learned, and how; the default is Adam over everything."""
+        return (ParameterGroup(name="actor", modules=("actor", "add_ons")),)
+
+    def target_networks(self) -> tuple[TargetNetwork, ...]:
+        """Return which modules follow which groups; none by default."""
+        return ()
+
+    def constant_modules(self) -> tuple[str, ...]:
+        """Name modules, such as ``actor.critics``, that the loss leaves alone; none by default."""
+        return ()
+
+    def draw_update_noise(self, batch: BatchT) -> Noise:
+        """Draw the random numbers of one gradient step from ``self.generator``; none by default."""
+        return {}
+
+    def check_storage(self, storage: Storage[BatchT]) -> None:
+        """Refuse a storage that cannot be learned from as configured; asked when a run is set up.
+
+        That it gives batches of the right type, and sequences to a recurrent actor, is known.
+
+        Args:
+            storage: not allocated yet.
+
+        Raises:
+            ConfigError: when options of the two contradict each other.
+        """
+        return
+
+    def before_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
+        """Do what an update does once, before its gradient steps; nothing by default.
+
+        Args:
+            storage: prepared already; `whole_batch` takes all of it.
+
+        Returns:
+            0-dim metrics by path.
+        """
+        return {}
+
+    def after_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
+        """Do what an update does once, after its gradient steps; nothing by default.
+
+        Args:
+            storage: which still holds what the steps learned from.
+
+        Returns:
+            0-dim metrics by path.
+        """
+        return {}
+
+    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
+        """Let the add-ons look at a fresh rollout, each at what the one before it made of it."""
+        return self.add_ons.prepare(rollout, self.generator)
+
+    def more_state(self) -> StateDict:
+        """Return what a subclass keeps beyond modules and hyper-parameters; nothing by default."""
+        return {}
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+
+    # What a subclass may override: acting
+
+    @property
+    def collects(self) -> bool:
+        """Whether it learns from what acting brings.
+
+        If not, environments are only evaluated in, and a run's steps are gradient steps:
+        ``schedule.update_every`` of them in each update.
+        """
+        return True
+
+    @property
+    def extras(self) -> Mapping[str, TensorSpec]:
+        """What `acting_step` returns in ``extras``, without the environment axis."""
+        return {}
+
+    @property
+    def needs_episode_start(self) -> bool:
+        """Whether acting looks at ``episode_start``; recurrent actors do."""
+        return self.actor.is_recurrent
 
     @property
     def uses_objects(self) -> bool:
@@ -134,21 +272,58 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         """Look at observations `(N, ...)` of the warm-up."""
         self.add_ons.observe(observation)
 
-    def is_due(self, group: str) -> bool:
-        """Return whether the gradient step at hand moves a parameter group.
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what `acting_step` needs for these steps."""
+        return self.actor.draw_noise(batch_shape, generator)
 
-        A loss asks this to leave out what would be computed in vain, and its metrics with it.
+    def explore(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Choose actions while collecting: a pure function, which is compiled where that pays.
+
+        The default samples the policy; exploration beyond the policy's own belongs here.
+
+        Args:
+            observation: shape `(B, ...)`.
+            state: recurrent state, each `(B, S)`.
+            noise: shape `(B, ...)`, one step of what `draw_noise` drew.
+            episode_start: shape `(B,)`, bool; only recurrent actors need it.
+        """
+        return self.actor.get_action(observation, state, noise, False, episode_start)
+
+    def acting_step(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor | None,
+        deterministic: bool = False,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Choose actions, exploring unless ``deterministic``; arguments as for `explore`."""
+        if deterministic or noise is None:
+            return self.actor.get_action(observation, state, noise, deterministic, episode_start)
+        if not (self.actor.is_recurrent or self.extras):
+            actions = self.acting(observation, noise)
+            if actions is not None:
+                return ActionOutput(*actions, None, state)
+        return self.explore(observation, state, noise, episode_start)
+
+    # Inherited: acting and learning
+
+    def is_due(self, group: str) -> bool:
+        """Return whether the current gradient step moves a parameter group.
+
+        A loss asks this to skip what would be computed in vain, and its metrics with it.
         """
         return self._modules.is_due(group)
 
     def if_set(self, name: str) -> str | None:
         """Return a hyper-parameter's name, or None where the config leaves it None."""
         return None if getattr(self.config, name) is None else name
-
-    def _compiled_functions(self) -> Mapping[str, CompiledFunction]:
-        return {**super()._compiled_functions(), "update": self.gradients.compiled}
-
-    # Learning
 
     def compute_loss(
         self,
@@ -226,11 +401,7 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         terms, metrics = self.add_ons.terms(batch, distribution, info, learned=learned)
         return sum(terms, torch.zeros((), device=self.device)), metrics
 
-    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
-        """Let the add-ons look at a fresh rollout, each at what the one before it made of it."""
-        return self.add_ons.prepare(rollout, self.generator)
-
-    # Hyper-parameters
+    # Inherited: hyper-parameters, weights and state
 
     def set_progress(self, progress: float) -> None:
         """Move every scheduled hyper-parameter to a point of the run.
@@ -238,35 +409,19 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         Args:
             progress: fraction of the run that is over, in [0, 1].
         """
-        self._progress = progress
-        for name, schedule in self.schedules.items():
-            if not schedule.is_constant:
-                self.hyper[name].fill_(schedule.value(progress))
+        self.schedules.set_progress(progress)
 
     def update_algorithm_parameter(
         self, parameter_name: str, new_parameter_value: float | Schedule
     ) -> None:
         """Change a hyper-parameter while running; learning rates reach the optimiser at once.
 
-        A schedule begins where the run is: it is one of the whole run.
+        A schedule is one of the whole run, and starts at the run's current progress.
 
         Raises:
             ConfigError: when there is no such hyper-parameter, or the config refuses the value.
         """
-        if parameter_name not in self.schedules:
-            hint = nearest(parameter_name, self.schedules)
-            raise ConfigError(
-                f"{type(self).__name__} has no parameter '{parameter_name}' that may change{hint}"
-            )
-        try:
-            schedule = as_schedule(new_parameter_value)
-        except ConfigError as error:
-            raise ConfigError(f"{parameter_name}: {error}") from error
-        check_value(self.config, parameter_name, new_parameter_value)
-        self.schedules[parameter_name] = schedule
-        self.hyper[parameter_name].fill_(schedule.value(self._progress))
-
-    # Weights and state
+        self.schedules.change(parameter_name, new_parameter_value)
 
     def get_weights(self, acting_only: bool = False) -> Weights:
         """Return copies of the weights: all modules', or only what a collector needs to act."""
@@ -298,12 +453,9 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
         return {
             "modules": dict(self._modules.state_dict()),
             "gradients": self.gradients.state_dict(),
-            "schedules": {name: str(schedule) for name, schedule in self.schedules.items()},
+            "schedules": self.schedules.state_dict(),
             "generator": generator_state(self.generator),
-            "compiled": {
-                name: " ".join(sorted(compiled.adopted))
-                for name, compiled in self._compiled_functions().items()
-            },
+            "compiled": self.compiled.state_dict(),
             "add_ons": self.add_ons.more_state(),
             "more": self.more_state(),
         }
@@ -315,29 +467,14 @@ class Algorithm(Behaviour, Definition[BatchT], Generic[ConfigT, BatchT]):
             CheckpointError: when it belongs to an algorithm built otherwise.
         """
         saved = StateReader(state, "algorithm")
-        self._saved_schedules(state)  # refused before anything is taken over
+        self.schedules.read(saved.tree("schedules"))  # refused before anything is taken over
         self.load_modules(state)
-        self.load_schedules(state)
+        self.schedules.load_state_dict(saved.tree("schedules"))
         self.gradients.load_state_dict(saved.tree("gradients"))
         set_generator_state(self.generator, saved.tensor("generator"))
-        adopted = saved.reader("compiled")
-        for name, compiled in self._compiled_functions().items():
-            compiled.adopted = set(adopted.text(name).split())
+        self.compiled.load_state_dict(saved.tree("compiled"))
         self.add_ons.load_more_state(saved.reader("add_ons"))
         self.load_more_state(saved.tree("more"))
-
-    def load_schedules(self, state: StateDict) -> None:
-        """Take over the hyper-parameters of a state returned by `state_dict`, and nothing else.
-
-        Raises:
-            CheckpointError: when it belongs to an algorithm built otherwise.
-        """
-        self.schedules = self._saved_schedules(state)
-
-    def _saved_schedules(self, state: StateDict) -> dict[str, Schedule]:
-        saved = StateReader(state, "algorithm").reader("schedules")
-        saved.expect(self.schedules)
-        return {name: saved_schedule(saved, self.config, name) for name in self.schedules}
 
     def load_modules(self, state: StateDict) -> None:
         """Take over all that was learned of a state returned by `state_dict`, which is what acts.
