@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.scripted import IdentityEnv
 from rl_testing.storages import seeded
 from rl_testing.toy import ToyActor
-from rl_train import Collector, Trainer
+from rl_train import Collector, Trainer, load_actor
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 
@@ -137,13 +138,15 @@ def test_experts_that_do_not_fit_are_refused() -> None:
         BC(_actor(BOX), expert=3)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ConfigError, match="leave one out"):
         BC(_actor(BOX), BCConfig(expert="runs/sac"), expert=_identity)
-    learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="no/such/run"))
-    with pytest.raises(CheckpointError, match="no/such/run is no run: it is no directory"):
+    learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="runs/sac"))
+    with pytest.raises(ConfigError, match=r"give the actor itself: load_actor of rl_train loads"):
         _collected(learner, SQUARE)
 
 
 def test_an_expert_that_is_not_there_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
-    learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="no/such/run"))
+    loader = partial(load_actor, observation_space=SQUARE, action_space=SQUARE)
+    config = BCConfig(expert="no/such/run")
+    learner = BC(_actor(SQUARE, seen=SQUARE), config, load_actor=loader)
     envs = SyncVecEnv([IdentityEnv(SQUARE, 5)])
     run_dir = tmp_path / "run"
     with pytest.raises(CheckpointError, match="no/such/run is no run: it is no directory"):

@@ -10,7 +10,7 @@ from rl_core.errors import CheckpointError, ConfigError
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
 from rl_storages.replay.write_positions import Positions
-from rl_storages.sampling.index_layout import TimeOrder
+from rl_storages.sampling.index_layout import LayoutByTime
 from rl_storages.sampling.recent import Windows
 from rl_testing.replay import LIVES, RandomTransitionScript
 from rl_testing.stateful import check_same_state, copy_state
@@ -73,7 +73,7 @@ def test_windows_hold_just_the_newest(
     _check_windows(life, prioritized, width)
 
 
-class _ByRows(TimeOrder):
+class _ByRows(LayoutByTime):
     """Takes rows that are equally far from the heads for equally old."""
 
     def catch_up(self) -> tuple[Positions, Positions]:
@@ -81,14 +81,14 @@ class _ByRows(TimeOrder):
         return super().catch_up()
 
 
-class _Forgetful(TimeOrder):
+class _Forgetful(LayoutByTime):
     """Counts what was overwritten."""
 
     def _has_no_gap(self, count: int) -> bool:
         return count <= self.end
 
 
-class _ShortByOne(TimeOrder):
+class _ShortByOne(LayoutByTime):
     def first_of_newest(self, count: int) -> int:
         return super().first_of_newest(max(count - 1, 1))
 
@@ -97,7 +97,7 @@ class _ShortByOne(TimeOrder):
         return super().newest(np.minimum(ranks, count - 1), count)
 
 
-class _EnvironmentByEnvironment(TimeOrder):
+class _EnvironmentByEnvironment(LayoutByTime):
     def catch_up(self) -> tuple[Positions, Positions]:
         given_up, new = super().catch_up()
         numbers = np.sort(self._number[new])
@@ -110,10 +110,12 @@ class _EnvironmentByEnvironment(TimeOrder):
 @pytest.mark.parametrize("prioritized", PRIORITIZED, ids=["uniform", "prioritized"])
 @pytest.mark.parametrize("mutant", [_ByRows, _Forgetful, _ShortByOne, _EnvironmentByEnvironment])
 def test_a_wrong_order_is_found_out(
-    mutant: type[TimeOrder], prioritized: PrioritizedConfig | None, monkeypatch: pytest.MonkeyPatch
+    mutant: type[LayoutByTime],
+    prioritized: PrioritizedConfig | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = "_newest" if prioritized is None else "_priorities"
-    monkeypatch.setattr(f"rl_storages.{module}.TimeOrder", mutant)
+    monkeypatch.setattr(f"rl_storages.{module}.LayoutByTime", mutant)
     assert any(_fails(prioritized, width) for width in (1, 8, 111))
 
 

@@ -11,3 +11,7 @@ from rl_core.storage.continuity import ORIGIN as ORIGIN
 from rl_core.storage.continuity import Continuity as Continuity
 from rl_core.storage.contract import AnyStorage as AnyStorage
 from rl_core.storage.contract import Storage as Storage
+from rl_core.storage.sampler import IndexSampler as IndexSampler
+from rl_core.storage.sampler import ReplayRows as ReplayRows
+from rl_core.storage.sampler import Slots as Slots
+from rl_core.storage.sampler import nothing_to_draw as nothing_to_draw

@@ -90,7 +90,8 @@ class Relabeller:
         self._achieved = ring.columns.by_slot[achieved]
         self._desired = ring.columns.by_slot[self._goal]
         self._episodes = Episodes(ring)
-        self._all = UniformSampler(ring, generator, VALID)
+        self._all = UniformSampler(VALID)
+        self._all.attach(ring, generator)
 
     def begin_anew(self) -> None:
         """Look at all rows again, after they were replaced."""
@@ -111,7 +112,7 @@ class Relabeller:
         if len(which) == 0:
             return which, which
         if self._strategy == "random":
-            return which, next(self._all.blocks(1, len(which)))[0].numpy()
+            return which, next(self._all.draw(1, len(which)))[0].numpy()
         positions, first, last = self._episodes.bounds(slots[which])
         if self._strategy == "final":
             chosen_positions = last

@@ -15,6 +15,7 @@ from rl_core.stateful import StateReader
 from rl_core.storage import (
     OBSERVATION_COLUMN,
     DataSlice,
+    IndexSampler,
     Storage,
     StorageSpec,
     join_observation,
@@ -81,6 +82,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         mmap_dir: an existing directory on the disk where the data is kept in files, for more of it
             than there is memory. They have no names, and are gone when the process is, however it
             ends; checkpoints hold the data anyway.
+        sampler: your own rule of which rows are drawn, in place of ``prioritized`` and ``recent``.
 
     Raises:
         ConfigError: when a number is out of range, or options contradict each other.
@@ -102,6 +104,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         unstacked: tuple[str, ...] = (),
         data_device: str | None = None,
         mmap_dir: str | None = None,
+        sampler: IndexSampler | None = None,
     ) -> None:
         check_counts(size, n_step, frame_stack)
         check_unstacked(unstacked, frame_stack)
@@ -111,6 +114,11 @@ class ReplayBuffer(Storage[ReplayBatch]):
         check_her_function(her_function)
         check_directory_name(mmap_dir)
         check_combination(size, prioritized, recent, sequences, hindsight, her_function)
+        if sampler is not None and (prioritized is not None or recent is not None):
+            raise ConfigError(
+                "storage.sampler replaces prioritized and recent, which are samplers too; leave "
+                "one out"
+            )
         self.size = size
         self.n_step = n_step
         self.prioritized = prioritized
@@ -122,6 +130,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self.unstacked = tuple(unstacked)
         self.data_device = data_device
         self.mmap_dir = mmap_dir
+        self.sampler = sampler
+        self._sampler = sampler or make_sampler(prioritized, recent)
         self._generator = torch.Generator()
         self._spec: StorageSpec | None = None
 
@@ -172,8 +182,8 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
     @property
     def needs_td_errors(self) -> bool:
-        """Whether ``prioritized`` was given."""
-        return self.prioritized is not None
+        """Whether the sampler learns from them."""
+        return self._sampler.needs_td_errors
 
     @property
     def num_transitions(self) -> int:
@@ -207,7 +217,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         tiles = None if self.sequences is None else SequenceTiles(self.sequences, spec.num_envs)
         self._spec = None
         self._ring = self._make_ring(spec, goals, tiles)
-        self._sampler = make_sampler(self._ring, generator, self.prioritized, self.recent)
+        self._sampler.attach(self._ring, generator)
         self._relabeller = None
         if self.hindsight is not None and functions is not None:
             self._relabeller = Relabeller(self._ring, generator, self.hindsight, functions)
@@ -254,7 +264,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         if not num_mini_batch or not mini_batch_size or num_mini_batch < 1 or mini_batch_size < 1:
             raise no_batches(num_mini_batch, mini_batch_size)
         size = -(-mini_batch_size // self._ring.learned)
-        yield from self._sampler.blocks(num_mini_batch, size)
+        yield from self._sampler.draw(num_mini_batch, size)
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
         """Make one batch per row of the block."""

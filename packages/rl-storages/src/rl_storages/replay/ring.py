@@ -13,7 +13,7 @@ from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 from rl_storages.gather.sequence_starts import SequenceTiles
 from rl_storages.replay.columns import DEPTH, Columns
-from rl_storages.replay.flags import KNOWN, SEQUENCE, STEP, VALID, Flags
+from rl_storages.replay.flags import ENDED, KNOWN, SEQUENCE, STEP, VALID, Flags, Mask
 from rl_storages.replay.frames import FrameStacks
 from rl_storages.replay.observations import ObservationReader
 from rl_storages.replay.write_positions import Heads, Positions
@@ -176,6 +176,36 @@ class ReplayRing:
         used = (self.flags[: self.used_slots] & STEP) > 0
         counts: Positions = np.count_nonzero(used.reshape(-1, self.num_envs), axis=0)
         return counts
+
+    def cursor(self) -> Positions:
+        """Return a mark of what has been inserted so far."""
+        return self.heads.copy()
+
+    def changes_since(self, cursor: Positions | None) -> tuple[Positions, Positions]:
+        """Return the slots that can no longer be drawn since a mark, and the new ones.
+
+        A sequence that has grown counts as new.
+
+        Args:
+            cursor: what `cursor` returned; None for everything that is stored.
+        """
+        if cursor is None:
+            return _NONE, self.drawable()
+        if (self.heads == cursor).all():
+            return _NONE, _NONE
+        slots = np.concatenate([self.slots_since(cursor), self.retired(), self.grown_since(cursor)])
+        is_new = (self.flags.take(slots) & self.drawn) > 0
+        return slots[~is_new], slots[is_new]
+
+    def drawable(self) -> Positions:
+        """Return all slots that may be drawn."""
+        slots: Positions = (self.flags[: self.used_slots] & self.drawn).nonzero()[0]
+        return slots
+
+    def ends_episode(self, slots: Positions) -> Mask:
+        """Return whether the transitions in some slots are the last of their episodes."""
+        ends: Mask = (self.flags[slots] & ENDED) > 0
+        return ends
 
     def num_transitions(self) -> int:
         """Count the transitions stored of all environments."""

@@ -1,4 +1,4 @@
-"""In which order what may be drawn of a ring is laid out for draws."""
+"""Where in a tree of priorities what may be drawn of a ring is: by slot, or by time."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -17,7 +17,7 @@ from rl_storages.sampling.sum_tree import SumTree
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 
-class Order(ABC):
+class IndexLayout(ABC):
     """Gives each slot of a ring that may be drawn a place, from 0 to the number of slots.
 
     What may be drawn has the flag ``ring.drawn``: transitions, or the first ones of sequences.
@@ -33,7 +33,7 @@ class Order(ABC):
 
     def __init__(self, ring: ReplayRing) -> None:
         self._ring = ring
-        self._seen = ring.heads.copy()
+        self._seen = ring.cursor()
 
     @abstractmethod
     def catch_up(self) -> tuple[Positions, Positions]:
@@ -58,7 +58,7 @@ class Order(ABC):
 
     def reset(self) -> None:
         """Forget all places."""
-        self._seen = self._ring.heads.copy()
+        self._seen = self._ring.cursor()
 
     def state_dict(self) -> StateDict:
         """Return what the ring's rows do not tell, after `catch_up`."""
@@ -73,19 +73,14 @@ class Order(ABC):
         self.reset()
 
 
-class SlotOrder(Order):
+class LayoutBySlot(IndexLayout):
     """The place of a slot is its number."""
 
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows from the last heads to the new ones; see `Order.catch_up`."""
-        ring = self._ring
-        heads = ring.heads
-        if (heads == self._seen).all():
-            return _NONE, _NONE
-        seen, self._seen = self._seen, heads.copy()
-        slots = np.concatenate([ring.slots_since(seen), ring.retired(), ring.grown_since(seen)])
-        is_new = (ring.flags.take(slots) & ring.drawn) > 0
-        return slots[~is_new], slots[is_new]
+        """Look at the rows from the last heads to the new ones; see `IndexLayout.catch_up`."""
+        changes = self._ring.changes_since(self._seen)
+        self._seen = self._ring.cursor()
+        return changes
 
     def places(self, slots: Positions) -> Positions:
         """Return the slots."""
@@ -93,9 +88,7 @@ class SlotOrder(Order):
 
     def stored(self) -> Positions:
         """Return all slots that may be drawn."""
-        ring = self._ring
-        stored: Positions = (ring.flags[: ring.used_slots] & ring.drawn).nonzero()[0]
-        return stored
+        return self._ring.drawable()
 
     def holds(self, slots: Positions) -> Mask:
         """Whether slots may be drawn."""
@@ -103,7 +96,7 @@ class SlotOrder(Order):
         return holds
 
 
-class TimeOrder(Order):
+class LayoutByTime(IndexLayout):
     """Numbers what may be drawn of all environments as it comes; that of one step by environment.
 
     Numbers begin with 1, and 0 means none, so that memory is not touched before it is needed.
@@ -140,7 +133,7 @@ class TimeOrder(Order):
         return int(self._tree.total)
 
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows from the last heads to the new ones; see `Order.catch_up`."""
+        """Look at the rows from the last heads to the new ones; see `IndexLayout.catch_up`."""
         ring = self._ring
         heads = ring.heads
         if (heads == self._seen).all():
@@ -226,7 +219,7 @@ class TimeOrder(Order):
         return {"end": self.end - 1, "numbers": torch.from_numpy(numbers)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over what is of a state returned by `state_dict`; see `Order`."""
+        """Take over what is of a state returned by `state_dict`; see `IndexLayout`."""
         ring = self._ring
         saved = StateReader(state, "storage/sampler")
         end, used = saved.count("end") + 1, ring.used_slots

@@ -28,14 +28,14 @@ from rl_core.batch import ReplayBatch
 from rl_core.config import as_schedule, parse_schedule
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.stateful import StateReader
+from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
 from rl_core.types import StateDict, StateValue
 from rl_storages.config import PrioritizedConfig, RecentConfig
 from rl_storages.replay.flags import Mask
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.sampling.index_layout import Order, SlotOrder, TimeOrder
+from rl_storages.sampling.index_layout import IndexLayout, LayoutBySlot, LayoutByTime
 from rl_storages.sampling.recent import Windows
 from rl_storages.sampling.sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, PriorityTree
-from rl_storages.sampling.uniform import IndexSampler, nothing_to_draw
 
 _ETA = 0.9
 """Of Eq. (3), where none is given."""
@@ -47,39 +47,38 @@ class PrioritizedSampler(IndexSampler):
     """Draws in proportion to Eq. (1), with the weights of Eq. (2).
 
     Args:
-        ring: whose slots are drawn.
-        generator: lives on the CPU.
         config: options.
         recent: draw from the newest only; sums are over these, then.
     """
 
-    def __init__(
-        self,
-        ring: ReplayRing,
-        generator: torch.Generator,
-        config: PrioritizedConfig,
-        recent: RecentConfig | None = None,
-    ) -> None:
-        self._ring = ring
-        self._generator = generator
+    needs_td_errors = True
+    rows: ReplayRing
+
+    def __init__(self, config: PrioritizedConfig, recent: RecentConfig | None = None) -> None:
         self._config = config
+        self._recent = recent
         self._alpha = config.alpha
         self._beta_schedule = as_schedule(config.beta)
         self._beta = self._beta_schedule.value(0.0)
+        self._largest = 1.0
+
+    def attach(self, rows: ReplayRows, generator: torch.Generator) -> None:
+        """Begin to draw from rows, which are empty."""
+        super().attach(rows, generator)
+        ring, recent = self.rows, self._recent
         self._tree = PriorityTree(ring.num_slots)
         self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)
-        self._largest = 1.0
         self._range: tuple[int, int | None] = (0, None)  # what was drawn from, of the tree
         self._windows = None if recent is None else Windows(recent, ring.learned)
-        # In the order of time the newest priorities are next to each other in the tree.
-        self._order: Order = SlotOrder(ring) if recent is None else TimeOrder(ring)
+        # Laid out by time, the newest priorities are next to each other in the tree.
+        self._order: IndexLayout = LayoutBySlot(ring) if recent is None else LayoutByTime(ring)
 
     @staticmethod
     def bytes_for(num_slots: int) -> int:
         """Return what it takes for so many slots, without their order."""
         return PriorityTree.bytes_for(num_slots) + 4 * num_slots
 
-    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+    def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield blocks of one batch, because what it teaches changes the next one's draws."""
         shares = np.arange(size)
         order = self._order
@@ -87,12 +86,12 @@ class PrioritizedSampler(IndexSampler):
             self._catch_up()
             if self._tree.total == 0.0:
                 raise nothing_to_draw()
-            drawn = torch.rand(size, dtype=torch.float64, generator=self._generator).numpy()
+            drawn = torch.rand(size, dtype=torch.float64, generator=self.generator).numpy()
             fractions = (drawn + shares) / size
             if self._windows is None:
                 slots = self._tree.find(fractions)
             else:
-                assert isinstance(order, TimeOrder)
+                assert isinstance(order, LayoutByTime)
                 width = self._windows.width(len(order), batch, num_batches)
                 first = order.first_of_newest(width)
                 self._range = order.range_from(first)
@@ -116,7 +115,7 @@ class PrioritizedSampler(IndexSampler):
         """
         errors = self._checked_errors(batch, info)
         self._catch_up()
-        ring = self._ring
+        ring = self.rows
         slots, generations = batch.key.numpy(force=True).T
         is_there = (ring.generations(slots) == generations) & self._order.holds(slots)
         if not is_there.all():
@@ -133,6 +132,7 @@ class PrioritizedSampler(IndexSampler):
 
     def reset(self) -> None:
         """Forget all priorities, but not the largest error."""
+        super().reset()
         self._errors[:] = 0.0
         self._tree.set_all(0.0)
         self._order.reset()
@@ -171,7 +171,7 @@ class PrioritizedSampler(IndexSampler):
     def state_dict(self) -> StateDict:
         """Return errors and priorities of the slots in use, and the parameters."""
         self._catch_up()
-        used, slots = self._ring.used_slots, self._order.stored()
+        used, slots = self.rows.used_slots, self._order.stored()
         priorities: Priorities = np.zeros(used, dtype=np.float32)
         priorities[slots] = self._tree.leaves[self._order.places(slots)]
         state: dict[str, StateValue] = {
@@ -202,7 +202,7 @@ class PrioritizedSampler(IndexSampler):
             replace(self._config, beta=schedule)
         except ConfigError as error:
             raise CheckpointError(f"the saved draws are damaged: {error}") from error
-        used = self._ring.used_slots
+        used = self.rows.used_slots
         like = torch.zeros(used)
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
         largest = saved.number("largest")

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.stateful import StateReader
+from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
 from rl_core.types import StateDict
 from rl_storages.config import RecentConfig
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.sampling.index_layout import TimeOrder
-from rl_storages.sampling.uniform import IndexSampler, nothing_to_draw
+from rl_storages.sampling.index_layout import LayoutByTime
 
 _RETURNS = 20
 _DECAY = 0.9999
@@ -162,21 +162,25 @@ class _Eta:
         self._returns = deque(returns, maxlen=_RETURNS)
 
 
-class NewestSampler(IndexSampler):
+class RecentSampler(IndexSampler):
     """Draws the newest of all environments alike, with replacement, Eq. (1).
 
     Args:
-        ring: whose slots are drawn.
-        generator: lives on the CPU.
         config: options.
     """
 
-    def __init__(self, ring: ReplayRing, generator: torch.Generator, config: RecentConfig) -> None:
-        self._generator = generator
-        self._order = TimeOrder(ring)
-        self._windows = Windows(config, ring.learned)
+    rows: ReplayRing
 
-    def blocks(self, num_batches: int, size: int) -> Iterator[Tensor]:
+    def __init__(self, config: RecentConfig) -> None:
+        self._config = config
+
+    def attach(self, rows: ReplayRows, generator: torch.Generator) -> None:
+        """Begin to draw from rows, which are empty."""
+        super().attach(rows, generator)
+        self._order = LayoutByTime(self.rows)
+        self._windows = Windows(self._config, rows.learned)
+
+    def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, each batch from a window of its own."""
         self._order.catch_up()
         stored = len(self._order)
@@ -185,7 +189,7 @@ class NewestSampler(IndexSampler):
         slots = np.empty((num_batches, size), dtype=np.int64)
         for batch in range(num_batches):
             width = self._windows.width(stored, batch, num_batches)
-            ranks = torch.randint(width, (size,), generator=self._generator).numpy()
+            ranks = torch.randint(width, (size,), generator=self.generator).numpy()
             slots[batch] = self._order.newest(ranks, width)
         yield torch.from_numpy(slots)
 
@@ -195,6 +199,7 @@ class NewestSampler(IndexSampler):
 
     def reset(self) -> None:
         """Forget all rows."""
+        super().reset()
         self._order.reset()
 
     def live_parameters(self) -> Mapping[str, float]:

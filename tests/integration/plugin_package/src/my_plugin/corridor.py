@@ -1,41 +1,91 @@
-"""A corridor with a pit at its left end and a door at its right end."""
+"""A corridor with a pit at its left end and a door at its right end, many of them at once."""
 
-import gymnasium
+from typing import Literal
+
+import numpy as np
 from gymnasium import spaces
 
-LEFT, RIGHT = 0, 1
+from rl_core.env import EnvStep, VecEnv, action_error, as_numpy, checked_seed
+from rl_core.errors import EnvironmentFaultError
+from rl_core.types import Array, ArrayLike
+
+RIGHT = 1
 
 
-class Corridor(gymnasium.Env):
+class Corridor(VecEnv):
     """Walk to the door: +1 at the door, -1 in the pit, nothing on the way.
 
     An episode begins in a random cell between the two, and is cut after ``4 * length`` steps.
 
     Args:
+        num_envs: corridors that are walked at once.
         length: cells between pit and door.
+        seed: used by the first `reset` that is given none.
     """
 
-    def __init__(self, length: int = 7) -> None:
-        self.observation_space = spaces.Discrete(length + 2)
-        self.action_space = spaces.Discrete(2)
+    def __init__(self, num_envs: int = 8, length: int = 7, seed: int | None = None) -> None:
+        self._num_envs = num_envs
         self.length = length
-        self._cell = 0
-        self._steps = 0
+        self._seed = seed
+        self._generator = np.random.default_rng()
+        self._steps = np.zeros(num_envs, np.int64)
+        self._cell: Array | None = None
+        self._is_closed = False
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[int, dict[str, object]]:
-        """Put the walker into a random cell; see `gymnasium.Env.reset`."""
-        super().reset(seed=seed)
-        self._cell = int(self.np_random.integers(1, self.length + 1))
-        self._steps = 0
-        return self._cell, {}
+    @property
+    def num_envs(self) -> int:
+        """How many corridors there are."""
+        return self._num_envs
 
-    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, object]]:
-        """Move one cell; see `gymnasium.Env.step`."""
-        self._cell += 1 if action == RIGHT else -1
+    @property
+    def single_observation_space(self) -> spaces.Discrete:
+        """The cell."""
+        return spaces.Discrete(self.length + 2)
+
+    @property
+    def single_action_space(self) -> spaces.Discrete:
+        """Left or right."""
+        return spaces.Discrete(2)
+
+    @property
+    def array_type(self) -> Literal["numpy", "torch"]:
+        """NumPy."""
+        return "numpy"
+
+    def reset(self, seed: int | None = None) -> Array:
+        """Put all walkers into random cells."""
+        if self._is_closed:
+            raise EnvironmentFaultError("the corridors are closed")
+        seed, self._seed = (self._seed if seed is None else checked_seed(seed)), None
+        if seed is not None:
+            self._generator = np.random.default_rng(seed)
+        self._cell = self._starts()
+        self._steps[:] = 0
+        return self._cell.copy()
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        """Move all walkers by one cell; who reaches an end begins anew in the same step."""
+        if self._cell is None:
+            raise EnvironmentFaultError("the corridors were not reset; call reset() first")
+        moves = as_numpy(action)
+        if moves.shape != (self.num_envs,):
+            raise action_error(moves.shape, self.single_action_space, self.num_envs)
+        cell = self._cell + np.where(moves == RIGHT, 1, -1)
         self._steps += 1
-        at_door, in_pit = self._cell == self.length + 1, self._cell == 0
-        terminated = at_door or in_pit
-        truncated = not terminated and self._steps == 4 * self.length
-        return self._cell, float(at_door) - float(in_pit), terminated, truncated, {}
+        at_door, in_pit = cell == self.length + 1, cell == 0
+        terminated = at_door | in_pit
+        truncated = ~terminated & (self._steps == 4 * self.length)
+        ended = terminated | truncated
+        self._cell = np.where(ended, self._starts(), cell)
+        self._steps[ended] = 0
+        reward = at_door.astype(np.float32) - in_pit.astype(np.float32)
+        final = cell if ended.any() else None
+        valid = np.ones(self.num_envs, np.bool_)
+        return EnvStep(self._cell.copy(), reward, terminated, truncated, final, valid, {})
+
+    def close(self) -> None:
+        """End it."""
+        self._is_closed, self._cell = True, None
+
+    def _starts(self) -> Array:
+        return self._generator.integers(1, self.length + 1, self.num_envs)

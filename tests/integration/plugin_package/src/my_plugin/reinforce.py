@@ -67,10 +67,10 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Ask for the on-policy actor, and for this package's own storage."""
+        """Ask for the on-policy actor and the rollout storage."""
         return DefaultRecipe(
             actor=ComponentSpec("actor", "on-policy", {"hidden_sizes": [32]}),
-            storage=ComponentSpec("storage", "step-list", {"num_steps": 32}),
+            storage=ComponentSpec("storage", "rollout", {"num_steps": 32}),
             env={"num_envs": 8},
             algorithm={},
             trainer={},

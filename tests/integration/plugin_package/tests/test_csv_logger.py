@@ -1,0 +1,18 @@
+from pathlib import Path
+
+from my_plugin import CsvLogger
+from rl_core.logger import Logger
+from rl_testing.loggers import LoggerSuite
+
+
+class TestCsvLogger(LoggerSuite):
+    def make_logger(self, path: Path) -> Logger:
+        return CsvLogger(path / "metrics.csv")
+
+
+def test_rows_have_the_metrics_of_the_first_one(tmp_path: Path) -> None:
+    logger = CsvLogger(tmp_path / "metrics.csv")
+    logger.log(10, {"b": 2.0, "a": 1.0})
+    logger.log(20, {"a": 3.0, "c": 4.0})
+    text = (tmp_path / "metrics.csv").read_text("utf-8")
+    assert text.split() == ["step,a,b", "10,1.0,2.0", "20,3.0,"]
