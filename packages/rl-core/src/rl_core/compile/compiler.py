@@ -55,7 +55,8 @@ def _locked_at_first(compiled: Callable[..., Sequence[Tensor]]) -> Run:
         nonlocal is_compiled
         if is_compiled:
             return compiled(*inputs)
-        with _lock:
+        with _lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what torch itself uses
             outputs = compiled(*inputs)
             is_compiled = True
         return outputs
