@@ -98,7 +98,7 @@ def test_what_an_actor_does_not_have_is_said_by_name() -> None:
         actor.value(torch.zeros(1, 2), {})
     with pytest.raises(ConfigError, match="Policy has no action-value function"):
         actor.q_values(torch.zeros(1, 2), None, {})
-    with pytest.raises(ConfigError, match="set start_steps to 0"):
+    with pytest.raises(ConfigError, match="it has no from_env_action"):
         actor.random_actions(2, torch.Generator())
     assert actor.policy_modules == actor.value_modules == ()
 
@@ -127,3 +127,19 @@ def test_made_up_observations_lie_in_their_space() -> None:
         for value in drawn[key].flatten(0, 1).numpy():
             typed = value.astype(leaf.dtype)
             assert leaf.contains(typed), f"{key}: {typed}"
+
+
+class TakesGivenActions(Policy):
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        return env_action - int(self.action_space.start)  # type: ignore[attr-defined]  # Discrete
+
+
+def test_random_actions_need_no_code_and_heed_masks() -> None:
+    actor = TakesGivenActions(VECTOR, spaces.Discrete(3, start=5))
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.bincount(actor.random_actions(6000, generator), minlength=3)
+    assert (counts > 1800).all()
+    mask = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8).repeat(100, 1)
+    drawn = actor.random_actions(200, generator, {"action_mask": mask}).view(100, 2)
+    assert set(drawn[:, 0].tolist()) == {0, 2}
+    assert set(drawn[:, 1].tolist()) == {1}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution
+from rl_core.spaces import ACTION_MASK_KEY, random_env_actions
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -111,7 +112,8 @@ class Actor(nn.Module, ABC):
             ConfigError: when the actor cannot.
         """
         raise ConfigError(
-            f"{type(self).__name__} cannot learn from given actions: it has no from_env_action"
+            f"{type(self).__name__} takes no given actions, and no random ones: it has no "
+            "from_env_action"
         )
 
     @abstractmethod
@@ -139,14 +141,20 @@ class Actor(nn.Module, ABC):
     def random_actions(
         self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
     ) -> Tensor:
-        """Draw actor-space actions `(num_envs, ...)` uniformly from the action space.
+        """Draw actor-space actions `(num_envs, ...)` at random.
+
+        By default they are the environment's, drawn uniformly between bounds (see
+        `random_env_actions`) and mapped by `from_env_action`.
 
         Args:
             num_envs: how many.
             generator: on the actor's device.
             observation: shape `(num_envs, ...)`; its action masks are heeded. None allows all.
         """
-        raise ConfigError(f"{type(self).__name__} cannot act at random; set start_steps to 0")
+        mask = observation.get(ACTION_MASK_KEY) if isinstance(observation, Mapping) else None
+        allowed = None if mask is None else mask.bool()
+        drawn = random_env_actions(self.action_space, num_envs, generator, self.device, allowed)
+        return self.from_env_action(drawn)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the running statistics; does nothing without them."""

@@ -21,7 +21,7 @@ from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.torso import Trunk
-from rl_core.spaces import ACTION_MASK_KEY, mask_sizes, random_env_actions
+from rl_core.spaces import ACTION_MASK_KEY, mask_sizes
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -230,15 +230,6 @@ class OnPolicyActor(Actor):
             generator,
             device=self.device,
             dtype=torch.float32,
-        )
-
-    def random_actions(
-        self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
-    ) -> Tensor:
-        """Draw uniformly from what is allowed; from a standard normal where there are no bounds."""
-        mask = None if observation is None else self._action_mask(observation)
-        return self.from_env_action(
-            random_env_actions(self.action_space, num_envs, generator, self.device, mask)
         )
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
