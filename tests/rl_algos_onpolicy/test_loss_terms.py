@@ -24,7 +24,7 @@ from rl_core.nn.distributions import (
     Distribution,
     SquashedGaussian,
 )
-from rl_core.storage import TensorSpec
+from rl_core.storage.contract import TensorSpec
 from rl_core.types import Observation, State
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

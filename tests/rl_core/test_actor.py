@@ -14,7 +14,7 @@ from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import make_head
 from rl_core.nn.torso import MemoryKind, Trunk
 from rl_core.spaces import Space
-from rl_core.storage import TensorSpec
+from rl_core.storage.contract import TensorSpec
 from rl_core.types import Observation, State
 from rl_testing.actors import ACTION_SPACES, ActorSuite
 from rl_testing.rollouts import random_observation
@@ -131,7 +131,8 @@ def test_made_up_observations_lie_in_their_space() -> None:
 
 class TakesGivenActions(Policy):
     def from_env_action(self, env_action: Tensor) -> Tensor:
-        return env_action - int(self.action_space.start)  # type: ignore[attr-defined]  # Discrete
+        assert isinstance(self.action_space, spaces.Discrete)
+        return env_action - int(self.action_space.start)
 
 
 def test_random_actions_need_no_code_and_heed_masks() -> None:

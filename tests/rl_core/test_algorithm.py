@@ -16,9 +16,9 @@ from rl_core.algorithm import (
     EnvSpec,
     PolicyLossAddOn,
     Scheduled,
-    UpdateSchedule,
     run_update,
 )
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import (
     PREPARED_COLUMNS,
     ReplayBatch,
@@ -29,10 +29,12 @@ from rl_core.batch import (
 )
 from rl_core.config import ComponentSpec, Linear, check_ranges
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig
+from rl_core.gradients.movement import ParameterGroup
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
 from rl_core.nn.normalization import RunningNorm
-from rl_core.storage import DataSlice, Storage, StorageSpec, TensorSpec
+from rl_core.storage import Storage
+from rl_core.storage.contract import DataSlice, StorageSpec, TensorSpec
 from rl_core.types import Observation, State, StateDict
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage.contract import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_storages.replay import columns as columns_module

@@ -23,8 +23,7 @@ from rl_storages import (
 )
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
 from rl_storages.replay.episodes import Episodes
-from rl_storages.replay.flags import Mask
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import Mask, Positions
 from rl_testing._rows import Row
 from rl_testing.replay import (
     LIVES,

@@ -9,7 +9,7 @@ import torch
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import Positions
 from rl_storages.sampling.index_layout import LayoutByTime
 from rl_storages.sampling.recent import Windows
 from rl_testing.replay import LIVES, RandomTransitionScript
@@ -114,8 +114,8 @@ def test_a_wrong_order_is_found_out(
     prioritized: PrioritizedConfig | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = "_newest" if prioritized is None else "_priorities"
-    monkeypatch.setattr(f"rl_storages.{module}.LayoutByTime", mutant)
+    module = "recent" if prioritized is None else "prioritized"
+    monkeypatch.setattr(f"rl_storages.sampling.{module}.LayoutByTime", mutant)
     assert any(_fails(prioritized, width) for width in (1, 8, 111))
 
 

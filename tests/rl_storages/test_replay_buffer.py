@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError, DeviceError
-from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage.contract import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages import PrioritizedConfig, ReplayBuffer
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.config import construct, decode, options_of
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage.contract import StorageSpec, TensorSpec
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_testing.replay import (

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from rl_core.algorithm import UpdateSchedule
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import RolloutBatch
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv

@@ -24,18 +24,13 @@ from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
 from rl_algos_offpolicy.losses import weighted_mean
 from rl_core.actor import ActionOutput, Actor, ActorLoader
-from rl_core.algorithm import (
-    Algorithm,
-    DefaultRecipe,
-    EnvSpec,
-    PolicyLossAddOn,
-    Scheduled,
-    UpdateSchedule,
-)
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, PolicyLossAddOn, Scheduled
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.config import check_choice, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig
+from rl_core.gradients.movement import ParameterGroup
 from rl_core.nn.distributions import Deterministic
 from rl_core.spaces import made_up_observation
 from rl_core.storage import Storage

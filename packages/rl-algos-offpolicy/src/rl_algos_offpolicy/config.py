@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from rl_core.algorithm import Scheduled, UpdateSchedule
+from rl_core.algorithm import Scheduled
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.config import check_ranges
 from rl_core.errors import ConfigError
 from rl_core.gradients import OptimizerConfig

@@ -33,7 +33,8 @@ from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.config import check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients.movement import ParameterGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

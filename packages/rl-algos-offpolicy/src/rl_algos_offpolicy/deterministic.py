@@ -19,11 +19,13 @@ from rl_algos_offpolicy.exploration import (
 )
 from rl_algos_offpolicy.memory import Seen
 from rl_core.actor import ActionOutput
-from rl_core.algorithm import Algorithm, Scheduled, UpdateSchedule
+from rl_core.algorithm import Algorithm, Scheduled
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.config import check_choice, check_owners, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import ParameterGroup, TargetNetwork, call_frozen
+from rl_core.gradients import call_frozen
+from rl_core.gradients.movement import ParameterGroup, TargetNetwork
 from rl_core.nn.distributions import Distribution
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, State, StateDict

@@ -37,18 +37,13 @@ from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
 from rl_algos_offpolicy.memory import Seen, current_and_following, following
 from rl_core.actor import ActionOutput, Actor
-from rl_core.algorithm import (
-    Algorithm,
-    DefaultRecipe,
-    EnvSpec,
-    PolicyLossAddOn,
-    Scheduled,
-    UpdateSchedule,
-)
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, PolicyLossAddOn, Scheduled
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.config import Constant, Piecewise, check_choice, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients.movement import ParameterGroup, TargetNetwork
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]

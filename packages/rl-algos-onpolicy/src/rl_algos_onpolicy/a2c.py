@@ -21,7 +21,8 @@ from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
-from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.config import check_ranges
 from rl_core.gradients import LossOutput, Noise, OptimizerConfig

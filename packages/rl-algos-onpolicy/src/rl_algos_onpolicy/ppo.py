@@ -39,18 +39,13 @@ from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value
 from rl_core.actor import ActionEvaluation
-from rl_core.algorithm import (
-    Algorithm,
-    DefaultRecipe,
-    EnvSpec,
-    Scheduled,
-    UpdateSchedule,
-    whole_batch,
-)
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, whole_batch
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.config import as_schedule, check_choice, check_owners, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig
+from rl_core.gradients.movement import ParameterGroup
 from rl_core.storage import Storage
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]

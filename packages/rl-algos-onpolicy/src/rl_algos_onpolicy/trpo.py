@@ -32,18 +32,13 @@ from rl_algos_onpolicy.divergence import mean_kl
 from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
 from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
-from rl_core.algorithm import (
-    Algorithm,
-    DefaultRecipe,
-    EnvSpec,
-    Scheduled,
-    UpdateSchedule,
-    whole_batch,
-)
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, whole_batch
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossModule, LossOutput, Noise
+from rl_core.gradients.movement import ParameterGroup
 from rl_core.gradients.trust_region import ConstrainedStep, Parameters, constrained_step
 from rl_core.nn.distributions import Distribution
 from rl_core.storage import Storage

@@ -8,7 +8,7 @@ from rl_core.algorithm import DefaultRecipe as DefaultRecipe
 from rl_core.algorithm import EnvSpec as EnvSpec
 from rl_core.algorithm import PolicyLossAddOn as PolicyLossAddOn
 from rl_core.algorithm import Scheduled as Scheduled
-from rl_core.algorithm import UpdateSchedule as UpdateSchedule
+from rl_core.algorithm.update import UpdateSchedule as UpdateSchedule
 from rl_core.batch import ReplayBatch as ReplayBatch
 from rl_core.batch import Rollout as Rollout
 from rl_core.batch import RolloutBatch as RolloutBatch
@@ -35,15 +35,15 @@ from rl_core.errors import RLError as RLError
 from rl_core.errors import SpaceError as SpaceError
 from rl_core.gradients import Gradients as Gradients
 from rl_core.gradients import LossOutput as LossOutput
-from rl_core.gradients import ParameterGroup as ParameterGroup
-from rl_core.gradients import TargetNetwork as TargetNetwork
 from rl_core.gradients import Weights as Weights
+from rl_core.gradients.movement import ParameterGroup as ParameterGroup
+from rl_core.gradients.movement import TargetNetwork as TargetNetwork
 from rl_core.gradients.optimizers import OptimizerConfig as OptimizerConfig
 from rl_core.logger import Logger as Logger
 from rl_core.stateful import Stateful as Stateful
-from rl_core.storage import DataSlice as DataSlice
 from rl_core.storage import Storage as Storage
-from rl_core.storage import StorageSpec as StorageSpec
-from rl_core.storage import TensorSpec as TensorSpec
+from rl_core.storage.contract import DataSlice as DataSlice
+from rl_core.storage.contract import StorageSpec as StorageSpec
+from rl_core.storage.contract import TensorSpec as TensorSpec
 
 __version__ = "0.1.0"

@@ -14,8 +14,9 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from rl_core.actor import ActionEvaluation, Actor
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
 from rl_core.algorithm.rollouts import evaluate_rollout
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.config import ComponentSpec, check_ranges
 from rl_core.gradients import LossOutput, Noise
@@ -23,7 +24,7 @@ from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import make_head
 from rl_core.returns import td_advantages
-from rl_core.storage import TensorSpec
+from rl_core.storage.contract import TensorSpec
 from rl_core.types import Observation, State
 from rl_testing.scripted import CountingEnv, PlainVecEnv
 

@@ -1,9 +1,11 @@
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from my_plugin import ByReturn
 from rl_core import ConfigError
+from rl_core.storage import Slots
 from rl_storages import ReplayBuffer
 from rl_testing.replay import ReplayStorageSuite
 
@@ -24,14 +26,15 @@ class Rows:
     def cursor(self) -> int:
         return 1
 
-    def changes_since(self, cursor: object) -> tuple[np.ndarray, np.ndarray]:
+    def changes_since(self, cursor: object) -> tuple[Slots, Slots]:
         return np.arange(4, 5), np.arange(4)
 
-    def drawable(self) -> np.ndarray:
+    def drawable(self) -> Slots:
         return np.arange(4)
 
-    def ends_episode(self, slots: np.ndarray) -> np.ndarray:
-        return np.array([False, True, True, False])[slots]
+    def ends_episode(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        ends: npt.NDArray[np.bool_] = np.isin(slots, (1, 2))
+        return ends
 
 
 def test_good_episodes_are_drawn_more_often() -> None:

@@ -16,7 +16,7 @@ from rl_core.actor import Actor
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
 from rl_core.nn.encoder import check_encoder_options
 from rl_core.nn.heads import ActionHead, Categories
-from rl_core.storage import TensorSpec
+from rl_core.storage.contract import TensorSpec
 from rl_core.types import Observation, State
 
 

@@ -22,7 +22,7 @@ from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.torso import Trunk
 from rl_core.spaces import ACTION_MASK_KEY, mask_sizes
-from rl_core.storage import TensorSpec
+from rl_core.storage.contract import TensorSpec
 from rl_core.types import Observation, State
 
 

@@ -31,7 +31,8 @@ from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn, PreparedR
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.config import ComponentSpec, check_ranges
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients.movement import ParameterGroup
 from rl_core.returns import Steps, estimate, explained_variance, normalize
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict

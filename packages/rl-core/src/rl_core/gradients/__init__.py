@@ -2,12 +2,12 @@
 
 from rl_core.gradients.exchange import Gradients as Gradients
 from rl_core.gradients.exchange import Weights as Weights
-from rl_core.gradients.groups import ParameterGroup as ParameterGroup
-from rl_core.gradients.groups import TargetNetwork as TargetNetwork
 from rl_core.gradients.loss import HyperParameters as HyperParameters
 from rl_core.gradients.loss import LossModule as LossModule
 from rl_core.gradients.loss import LossOutput as LossOutput
 from rl_core.gradients.loss import Noise as Noise
+from rl_core.gradients.movement import ParameterGroup as ParameterGroup
+from rl_core.gradients.movement import TargetNetwork as TargetNetwork
 from rl_core.gradients.nonfinite import FaultyStep as FaultyStep
 from rl_core.gradients.nonfinite import NonFiniteGuard as NonFiniteGuard
 from rl_core.gradients.nonfinite import OnNonFinite as OnNonFinite

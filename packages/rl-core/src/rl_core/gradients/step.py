@@ -17,11 +17,9 @@ from rl_core.compile import CompiledFunction, tensors_of
 from rl_core.compile.trees import rebuild
 from rl_core.errors import ConfigError, DataError
 from rl_core.gradients.exchange import Gradients
-from rl_core.gradients.groups import Due, ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
-from rl_core.gradients.metrics import StepMetrics
-from rl_core.gradients.movement import Movement
-from rl_core.gradients.nonfinite import NonFiniteGuard
+from rl_core.gradients.movement import Due, Movement, ParameterGroup, ParameterLayout, TargetNetwork
+from rl_core.gradients.nonfinite import NonFiniteGuard, StepMetrics
 from rl_core.gradients.parameters import ModuleWatch, parameters_replaced
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict

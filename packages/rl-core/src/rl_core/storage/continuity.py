@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rl_core.errors import CheckpointError, DataError
 from rl_core.stateful import StateReader
-from rl_core.storage.columns import DataSlice, check_slice
+from rl_core.storage.contract import DataSlice, check_slice
 from rl_core.types import StateDict
 
 ORIGIN = "origin"

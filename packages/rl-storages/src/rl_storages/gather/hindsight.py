@@ -19,13 +19,12 @@ from torch import Tensor
 from rl_core.env import GoalFunctions
 from rl_core.env.goals import GoalFunction
 from rl_core.errors import ConfigError
-from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage.contract import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages.config import HindsightConfig
 from rl_storages.replay.episodes import Episodes
-from rl_storages.replay.flags import TERMINATED, VALID, Mask
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import TERMINATED, VALID, Mask, Positions
 from rl_storages.sampling.uniform import UniformSampler
 
 Rewards = npt.NDArray[np.float32]

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, SequenceStart
-from rl_core.storage import join_observation
+from rl_core.storage.contract import join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
 from rl_storages.gather.sequence_starts import SequenceTiles
-from rl_storages.replay.flags import ENDED, EPISODE_START, TERMINATED, VALID, Mask
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import ENDED, EPISODE_START, TERMINATED, VALID, Mask, Positions
 
 Counts = npt.NDArray[np.int64]
 

@@ -12,11 +12,10 @@ from rl_core.env.goals import GoalFunction
 from rl_core.errors import ConfigError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import (
+from rl_core.storage import IndexSampler, Storage
+from rl_core.storage.contract import (
     OBSERVATION_COLUMN,
     DataSlice,
-    IndexSampler,
-    Storage,
     StorageSpec,
     join_observation,
     observation_columns,
@@ -28,9 +27,8 @@ from rl_storages.gather.sequence_starts import SequenceTiles
 from rl_storages.gather.sequences import SequenceGather
 from rl_storages.gather.windows import WindowGather
 from rl_storages.replay.columns import Columns, replay_columns
-from rl_storages.replay.devices import moved
 from rl_storages.replay.frames import FrameStacks, check_known, stacked_columns
-from rl_storages.replay.memory import check_fits, row_needs
+from rl_storages.replay.memory import check_fits, moved, row_needs
 from rl_storages.replay.options import (
     check_combination,
     check_configs,

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from rl_storages.replay.flags import VALID
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import VALID, Positions
 
 
 class Episodes:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import OBSERVATION_COLUMN, TensorSpec
+from rl_core.storage.contract import OBSERVATION_COLUMN, TensorSpec
 from rl_core.types import ArrayLike
-from rl_storages._fitting import Rows
-from rl_storages.replay.columns import DEPTH, Columns
-from rl_storages.replay.flags import Mask
+from rl_storages.replay.columns import DEPTH, Columns, Rows
+from rl_storages.replay.rows import Mask
 
 Depths = npt.NDArray[np.uint8]
 

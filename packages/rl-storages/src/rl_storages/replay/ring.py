@@ -13,10 +13,19 @@ from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 from rl_storages.gather.sequence_starts import SequenceTiles
 from rl_storages.replay.columns import DEPTH, Columns
-from rl_storages.replay.flags import ENDED, KNOWN, SEQUENCE, STEP, VALID, Flags, Mask
 from rl_storages.replay.frames import FrameStacks
 from rl_storages.replay.observations import ObservationReader
-from rl_storages.replay.write_positions import Heads, Positions
+from rl_storages.replay.rows import (
+    ENDED,
+    KNOWN,
+    SEQUENCE,
+    STEP,
+    VALID,
+    Flags,
+    Heads,
+    Mask,
+    Positions,
+)
 from rl_storages.replay.writer import RowWriter
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)

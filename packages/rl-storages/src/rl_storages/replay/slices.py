@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import DataError
-from rl_core.storage import ORIGIN, DataSlice, check_slice
+from rl_core.storage import ORIGIN
+from rl_core.storage.contract import DataSlice, check_slice
 from rl_storages.replay.columns import FIRST
-from rl_storages.replay.flags import STEP
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import STEP, Positions
 
 NUM_ROWS = "num_rows"
 """The column `(B,)` that says how many rows of each environment a slice has."""

@@ -8,21 +8,21 @@ from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.storage import Continuity
-from rl_storages._fitting import Rows, TransitionFitter
 from rl_storages.gather.sequence_starts import SequenceTiles
-from rl_storages.replay.columns import DEPTH, FIRST, Columns
-from rl_storages.replay.flags import (
+from rl_storages.replay.columns import DEPTH, FIRST, Columns, Rows, TransitionFitter
+from rl_storages.replay.frames import FrameStacks
+from rl_storages.replay.observations import ObservationReader
+from rl_storages.replay.rows import (
     EPISODE_START,
     SEQUENCE,
     STEP,
     VALID,
     Flags,
+    Heads,
     Mask,
+    Positions,
     pack_flags,
 )
-from rl_storages.replay.frames import FrameStacks
-from rl_storages.replay.observations import ObservationReader
-from rl_storages.replay.write_positions import Heads, Positions
 
 
 class RowWriter:

@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_core.batch import RolloutBatch
 from rl_core.config import check_count
 from rl_core.errors import ConfigError
-from rl_core.storage import join_observation
+from rl_core.storage.contract import join_observation
 
 SEQUENCE_LENGTH = 16
 """Rows per sequence where nobody says otherwise."""

@@ -7,9 +7,8 @@ from torch import Tensor
 from rl_core.arrays import to_flags
 from rl_core.batch import Rollout, Transition
 from rl_core.errors import DataError
-from rl_core.storage import (
-    ORIGIN,
-    Continuity,
+from rl_core.storage import ORIGIN, Continuity
+from rl_core.storage.contract import (
     DataSlice,
     StorageSpec,
     TensorSpec,
@@ -18,7 +17,7 @@ from rl_core.storage import (
     observation_columns,
 )
 from rl_core.types import Array, ArrayLike
-from rl_storages._fitting import Rows, TransitionFitter, fitted
+from rl_storages.replay.columns import Rows, TransitionFitter, fitted
 from rl_storages.rollout.final_observations import FinalObservations
 
 _FLAGS = ("terminated", "truncated", "valid", "episode_start")

@@ -11,7 +11,8 @@ from rl_core.config import check_count
 from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import ORIGIN, DataSlice, Storage, StorageSpec
+from rl_core.storage import ORIGIN, Storage
+from rl_core.storage.contract import DataSlice, StorageSpec
 from rl_core.types import StateDict
 from rl_storages.rollout.minibatches import (
     count_minibatches,

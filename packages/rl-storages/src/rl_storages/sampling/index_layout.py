@@ -9,9 +9,8 @@ import torch
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages.replay.flags import STEP, Flags, Mask
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import STEP, Flags, Mask, Positions
 from rl_storages.sampling.sum_tree import SumTree
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)

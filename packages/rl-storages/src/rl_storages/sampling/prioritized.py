@@ -31,8 +31,8 @@ from rl_core.stateful import StateReader
 from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
 from rl_core.types import StateDict, StateValue
 from rl_storages.config import PrioritizedConfig, RecentConfig
-from rl_storages.replay.flags import Mask
 from rl_storages.replay.ring import ReplayRing
+from rl_storages.replay.rows import Mask
 from rl_storages.sampling.index_layout import IndexLayout, LayoutBySlot, LayoutByTime
 from rl_storages.sampling.recent import Windows
 from rl_storages.sampling.sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, PriorityTree

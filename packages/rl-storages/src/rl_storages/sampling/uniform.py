@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_core.storage import IndexSampler, nothing_to_draw
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.write_positions import Positions
+from rl_storages.replay.rows import Positions
 
 _ROUNDS = 8
 """Draws before a search: of a ring in normal use at least half the rows are transitions."""

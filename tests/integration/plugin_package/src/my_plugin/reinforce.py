@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
 from rl_core.algorithm.rollouts import evaluate_rollout
+from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.config import ComponentSpec, check_ranges
 from rl_core.gradients import LossOutput, Noise
