@@ -52,12 +52,16 @@ def reference_problems() -> list[str]:
             if entry in shown:
                 problems.append(f"{'.'.join(entry)} is on {shown[entry]} and on {page.name}")
             shown[entry] = page.name
-    public = {
+    defined = {
         (module, name)
         for module, tree in trees.items()
         if not any(part.startswith("_") for part in module.split("."))
-        and not any(_is_facade(trees, package) for package in _enclosing(module))
         for name in defined_names(tree)
+    }
+    public = {
+        (module, name)
+        for module, name in defined
+        if not any(_is_facade(trees, package) for package in _enclosing(module))
     }
     public |= {
         _home(trees, *imported)
@@ -68,7 +72,7 @@ def reference_problems() -> list[str]:
     problems += [f"{module}.{name} is on no page" for module, name in sorted(public - set(shown))]
     problems += [
         f"{shown[module, name]} shows {module}.{name}, which is not there"
-        for module, name in sorted(set(shown) - public)
+        for module, name in sorted(set(shown) - public - defined)
     ]
     return problems
 
