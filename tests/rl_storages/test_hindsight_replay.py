@@ -327,7 +327,8 @@ class _StartsTooEarly(Episodes):
 def test_wrong_goals_are_found_out(
     mutant: type, strategy: Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "replay.Relabeller" if issubclass(mutant, Relabeller) else "_hindsight.Episodes"
+    is_relabeller = issubclass(mutant, Relabeller)
+    module = "replay.buffer.Relabeller" if is_relabeller else "gather.hindsight.Episodes"
     monkeypatch.setattr(f"rl_storages.{module}", mutant)
     assert any(_fails(life, strategy) for life in ALL_LIVES.values())
 
