@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rl_core.actor import Actor
 from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
-from rl_core.config import check_number, check_widths
+from rl_core.config import Count, Fraction, NonNegative, checked_arguments
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.mlp import MLP
@@ -59,16 +59,17 @@ class RewardPredictor(PolicyLossAddOn):
 
     error_threshold: Tensor
 
+    @checked_arguments("")
     def __init__(
         self,
-        hidden_sizes: Sequence[int] = (64, 64),
-        loss_weight: float = 1.0,
-        masked_zero_ratio: float = 0.0,
+        hidden_sizes: Sequence[Count] = (64, 64),
+        loss_weight: NonNegative = 1.0,
+        masked_zero_ratio: Fraction = 0.0,
     ) -> None:
         super().__init__()
-        self.hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
-        self.loss_weight = check_number("loss_weight", loss_weight)
-        self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
+        self.hidden_sizes = tuple(hidden_sizes)
+        self.loss_weight = loss_weight
+        self.masked_zero_ratio = masked_zero_ratio
         self.register_buffer("error_threshold", torch.zeros(()))
 
     def setup(self, actor: Actor, device: torch.device) -> None:
@@ -115,16 +116,17 @@ class ReturnPredictor(PolicyLossAddOn):
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch,)
 
+    @checked_arguments("")
     def __init__(
         self,
-        hidden_sizes: Sequence[int] = (64, 64),
-        loss_weight: float = 1.0,
-        masked_zero_ratio: float = 0.0,
+        hidden_sizes: Sequence[Count] = (64, 64),
+        loss_weight: NonNegative = 1.0,
+        masked_zero_ratio: Fraction = 0.0,
     ) -> None:
         super().__init__()
-        self.hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
-        self.loss_weight = check_number("loss_weight", loss_weight)
-        self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
+        self.hidden_sizes = tuple(hidden_sizes)
+        self.loss_weight = loss_weight
+        self.masked_zero_ratio = masked_zero_ratio
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Make the network."""

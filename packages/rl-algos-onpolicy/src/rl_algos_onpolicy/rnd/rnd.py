@@ -30,17 +30,26 @@ Deviations from the paper:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import gymnasium
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 
 from rl_algos_onpolicy.rnd.networks import FeatureNet, NormalizedObservation
 from rl_core.actor import Actor
 from rl_core.algorithm.add_on import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
-from rl_core.config import check_number, check_ranges
+from rl_core.config import (
+    Config,
+    Count,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Widths,
+    checked_arguments,
+)
 from rl_core.errors import CheckpointError, ConfigError, in_brief
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.normalization import RunningNorm
@@ -53,7 +62,7 @@ KEPT = "rnd_kept"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RNDConfig:
+class RNDConfig(Config):
     """Options of random network distillation.
 
     Attributes:
@@ -72,36 +81,13 @@ class RNDConfig:
         ConfigError: when a value is out of range.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    num_features: int = 64
-    gamma_intrinsic: float = 0.99
-    spread_decay: float = 0.5
-    predictor_proportion: float = 1.0
-    pre_normalization_steps: int = 1280
-    frame_stack: int = 1
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            unit=("gamma_intrinsic", "predictor_proportion", "spread_decay"),
-            counts=("num_features", "frame_stack"),
-            widths=("hidden_sizes",),
-        )
-        for name in ("predictor_proportion", "spread_decay"):
-            if getattr(self, name) == 0.0:
-                raise ConfigError(f"{name} must be above 0, got 0.0")
-        if self.pre_normalization_steps < 0:
-            raise ConfigError(
-                f"pre_normalization_steps must be at least 0, got {self.pre_normalization_steps}"
-            )
-
-
-def _check_unsized(config: RNDConfig) -> None:
-    """Refuse sizes of networks that are not made."""
-    usual = RNDConfig()
-    for name in ("hidden_sizes", "num_features"):
-        if getattr(config, name) != getattr(usual, name):
-            raise ConfigError(f"rnd.{name} has no effect on networks that are given; leave it out")
+    hidden_sizes: Widths = (64, 64)
+    num_features: Count = 64
+    gamma_intrinsic: Fraction = 0.99
+    spread_decay: Annotated[float, Interval(gt=0, le=1)] = 0.5
+    predictor_proportion: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    pre_normalization_steps: NonNegativeInt = 1280
+    frame_stack: Count = 1
 
 
 def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -> tuple[int, ...]:
@@ -156,7 +142,11 @@ class Novelty(nn.Module):
             if network is not None and not isinstance(network, nn.Module):
                 raise ConfigError(f"{name} must be an nn.Module, got {network!r}")
         if target is not None:
-            _check_unsized(config)
+            config.refuse(
+                "has no effect on networks that are given; leave it out",
+                *("hidden_sizes", "num_features"),
+                section="rnd.",
+            )
             if target is predictor:
                 raise ConfigError(
                     "target and predictor are one module, which would have nothing to learn; give "
@@ -269,18 +259,17 @@ class RND(PolicyLossAddOn):
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch,)
 
+    @checked_arguments("")
     def __init__(
         self,
-        reward_coef: float = 1.0,
+        reward_coef: NonNegative = 1.0,
         rnd: RNDConfig = RNDConfig(),  # frozen, and so safe to share
         *,
         target: nn.Module | None = None,
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.reward_coef = check_number("reward_coef", reward_coef)
-        if not isinstance(rnd, RNDConfig):
-            raise ConfigError(f"rnd: expected an RNDConfig, got {type(rnd).__name__}")
+        self.reward_coef = reward_coef
         self.rnd = rnd
         self._given = (target, predictor)
         self._has_networks = target is not None or predictor is not None

@@ -4,11 +4,9 @@ import typing
 from dataclasses import fields, is_dataclass, replace
 
 from rl_core.config import Schedule, as_schedule, parse_schedule
+from rl_core.config import Scheduled as Scheduled
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.stateful import StateReader
-
-Scheduled = float | Schedule
-"""The type of a config field that may change while running: a number, or a schedule of them."""
 
 
 def schedules_of(config: object) -> dict[str, Schedule]:

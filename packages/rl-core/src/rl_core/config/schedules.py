@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 from rl_core.errors import ConfigError, nearest
 
@@ -40,6 +40,10 @@ class Schedule(ABC):
     @abstractmethod
     def __str__(self) -> str:
         """Return the text from which `parse_schedule` makes an equal schedule."""
+
+
+Scheduled: TypeAlias = float | Schedule
+"""The type of a config field that may change while running: a number, or a schedule of them."""
 
 
 @final
