@@ -14,7 +14,6 @@ from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
     EnvSpec,
-    Scheduled,
     UpdateSchedule,
     run_update,
 )
@@ -27,7 +26,7 @@ from rl_core.batch import (
     Transition,
     masked_mean,
 )
-from rl_core.config import ComponentSpec, Linear, check_ranges
+from rl_core.config import ComponentSpec, Config, Linear, ScheduledNonNegative
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
@@ -70,15 +69,12 @@ class LinearActor(Actor):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReinforceConfig:
-    learning_rate: Scheduled = 0.01
-    noise_scale: Scheduled = 0.1
-    bound: Scheduled | None = None
+class ReinforceConfig(Config):
+    learning_rate: ScheduledNonNegative = 0.01
+    noise_scale: ScheduledNonNegative = 0.1
+    bound: ScheduledNonNegative | None = None
     num_epochs: int = 1
     stop_at: float | None = None
-
-    def __post_init__(self) -> None:
-        check_ranges(self, not_negative=("learning_rate", "noise_scale", "bound"))
 
 
 class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
@@ -521,5 +517,5 @@ def test_a_ratio_can_be_kept_for_several_environments() -> None:
     assert [kept.batches_per_epoch(num_envs) for num_envs in (1, 2, 3)] == [3, 3, 5]
     assert UpdateSchedule(update_every=4, num_mini_batch=3).batches_per_epoch(3) == 3
     assert UpdateSchedule(mini_batch_size=64).batches_per_epoch(3) is None
-    with pytest.raises(ConfigError, match="keep_ratio is one of num_mini_batch to update_every"):
+    with pytest.raises(ConfigError, match="keep_ratio has no effect without update_every"):
         UpdateSchedule(mini_batch_size=64, keep_ratio=True)

@@ -55,7 +55,7 @@ class SACConfig(OffPolicyConfig):
     target_entropy: Annotated[float | None, Needs("learn_temperature", True)] = None
     temporal_smoothness: ScheduledNonNegative = 0.0
     spatial_smoothness: ScheduledNonNegative = 0.0
-    smoothness_std: Annotated[ScheduledNonNegative, Needs("spatial_smoothness")] = 0.05
+    smoothness_std: ScheduledNonNegative = 0.05
     num_target_critics: Count | None = None
     policy_value: PolicyValue = "least"
     policy_delay: Count = 1
@@ -82,6 +82,11 @@ def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
         ConfigError: when the policy is not stochastic, smoothness is asked of actions or
             observations that have no distances, or an option has no effect.
     """
+    if config.spatial_smoothness == 0.0:  # not the config's own check: both may change in a run
+        config.refuse(
+            "has no effect without spatial_smoothness; set that too, or leave it out",
+            "smoothness_std",
+        )
     if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
         raise ConfigError(
             "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to 'stochastic'"

@@ -44,7 +44,7 @@ class CriticConfig(Config):
         Config.__post_init__(self)
         if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
             raise ConfigError(
-                f"value_range must begin with the smaller number, got {self.value_range}"
+                f"value_range must have the smaller number first, got {self.value_range}"
             )
 
     @property

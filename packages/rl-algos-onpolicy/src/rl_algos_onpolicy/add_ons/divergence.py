@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rl_core.actor import Actor, ActorLoader
 from rl_core.algorithm.add_on import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
-from rl_core.config import NonNegative, Positive, checked_arguments
+from rl_core.config import NonNegative, Positive, check_argument, checked_arguments
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.spaces import check_same_space, made_up_observation
@@ -214,18 +214,18 @@ class RepulsionKL(OtherPolicies):
         ConfigError: for values that are out of range or do not fit each other.
     """
 
-    @checked_arguments("")
     def __init__(
         self,
         policies: Sequence[str | Actor],
         weights: Sequence[float] | None = None,
         loss_weight: float = 1.0,
-        max_divergence: Positive = 5.0,
+        max_divergence: float = 5.0,
         action_std: float = 1.0,
         *,
         load_actor: ActorLoader | None = None,
     ) -> None:
         super().__init__(policies, weights, loss_weight, action_std, load_actor)
+        check_argument("max_divergence", max_divergence, Positive)
         self.max_divergence = max_divergence
 
     def compute_loss_term(

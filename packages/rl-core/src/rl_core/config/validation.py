@@ -143,18 +143,19 @@ def check_argument(name: str, value: object, type_: object) -> None:
     members = list(_members(type_))
     fitting = [(kind, marks) for kind, marks in members if _is_of(kind, value)]
     got = str(value) if isinstance(value, float | Schedule) else repr(value)
+    got = got if len(got) <= 100 else type(value).__name__
+    or_none = ", or None" if any(kind is NoneType for kind, _ in members) else ""
     if not fitting:
         names = [
             one for kind, _ in members if get_origin(kind) is Literal for one in get_args(kind)
         ]
         if names and isinstance(value, str):
             raise ConfigError(f"{name}: unknown name '{value}'{nearest(value, map(str, names))}")
-        words = " or ".join(dict.fromkeys(_described(*member) for member in members))
-        raise ConfigError(f"{name} must be {words}, got {got}")
+        words = dict.fromkeys(_described(*one) for one in members if one[0] is not NoneType)
+        raise ConfigError(f"{name} must be {' or '.join(words)}{or_none}, got {got}")
     kind, marks = fitting[0]
     if isinstance(value, float | int | Schedule) and not _is_within(marks, value):
         words = _described(float if kind is Schedule else kind, marks)
-        or_none = ", or None" if any(kind is NoneType for kind, _ in members) else ""
         raise ConfigError(f"{name} must be {words}{or_none}, got {got}")
     if get_origin(kind) in (tuple, Sequence):
         assert isinstance(value, Sequence)
@@ -306,7 +307,7 @@ def _either(values: Sequence[object]) -> str:
 _WORDS: Mapping[object, str] = {
     bool: "True or False",
     str: "text",
-    NoneType: "None",
+    Callable: "a function",
     Sequence: "a list",
     Schedule: "a schedule such as Linear(0.001, 0.0)",
 }
