@@ -12,7 +12,7 @@ class OffPolicyConfig(Config):
     """Options that off-policy algorithms share.
 
     Attributes:
-        gamma: discount per step, in [0, 1].
+        gamma: discount per step.
         reward_scale: factor on rewards that are learned from.
         max_grad_norm: bound of each gradient's norm; None does not bound it.
         optimizer: the update rule.

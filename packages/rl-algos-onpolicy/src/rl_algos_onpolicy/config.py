@@ -30,8 +30,8 @@ class OnPolicyConfig(Config):
     """Options that on-policy algorithms share.
 
     Attributes:
-        gamma: discount per step, in [0, 1].
-        gae_lambda: bias against variance of advantages by ``gae`` and ``vtrace``, in [0, 1].
+        gamma: discount per step.
+        gae_lambda: trades bias against variance in advantages of ``gae`` and ``vtrace``.
         advantage_estimator: how advantages are estimated; see `rl_core.returns.estimators`.
         value_target: what the value function learns.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.

@@ -61,12 +61,12 @@ class PPOConfig(OnPolicyConfig):
     """Options of `PPO`, besides those of `OnPolicyConfig`; ``entropy_coef`` is c₂ of Eq. (4).
 
     Attributes:
-        learning_rate: of the optimiser, above 0; 0 collects and evaluates without learning.
+        learning_rate: learning rate of the optimiser; 0 collects and evaluates without learning.
         num_epochs: passes over each rollout.
         num_mini_batch: minibatches per epoch; None when ``mini_batch_size`` is given.
         mini_batch_size: samples per minibatch; None when ``num_mini_batch`` is given.
         surrogate: ``clip`` for Eq. (1), ``plain`` for Eq. (5), ``kl-penalty`` for Eq. (6).
-        clip_range: ε of Eq. (1), above 0; of the logged fraction, with another surrogate.
+        clip_range: ε of Eq. (1); of the logged fraction, with another surrogate.
         kl_target: d of Eq. (6); None takes 0.01 with ``kl-penalty``, which alone has it.
         kl_penalty: where β of Eq. (6) starts; None takes 1 with ``kl-penalty``, which alone has
             it. Its present value is saved, and may be set while running.

@@ -57,11 +57,11 @@ class TRPOConfig(OnPolicyConfig):
     ``entropy_coef`` is c of Eq. (1); ``optimizer`` and ``max_grad_norm`` are the value function's.
 
     Attributes:
-        max_kl: δ of Eq. (2), above 0.
+        max_kl: δ of Eq. (2).
         cg_steps: iterations of the conjugate gradients.
         cg_damping: multiple of the identity that is added to the divergence's Hessian.
-        num_backtracks: steps that the line search tries, each shorter by ``backtrack_ratio``.
-        backtrack_ratio: above 0 and below 1.
+        num_backtracks: steps that the line search tries.
+        backtrack_ratio: how much shorter each of them is than the one before.
         curvature_every: the products with the Hessian use one sample of so many.
         value_learning_rate: of the value function's optimiser; a constant 0 collects and evaluates
             without learning anything, where a schedule that ends at 0 leaves the policy free.

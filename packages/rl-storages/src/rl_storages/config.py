@@ -15,14 +15,14 @@ class PrioritizedConfig(Config):
     """Options of prioritised draws.
 
     Attributes:
-        alpha: how much priorities count, in [0, 1]; 0 draws all transitions alike.
-        beta: how much weights make up for it, in [0, 1], or a schedule such as
-            ``linear(0.4, 1.0)``; 1 makes up for all of it.
-        epsilon: added to every error, from 0 to 1e30.
-        default_error: error of transitions that were not learned from yet, above 0 and at most
-            1e30; None takes the largest so far, which is 1 in the beginning.
-        eta: share of the largest error in that of a sequence, in [0, 1], the rest being the mean;
-            None takes 0.9. It needs ``sequences``.
+        alpha: how much priorities count; 0 draws all transitions alike.
+        beta: how much weights make up for it, or a schedule such as ``linear(0.4, 1.0)``; 1 makes
+            up for all of it.
+        epsilon: added to every error; priorities are single-precision numbers, hence the bound.
+        default_error: error of transitions that were not learned from yet; None takes the largest
+            so far, which is 1 in the beginning.
+        eta: share of the largest error in that of a sequence, the rest being the mean; None takes
+            0.9. It needs ``sequences``.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -40,7 +40,7 @@ class RecentConfig(Config):
     """Options of draws from the newest transitions.
 
     Attributes:
-        eta: how fast the windows of the batches shrink, in (0, 1]; 1 does not.
+        eta: how fast the windows of the batches shrink; 1 does not shrink them.
         cmin: no window has fewer transitions, as far as there are so many; below the buffer's
             size.
         period: over how many batches the windows shrink, before they begin anew with the largest.

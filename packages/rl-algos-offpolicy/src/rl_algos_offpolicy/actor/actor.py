@@ -77,12 +77,7 @@ class OffPolicyActor(Actor):
         )
         extractors.check(config, action_space)
         if observation_extractor is None:
-            check_encoder_options(
-                observation_space,
-                normalize=config.normalize_observations,
-                sizes_images=config.image_features != OffPolicyActorConfig().image_features,
-                has_body=config.body is not None,
-            )
+            check_encoder_options(observation_space, config, has_body=config.body is not None)
         self._uses_objects = bool(extractors)
         make = NetworkMaker(observation_space, action_space, config, extractors)
         self.policy = None if config.policy == "greedy" else make.policy()

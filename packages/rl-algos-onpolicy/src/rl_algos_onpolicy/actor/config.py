@@ -111,9 +111,4 @@ def check_options(
             section="actor.",
         )
         return
-    check_encoder_options(
-        observation_space,
-        normalize=config.normalize_observations,
-        sizes_images=config.image_features != OnPolicyActorConfig().image_features,
-        has_body=config.body is not None,
-    )
+    check_encoder_options(observation_space, config, has_body=config.body is not None)

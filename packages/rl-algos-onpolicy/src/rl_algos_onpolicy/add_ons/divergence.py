@@ -65,10 +65,11 @@ class OtherPolicies(PolicyLossAddOn):
     def __init__(
         self,
         policies: Sequence[str | Actor],
-        weights: Sequence[Positive] | None,
-        loss_weight: NonNegative,
-        action_std: Positive,
-        load_actor: ActorLoader | None,
+        weights: Sequence[Positive] | None = None,
+        loss_weight: NonNegative = 1.0,
+        action_std: Positive = 1.0,
+        *,
+        load_actor: ActorLoader | None = None,
     ) -> None:
         super().__init__()
         if not policies:
@@ -167,17 +168,6 @@ class AttractionKL(OtherPolicies):
         ConfigError: for values that are out of range or do not fit each other.
     """
 
-    def __init__(
-        self,
-        policies: Sequence[str | Actor],
-        weights: Sequence[float] | None = None,
-        loss_weight: float = 1.0,
-        action_std: float = 1.0,
-        *,
-        load_actor: ActorLoader | None = None,
-    ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std, load_actor)
-
     def compute_loss_term(
         self,
         batch: RolloutBatch | ReplayBatch,
@@ -224,7 +214,7 @@ class RepulsionKL(OtherPolicies):
         *,
         load_actor: ActorLoader | None = None,
     ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std, load_actor)
+        super().__init__(policies, weights, loss_weight, action_std, load_actor=load_actor)
         check_argument("max_divergence", max_divergence, Positive)
         self.max_divergence = max_divergence
 

@@ -45,6 +45,7 @@ from rl_core.config import (
     Config,
     Count,
     Fraction,
+    Needs,
     NonNegative,
     NonNegativeInt,
     Widths,
@@ -68,10 +69,10 @@ class RNDConfig(Config):
     Attributes:
         hidden_sizes: widths of the target's layers; the predictor has one more of the last width.
         num_features: n of Eq. (1).
-        gamma_intrinsic: discount of intrinsic rewards, in [0, 1].
+        gamma_intrinsic: discount of intrinsic rewards.
         spread_decay: factor on the weight of earlier rollouts in σ(c) of Eq. (3), in (0, 1]; 1
             weighs all alike, as in the paper.
-        predictor_proportion: share of the samples that the predictor learns from, in (0, 1].
+        predictor_proportion: share of the samples that the predictor learns from.
         pre_normalization_steps: environment transitions with random actions before training, for
             the statistics of observations; they are no part of the run's steps.
         frame_stack: frames in an image's channels, of which only the newest, the last, is used;
@@ -126,21 +127,17 @@ class Novelty(nn.Module):
             networks although they are given.
     """
 
+    @checked_arguments("")
     def __init__(
         self,
         observation_space: gymnasium.Space[object],
         config: RNDConfig,
         *,
-        target: nn.Module | None = None,
-        predictor: nn.Module | None = None,
+        target: Annotated[nn.Module | None, Needs("predictor")] = None,
+        predictor: Annotated[nn.Module | None, Needs("target")] = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if (target is None) != (predictor is None):
-            raise ConfigError("give both target and predictor, or none of them")
-        for name, network in (("target", target), ("predictor", predictor)):
-            if network is not None and not isinstance(network, nn.Module):
-                raise ConfigError(f"{name} must be an nn.Module, got {network!r}")
         if target is not None:
             config.refuse(
                 "has no effect on networks that are given; leave it out",

@@ -151,8 +151,8 @@ def check_argument(name: str, value: object, type_: object) -> None:
         ]
         if names and isinstance(value, str):
             raise ConfigError(f"{name}: unknown name '{value}'{nearest(value, map(str, names))}")
-        words = dict.fromkeys(_described(*one) for one in members if one[0] is not NoneType)
-        raise ConfigError(f"{name} must be {' or '.join(words)}{or_none}, got {got}")
+        kinds = dict.fromkeys(_described(*one) for one in members if one[0] is not NoneType)
+        raise ConfigError(f"{name} must be {' or '.join(kinds)}{or_none}, got {got}")
     kind, marks = fitting[0]
     if isinstance(value, float | int | Schedule) and not _is_within(marks, value):
         words = _described(float if kind is Schedule else kind, marks)
@@ -168,10 +168,15 @@ def check_argument(name: str, value: object, type_: object) -> None:
             check_argument(f"{name}[{index}]", item, item_type)
 
 
-def bounds_of(type_: object) -> str:
-    """Return the bounds of a number in symbols, such as ``> 0``; nothing where there are none."""
+def bounds_of(config: Callable[..., object]) -> Mapping[str, str]:
+    """Return the bounds of a config's numbers in symbols, such as ``> 0``, by field."""
     symbols = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    return next(filter(None, (_range(marks, symbols) for _, marks in _members(type_))), "")
+    return {
+        name: text
+        for name, (type_, _) in _declared(config).items()
+        for _, marks in _members(type_)
+        if (text := _range(marks, symbols))
+    }
 
 
 def replaced_options(config: Callable[..., object]) -> Mapping[str, set[str]]:
