@@ -418,7 +418,10 @@ def test_unknown_names_suggest_the_nearest() -> None:
             {"learning_rate": 1.0, "options": {"algorithm": {"learning_rate": 2.0}}},
             r"learning_rate is 1\.0, but options\['algorithm'\] says 2\.0",
         ),
-        ({"optimizer": {"name": "sgd", "momentum": 0.5, "alpha": 0.5}}, "alpha=0.5 has no effect"),
+        (
+            {"optimizer": {"name": "sgd", "momentum": 0.5, "alpha": 0.5}},
+            "alpha has no effect",
+        ),
         ({"device": "mps"}, "device 'mps' is unknown"),
         ({"device": "meta"}, "device 'meta' is unknown"),
         ({"device": "cpu:3"}, "device 'cpu:3' is unknown"),

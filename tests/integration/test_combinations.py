@@ -20,7 +20,7 @@ import torch
 
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage.contract import DataSlice, StorageSpec
+from rl_core.storage import DataSlice, StorageSpec
 from rl_storages import (
     HindsightConfig,
     PrioritizedConfig,

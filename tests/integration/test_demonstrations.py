@@ -150,7 +150,7 @@ def test_a_new_run_does_not_drop_what_a_storage_holds(minari_id: str) -> None:
 
 
 def test_wrong_options_are_refused(minari_id: str) -> None:
-    with pytest.raises(ConfigError, match=r"trainer.scale_rewards .* demonstrations"):
+    with pytest.raises(ConfigError, match=r"scale_rewards .* demonstrations"):
         TrainerConfig(demonstrations=minari_id, scale_rewards=True)
     with pytest.raises(ConfigError, match=r"storage.size is too small: 15 demonstrated"):
         _trainer(minari_id, size=10).train(total_steps=20)

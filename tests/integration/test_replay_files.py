@@ -14,7 +14,7 @@ import torch
 
 from rl_core.batch import Trajectory, Transition
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayObservation, StateDict
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_testing.replay import (

@@ -148,6 +148,6 @@ def test_options_out_of_range_are_refused(
 def test_options_without_effect_are_refused(
     algorithm: type[AnyAlgorithm], policy: str, options: dict[str, object], message: str
 ) -> None:
-    config = (TD3Config if algorithm is TD3 else SACConfig)(**options)  # type: ignore[arg-type]  # of many types
+    make_config = TD3Config if algorithm is TD3 else SACConfig
     with pytest.raises(ConfigError, match=message):
-        algorithm(_actor(BOX, policy), config)
+        algorithm(_actor(BOX, policy), make_config(**options))  # type: ignore[arg-type]  # of many types

@@ -181,10 +181,10 @@ def test_nothing_is_dropped_outside_of_updates() -> None:
         ({"initial_weights": "orthogonl"}, "unknown name 'orthogonl'; did you mean 'orthogonal'"),
         (
             {"initial_weights": "orthogonal", "policy": "greedy", "noisy": True},
-            "noisy layers start uniform; leave initial_weights out",
+            "initial_weights does not go with noisy, whose layers start uniform",
         ),
-        ({"critic_dropout": 1.0}, r"critic_dropout must be in \[0, 1\)"),
-        ({"critic_dropout": 0.1, "policy": "deterministic"}, "needs the policy 'stochastic'"),
+        ({"critic_dropout": 1.0}, r"critic_dropout must be a number in \[0, 1\)"),
+        ({"critic_dropout": 0.1, "policy": "deterministic"}, "set policy to 'stochastic'"),
         ({"critic_dropout": 0.1, "hidden_sizes": ()}, "critic_dropout has no effect on critics w"),
         ({"critic_layer_norm": True, "critic_hidden_sizes": ()}, "critic_layer_norm has no effect"),
         (
@@ -195,7 +195,10 @@ def test_nothing_is_dropped_outside_of_updates() -> None:
             {"critic_layer_norm": True, "recurrent_net": "gru"},
             "critic_layer_norm does not go with recurrent_net",
         ),
-        ({"critic_layer_norm": True, "noisy": True, "policy": "greedy"}, "noisy does not go with"),
+        (
+            {"critic_layer_norm": True, "noisy": True, "policy": "greedy"},
+            "does not go with noisy",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:

@@ -90,8 +90,8 @@ def test_noise_is_the_signed_root_of_normal_numbers() -> None:
 @pytest.mark.parametrize(
     ("sizes", "sigma", "message"),
     [
-        ((0, 4, (5,), 1), 0.5, "at least one member"),
-        ((2, 4, (0,), 1), 0.5, "at least one member"),
+        ((0, 4, (5,), 1), 0.5, "whole number of at least 1"),
+        ((2, 4, (0,), 1), 0.5, "whole number of at least 1"),
         ((2, 4, (), 1), 0.0, "initial_sigma"),
         ((2, 4, (), 1), math.nan, "initial_sigma"),
     ],

@@ -20,9 +20,8 @@ from rl_algos_onpolicy import (
 )
 from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import OnPolicyConfig
-from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm import AnyAlgorithm, evaluate_rollout
 from rl_core.algorithm.hyper import schedules_of
-from rl_core.algorithm.rollouts import evaluate_rollout
 from rl_core.batch import Rollout
 from rl_core.gradients import HyperParameters
 from rl_core.nn.distributions import from_columns

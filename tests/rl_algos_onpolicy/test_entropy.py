@@ -20,8 +20,7 @@ from rl_algos_onpolicy import (
     TRPOConfig,
     VPGConfig,
 )
-from rl_core.algorithm import AnyAlgorithm
-from rl_core.algorithm.rollouts import evaluate_rollout
+from rl_core.algorithm import AnyAlgorithm, evaluate_rollout
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
 from rl_testing.rollouts import make_batch, make_rollout
@@ -52,7 +51,7 @@ def test_contradictions_are_refused(name: str) -> None:
     for options, message in (
         (
             {"entropy_method": "max", "stop_entropy_gradient": True, "normalize_advantage": on},
-            f"entropy_method='max' rewards entropy.*set normalize_advantage={_off(name)!r}, or",
+            "entropy_method='max' rewards entropy.*normalize_advantage would remove it again; turn",
         ),
         (
             {"entropy_method": "max", "normalize_advantage": _off(name)},
@@ -60,7 +59,7 @@ def test_contradictions_are_refused(name: str) -> None:
         ),
         (
             {"entropy_method": "no_entropy", "entropy_coef": 0.1},
-            "entropy_coef=0.1 has no effect with entropy_method='no_entropy'; leave it out",
+            "entropy_coef has no effect with entropy_method='no_entropy'; leave it out",
         ),
         (
             {"entropy_method": "no_entropy", "entropy_coef": Linear(0.1, 0.0)},
@@ -68,7 +67,7 @@ def test_contradictions_are_refused(name: str) -> None:
         ),
         (
             {"entropy_coef": 0.1, "stop_entropy_gradient": True},
-            "entropy_coef=0.1 has no effect on a policy that stop_entropy_gradient=True",
+            "entropy_coef has no effect on a policy that stop_entropy_gradient=True",
         ),
         (
             {"entropy_method": "no_entropy", "use_softplus_entropy": True},

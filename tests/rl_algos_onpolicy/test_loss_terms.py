@@ -24,7 +24,7 @@ from rl_core.nn.distributions import (
     Distribution,
     SquashedGaussian,
 )
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -193,7 +193,7 @@ def test_policies_of_other_families_or_spaces_are_refused() -> None:
 
 
 def test_a_single_actor_is_named_by_its_class_alone() -> None:
-    with pytest.raises(ConfigError, match=r"^policies is Fixed; expected a list of at least one"):
+    with pytest.raises(ConfigError, match=r"^policies must be a list, got Fixed"):
         AttractionKL(Fixed([0.5, 0.5]))  # type: ignore[arg-type]  # the mistake
 
 
@@ -201,7 +201,7 @@ def test_a_single_actor_is_named_by_its_class_alone() -> None:
 def test_predictors_refuse_layers_without_width(
     kind: type[RewardPredictor] | type[ReturnPredictor],
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^hidden_sizes must be a list of whole numbers"):
+    with pytest.raises(ConfigError, match=r"^hidden_sizes\[1\] must be a whole number of at"):
         kind(hidden_sizes=(4, 0))
 
 
@@ -209,8 +209,8 @@ def test_predictors_refuse_layers_without_width(
     ("policies", "options", "message"),
     [
         ([], {}, "at least one"),
-        ("runs/one", {}, "expected a list"),
-        ([3], {}, "expected run directories or actors, got int"),
+        ("runs/one", {}, "policies must be a list, got 'runs/one'"),
+        ([3], {}, r"policies\[0\] must be text or an Actor, got 3"),
         (["a", "b"], {"weights": [1.0]}, "got 1 for 2"),
         (["a"], {"weights": [0.0]}, "above 0"),
         (["a"], {"weights": ["a"]}, r"weights\[0\] must be a finite number above 0, got 'a'"),

@@ -101,11 +101,8 @@ def test_a_size_that_does_not_fit_is_reported_where_it_was_given(option: str) ->
         ({"head": (GRU,), "recurrent_net": "gru"}, "leave recurrent_net out"),
         ({"value_body": BODY, "share_body": True}, "no effect with share_body"),
         ({"value_head": HEAD, "shared_policy_value_network": True}, "no effect with shared_policy"),
-        (
-            {"hidden_sizes": (4, 0)},
-            "^hidden_sizes must be a list of whole numbers of at least 1, g",
-        ),
-        ({"value_hidden_sizes": (0,)}, "^value_hidden_sizes must be a list of whole numbers"),
+        ({"hidden_sizes": (4, 0)}, r"^hidden_sizes\[1\] must be a whole number of at least 1, got"),
+        ({"value_hidden_sizes": (0,)}, r"^value_hidden_sizes\[0\] must be a whole number of"),
         ({"value_head": HEAD, "value_hidden_sizes": (3,)}, "no effect with value_head"),
         ({"head": HEAD, "hidden_sizes": (3,)}, "hidden_sizes has no effect with head"),
         ({"head": HEAD, "activation": "relu"}, "activation has no effect with head"),

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_algos_onpolicy.config import AdvantageNormalization
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term
 from rl_algos_onpolicy.ppo import (
-    AdvantageNormalization,
     Surrogate,
     clipped_surrogate_loss,
     clipped_value_loss,
@@ -507,15 +507,18 @@ def test_the_penalty_is_state_and_can_be_set() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kl_target": 0.02}, "kl_target=0.02 has no effect with surrogate='clip'"),
-        ({"surrogate": "plain", "kl_penalty": 2.0}, "kl_penalty=2.0 has no effect"),
+        ({"kl_target": 0.02}, "kl_target has no effect with surrogate='clip'"),
+        ({"surrogate": "plain", "kl_penalty": 2.0}, "kl_penalty has no effect"),
         ({"surrogate": "kl-penalty", "kl_penalty": Linear(1.0, 0.0)}, "adapts by itself"),
         (
             {"surrogate": "kl-penalty", "kl_target": 0.0},
             "kl_target must be a finite number above 0",
         ),
         ({"surrogate": "cilp"}, "did you mean 'clip'"),
-        ({"entropy_method": "max", "stop_entropy_gradient": True}, "set normalize_advantage="),
+        (
+            {"entropy_method": "max", "stop_entropy_gradient": True},
+            "normalize_advantage would",
+        ),
         ({"entropy_method": "no_entropy", "entropy_coef": 0.1}, "has no effect"),
         ({"value_clip_range": 0.5}, "value_clip_range has no effect with use_clipped_value_loss"),
         ({"advantage_estimator": "gea"}, "did you mean 'gae'"),

@@ -152,9 +152,12 @@ def test_garages_passes_over_a_rollout() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"entropy_method": "max", "stop_entropy_gradient": True}, "set normalize_advantage="),
+        (
+            {"entropy_method": "max", "stop_entropy_gradient": True},
+            "normalize_advantage would",
+        ),
         ({"entropy_method": "max", "normalize_advantage": False}, "stop_entropy_gradient=True"),
-        ({"entropy_method": "no_entropy", "entropy_coef": 0.1}, "entropy_coef=0.1 has no effect"),
+        ({"entropy_method": "no_entropy", "entropy_coef": 0.1}, "entropy_coef has no effect"),
         ({"entropy_method": "maximum"}, "unknown name 'maximum'"),
         ({"value_learning_rate": None, "advantage_estimator": "td"}, "need a value function"),
         ({"value_learning_rate": None, "value_target": "td"}, "need a value function"),

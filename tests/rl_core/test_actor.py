@@ -14,7 +14,7 @@ from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import make_head
 from rl_core.nn.torso import MemoryKind, Trunk
 from rl_core.spaces import Space
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 from rl_testing.actors import ACTION_SPACES, ActorSuite
 from rl_testing.rollouts import random_observation

@@ -15,10 +15,9 @@ from rl_core.algorithm import (
     DefaultRecipe,
     EnvSpec,
     PolicyLossAddOn,
-    Scheduled,
+    UpdateSchedule,
     run_update,
 )
-from rl_core.algorithm.update import UpdateSchedule
 from rl_core.batch import (
     PREPARED_COLUMNS,
     ReplayBatch,
@@ -27,14 +26,12 @@ from rl_core.batch import (
     Transition,
     masked_mean,
 )
-from rl_core.config import ComponentSpec, Linear, check_ranges
+from rl_core.config import ComponentSpec, Config, Linear, ScheduledNonNegative
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig
-from rl_core.gradients.movement import ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
 from rl_core.nn.normalization import RunningNorm
-from rl_core.storage import Storage
-from rl_core.storage.contract import DataSlice, StorageSpec, TensorSpec
+from rl_core.storage import DataSlice, Storage, StorageSpec, TensorSpec
 from rl_core.types import Observation, State, StateDict
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
@@ -72,15 +69,12 @@ class LinearActor(Actor):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReinforceConfig:
-    learning_rate: Scheduled = 0.01
-    noise_scale: Scheduled = 0.1
-    bound: Scheduled | None = None
+class ReinforceConfig(Config):
+    learning_rate: ScheduledNonNegative = 0.01
+    noise_scale: ScheduledNonNegative = 0.1
+    bound: ScheduledNonNegative | None = None
     num_epochs: int = 1
     stop_at: float | None = None
-
-    def __post_init__(self) -> None:
-        check_ranges(self, not_negative=("learning_rate", "noise_scale", "bound"))
 
 
 class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
@@ -523,5 +517,5 @@ def test_a_ratio_can_be_kept_for_several_environments() -> None:
     assert [kept.batches_per_epoch(num_envs) for num_envs in (1, 2, 3)] == [3, 3, 5]
     assert UpdateSchedule(update_every=4, num_mini_batch=3).batches_per_epoch(3) == 3
     assert UpdateSchedule(mini_batch_size=64).batches_per_epoch(3) is None
-    with pytest.raises(ConfigError, match="keep_ratio is one of num_mini_batch to update_every"):
+    with pytest.raises(ConfigError, match="keep_ratio has no effect without update_every"):
         UpdateSchedule(mini_batch_size=64, keep_ratio=True)

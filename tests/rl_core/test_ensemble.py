@@ -64,7 +64,7 @@ def test_layers_start_orthogonal_on_request_each_by_itself() -> None:
     "sizes", [(0, 4, (5,), 1), (2, 0, (5,), 1), (2, 4, (0,), 1), (2, 4, (), 0)]
 )
 def test_empty_ensembles_are_refused(sizes: tuple[int, int, tuple[int, ...], int]) -> None:
-    with pytest.raises(ConfigError, match="at least one member"):
+    with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
         EnsembleMLP(*sizes)
 
 
@@ -156,5 +156,5 @@ def test_graphs_compute_what_is_computed_without() -> None:
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0])
 def test_probabilities_of_dropping_are_below_one(dropout: float) -> None:
-    with pytest.raises(ConfigError, match=r"dropout must be in \[0, 1\)"):
+    with pytest.raises(ConfigError, match=r"dropout must be a number in \[0, 1\)"):
         EnsembleMLP(2, 3, (4,), 1, dropout=dropout)

@@ -18,8 +18,9 @@ from rl_core.gradients import (
     Noise,
     OnNonFinite,
     OptimizerConfig,
+    ParameterGroup,
+    TargetNetwork,
 )
-from rl_core.gradients.movement import ParameterGroup, TargetNetwork
 from rl_testing.stateful import check_same_state, copy_state
 
 SGD = OptimizerConfig(name="sgd")

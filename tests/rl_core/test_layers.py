@@ -79,9 +79,12 @@ def test_other_observations_come_as_usual_features() -> None:
         ([_layer("Tanh"), _layer("Linear")], r"net\[1\]: the option 'out_features' is missing"),
         ([_layer("Linear", out=3)], "Linear has no option 'out'"),
         ([_layer("Linear", out_features=0)], "whole number of at least 1"),
-        ([_layer("Linear", out_features=3, bias=1)], "expected true or false"),
+        (
+            [_layer("Linear", out_features=3, bias=1)],
+            r"net\[0\]\.bias must be True or False, got 1",
+        ),
         ([_layer("Linear", out_features=3, in_features=9)], "in_features=9, but .* has 4"),
-        ([CONVOLUTION], r"Conv2d takes images \(C, H, W\)"),
+        ([CONVOLUTION], r"Conv2d does not fit an input of shape \(4,\)"),
         ([_layer("GroupNorm", num_groups=3)], "GroupNorm does not fit"),
     ],
 )

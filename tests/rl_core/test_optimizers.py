@@ -148,7 +148,7 @@ def test_a_number_out_of_range_is_refused(field: str, value: float) -> None:
     ],
 )
 def test_a_number_that_the_optimiser_does_not_use_is_refused(name: str, field: str) -> None:
-    message = f"^{field}=0.5 has no effect with the optimiser '{name}'; leave it out"
+    message = f"^{field} has no effect with name='{name}'; leave it out, or set name to"
     with pytest.raises(ConfigError, match=message):
         OptimizerConfig(**{"name": name, field: 0.5})  # type: ignore[arg-type]  # one field by name
 

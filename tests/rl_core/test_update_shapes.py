@@ -15,15 +15,20 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, Scheduled
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import (
+    Algorithm,
+    AnyAlgorithm,
+    DefaultRecipe,
+    EnvSpec,
+    Scheduled,
+    UpdateSchedule,
+)
 from rl_core.config import ComponentSpec
-from rl_core.gradients import LossOutput, Noise, call_frozen
-from rl_core.gradients.movement import ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, call_frozen
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.heads import make_head
 from rl_core.nn.mlp import MLP
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 from rl_testing.algorithms import AlgorithmSuite
 

@@ -272,8 +272,12 @@ def test_alpha_changes_what_was_not_learned_from_too() -> None:
         ("alpha", 1.1, r"alpha must be a number in \[0, 1\], got 1\.1"),
         ("beta", -0.1, r"beta must be a number in \[0, 1\], got -0\.1"),
         ("beta", Linear(0.4, 1.2), r"beta must be a number in \[0, 1\]"),
-        ("epsilon", -1e-9, "epsilon must be a finite number of at least 0"),
-        ("default_error", 0.0, "default_error must be a finite number above 0"),
+        ("epsilon", -1e-9, r"epsilon must be a number in \[0, 1e\+30\], got -1e-09"),
+        (
+            "default_error",
+            0.0,
+            r"default_error must be a number in \(0, 1e\+30\], or None",
+        ),
     ],
 )
 def test_parameters_out_of_range_are_refused(name: str, value: object, message: str) -> None:
@@ -418,7 +422,7 @@ def test_a_state_that_cannot_be_is_refused(part: str, name: str, wrong: float) -
 
 @pytest.mark.parametrize("name", ["default_error", "epsilon"])
 def test_errors_beyond_single_precision_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be at most 1e\\+30, got 1e\\+39"):
+    with pytest.raises(ConfigError, match=rf"{name} must be .* 1e\+30\].*, got 1e\+39"):
         PrioritizedConfig(**{name: 1e39})
     storage = _buffer(PrioritizedConfig(**{name: 1e30}), count=20)
     batch = _draw(storage, 8)

@@ -15,7 +15,7 @@ import rl_storages.replay.columns as columns_module
 import rl_storages.replay.memory as memory
 from rl_core.config import Linear, construct, decode, encode, options_of
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages import (
     HindsightConfig,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, RolloutBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_storages import RolloutStorage
 from rl_testing.replay._faults import misfits
 from rl_testing.rollout_storages import RolloutStorageSuite

@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.config import construct, decode, options_of
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_testing.replay import (
@@ -298,8 +298,8 @@ def _key(key: Tensor) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"overlap": 1.0}, r"overlap must be in \[0, 1\), got 1\.0.*storage\.sequences\.overlap"),
-        ({"overlap": -0.1}, r"overlap must be in \[0, 1\)"),
+        ({"overlap": 1.0}, r"overlap must be a number in \[0, 1\), got 1\.0"),
+        ({"overlap": -0.1}, r"overlap must be a number in \[0, 1\)"),
         ({"overlap": float("nan")}, r"overlap"),
         ({"length": 0}, "length must be a whole number of at least 1"),
     ],

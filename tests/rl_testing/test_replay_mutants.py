@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, RolloutBatch, Trajectory, Transition
 from rl_core.errors import CheckpointError, RLError
-from rl_core.storage.contract import DataSlice
+from rl_core.storage import DataSlice
 from rl_core.types import Observation, StateDict
 from rl_testing._rows import Row
 from rl_testing.replay import ReferenceReplayStorage, ReplayStorageSuite

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_core.actor import ActionOutput
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import UpdateSchedule
 from rl_core.batch import Rollout
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.nn.distributions import Categorical, Distribution
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import ArrayLike, Observation, State, StateDict, StateValue
 from rl_envs import GymVecEnv
 from rl_testing.reference import ReferenceRolloutStorage

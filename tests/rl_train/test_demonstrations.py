@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.spaces import Space, action_problem
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.storages import seeded

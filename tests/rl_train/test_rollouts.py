@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from rl_core.actor import ActionEvaluation
-from rl_core.algorithm.rollouts import evaluate_rollout
+from rl_core.algorithm import evaluate_rollout
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
 from rl_core.types import Observation, State

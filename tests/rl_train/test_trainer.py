@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import UpdateSchedule
 from rl_core.batch import RolloutBatch
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
@@ -300,12 +300,12 @@ def test_a_rollout_has_its_own_rhythm(schedule: UpdateSchedule, message: str) ->
 )
 def test_options_out_of_range_are_refused(name: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"trainer\.{name} must be a whole number of at least 1.*, got 0"
+        ConfigError, match=rf"^{name} must be a whole number (of at least 1|in \[1, ).*, got 0"
     ):
         TrainerConfig(**{name: 0})  # type: ignore[arg-type]  # one of the counts
-    with pytest.raises(ConfigError, match=r"trainer\.compile"):
+    with pytest.raises(ConfigError, match=r"^compile: unknown name"):
         TrainerConfig(compile="sometimes")  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(ConfigError, match=r"trainer\.checkpoint_every: unknown name 'ned'.*'end'"):
+    with pytest.raises(ConfigError, match=r"^checkpoint_every: unknown name 'ned'.*'end'"):
         TrainerConfig(checkpoint_every="ned")  # type: ignore[arg-type]  # what is tested
 
 
@@ -341,7 +341,7 @@ class Diary(Callback):
 
 
 def test_no_machine_has_so_many_threads() -> None:
-    with pytest.raises(ConfigError, match=r"num_threads must be at most 10000, got 99999999999"):
+    with pytest.raises(ConfigError, match=r"num_threads must be .*\[1, 10000\].*, got 99999999999"):
         TrainerConfig(num_threads=99_999_999_999)
 
 

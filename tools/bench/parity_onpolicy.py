@@ -23,7 +23,7 @@ from rl_algos_onpolicy import A2C, PPO, TRPO, A2CConfig, OnPolicyActor, PPOConfi
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Transition
 from rl_core.gradients import OptimizerConfig
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_storages import RolloutStorage
 
 _NUM_STEPS = 256

@@ -9,7 +9,7 @@ from bench.replay_data import Step, goal_reward, make_errors
 from bench.replay_operations import BATCH_SIZE, DATA, Data, Operation
 from rl_core.batch import Transition
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer
 
 

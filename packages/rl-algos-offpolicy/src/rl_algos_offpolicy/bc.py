@@ -14,7 +14,7 @@ E is what an expert does, sampled anew before each update, or a set of demonstra
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +24,17 @@ from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
 from rl_algos_offpolicy.losses import weighted_mean
 from rl_core.actor import ActionOutput, Actor, ActorLoader
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, PolicyLossAddOn, Scheduled
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    PolicyLossAddOn,
+    UpdateSchedule,
+)
 from rl_core.batch import ReplayBatch
-from rl_core.config import check_choice, check_ranges
+from rl_core.config import Config, Count, ScheduledNonNegative, ScheduledPositive
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig
-from rl_core.gradients.movement import ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.nn.distributions import Deterministic
 from rl_core.spaces import made_up_observation
 from rl_core.storage import Storage
@@ -41,7 +45,7 @@ CloningLoss = Literal["log_prob", "mse"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BCConfig:
+class BCConfig(Config):
     """Options of `BC`.
 
     Attributes:
@@ -66,29 +70,14 @@ class BCConfig:
     expert: str | None = None
     deterministic_expert: bool = True
     loss: CloningLoss = "log_prob"
-    learning_rate: Scheduled = 1e-3
-    max_grad_norm: Scheduled | None = None
+    learning_rate: ScheduledNonNegative = 1e-3
+    max_grad_norm: ScheduledPositive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    update_every: int = 1000
-    num_mini_batch: int = 16
-    mini_batch_size: int = 256
-    test_every: int | None = None
-    num_test_episodes: int = 5
-
-    def __post_init__(self) -> None:
-        check_choice(self, "loss", get_args(CloningLoss))
-        check_ranges(
-            self,
-            positive=("max_grad_norm",),
-            not_negative=("learning_rate",),
-            counts=(
-                "update_every",
-                "num_mini_batch",
-                "mini_batch_size",
-                "test_every",
-                "num_test_episodes",
-            ),
-        )
+    update_every: Count = 1000
+    num_mini_batch: Count = 16
+    mini_batch_size: Count = 256
+    test_every: Count | None = None
+    num_test_episodes: Count = 5
 
 
 class BC(Algorithm[BCConfig, ReplayBatch]):
@@ -130,7 +119,10 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         self._uses_expert_object = expert is not None
         given = named if expert is None else expert
         if given is None:
-            _check_expert_options(self.config)
+            self.config.refuse(
+                "is about an expert, and there is none; set algorithm.expert, or leave it out",
+                *("deterministic_expert", "update_every"),
+            )
         self._expert = (
             None
             if given is None
@@ -272,16 +264,6 @@ def squared_distance(mode: Tensor, action: Tensor) -> Tensor:
         action: the expert's, shape `(N, d)`.
     """
     return (mode - action).square().mean(-1)
-
-
-def _check_expert_options(config: BCConfig) -> None:
-    defaults = BCConfig()
-    for option in ("deterministic_expert", "update_every"):
-        if getattr(config, option) != getattr(defaults, option):
-            raise ConfigError(
-                f"{option} is about an expert that acts, and there is none; set algorithm.expert, "
-                f"or leave {option} out"
-            )
 
 
 def _check_policy(actor: Actor, loss: CloningLoss) -> None:

@@ -2,19 +2,23 @@
 
 from dataclasses import dataclass, field
 
-from rl_core.algorithm import Scheduled
-from rl_core.algorithm.update import UpdateSchedule
-from rl_core.config import check_ranges
-from rl_core.errors import ConfigError
+from rl_core.algorithm import UpdateSchedule
+from rl_core.config import (
+    Config,
+    Count,
+    NonNegativeInt,
+    ScheduledFraction,
+    ScheduledPositive,
+)
 from rl_core.gradients import OptimizerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OffPolicyConfig:
+class OffPolicyConfig(Config):
     """Options that off-policy algorithms share.
 
     Attributes:
-        gamma: discount per step, in [0, 1].
+        gamma: discount per step.
         reward_scale: factor on rewards that are learned from.
         max_grad_norm: bound of each gradient's norm; None does not bound it.
         optimizer: the update rule.
@@ -34,35 +38,18 @@ class OffPolicyConfig:
         ConfigError: when a value is out of range.
     """
 
-    gamma: Scheduled = 0.99
-    reward_scale: Scheduled = 1.0
-    max_grad_norm: Scheduled | None = None
+    gamma: ScheduledFraction = 0.99
+    reward_scale: ScheduledPositive = 1.0
+    max_grad_norm: ScheduledPositive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    start_steps: int = 0
-    update_after: int = 1000
-    update_every: int = 1
-    num_mini_batch: int = 1
+    start_steps: NonNegativeInt = 0
+    update_after: NonNegativeInt = 1000
+    update_every: Count = 1
+    num_mini_batch: Count = 1
     keep_ratio: bool = False
-    mini_batch_size: int = 256
-    test_every: int | None = None
-    num_test_episodes: int = 5
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            unit=("gamma",),
-            positive=("reward_scale", "max_grad_norm"),
-            counts=(
-                "update_every",
-                "num_mini_batch",
-                "mini_batch_size",
-                "test_every",
-                "num_test_episodes",
-            ),
-        )
-        for name in ("start_steps", "update_after"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+    mini_batch_size: Count = 256
+    test_every: Count | None = None
+    num_test_episodes: Count = 5
 
     @property
     def schedule(self) -> UpdateSchedule:

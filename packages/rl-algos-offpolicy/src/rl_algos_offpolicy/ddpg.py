@@ -31,10 +31,9 @@ from rl_algos_offpolicy.losses import (
 from rl_algos_offpolicy.memory import constant, current, following
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
-from rl_core.config import check_ranges
+from rl_core.config import NonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise
-from rl_core.gradients.movement import ParameterGroup
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,15 +45,11 @@ class DDPGConfig(DeterministicConfig):
         critic_weight_decay: L2 penalty on the critics.
     """
 
-    policy_weight_decay: float = 0.0
-    critic_weight_decay: float = 0.0
+    policy_weight_decay: NonNegative = 0.0
+    critic_weight_decay: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         DeterministicConfig.__post_init__(self)
-        check_ranges(
-            self,
-            not_negative=("policy_weight_decay", "critic_weight_decay"),
-        )
         if self.optimizer.weight_decay:
             raise ConfigError(
                 "give policy_weight_decay and critic_weight_decay instead of optimizer.weight_decay"

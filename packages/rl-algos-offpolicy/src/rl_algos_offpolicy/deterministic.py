@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar, get_args
+from typing import Annotated, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +19,21 @@ from rl_algos_offpolicy.exploration import (
 )
 from rl_algos_offpolicy.memory import Seen
 from rl_core.actor import ActionOutput
-from rl_core.algorithm import Algorithm, Scheduled
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import Algorithm, UpdateSchedule
 from rl_core.batch import ReplayBatch
-from rl_core.config import check_choice, check_owners, check_ranges
+from rl_core.config import (
+    Needs,
+    NonNegativeInt,
+    Positive,
+    ScheduledFraction,
+    ScheduledNonNegative,
+    ScheduledPositive,
+)
 from rl_core.errors import ConfigError
-from rl_core.gradients import call_frozen
-from rl_core.gradients.movement import ParameterGroup, TargetNetwork
+from rl_core.gradients import ParameterGroup, TargetNetwork, call_frozen
 from rl_core.nn.distributions import Distribution
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, State, StateDict
-
-_OWNERS = {
-    "ou_theta": ("exploration_noise", ("ou",)),
-    "ou_dt": ("exploration_noise", ("ou",)),
-}
-"""Which option with which value each other option belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,27 +54,21 @@ class DeterministicConfig(OffPolicyConfig):
             other bound.
     """
 
-    policy_learning_rate: Scheduled = 1e-3
-    critic_learning_rate: Scheduled = 1e-3
-    tau: Scheduled = 0.005
+    policy_learning_rate: ScheduledNonNegative = 1e-3
+    critic_learning_rate: ScheduledNonNegative = 1e-3
+    tau: ScheduledFraction = 0.005
     exploration_noise: ExplorationNoise = "gaussian"
-    exploration_std: Scheduled = 0.1
-    ou_theta: float | None = None
-    ou_dt: float | None = None
-    clip_return: Scheduled | None = None
+    exploration_std: Annotated[
+        ScheduledNonNegative, Needs("exploration_noise", "gaussian", "ou", "uniform")
+    ] = 0.1
+    ou_theta: Annotated[Positive | None, Needs("exploration_noise", "ou")] = None
+    ou_dt: Annotated[Positive | None, Needs("exploration_noise", "ou")] = None
+    clip_return: ScheduledPositive | None = None
     clip_positive_returns: bool = False
-    start_steps: int = 1000
+    start_steps: NonNegativeInt = 1000
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
-        check_choice(self, "exploration_noise", get_args(ExplorationNoise))
-        check_ranges(
-            self,
-            unit=("tau",),
-            positive=("ou_theta", "ou_dt", "clip_return"),
-            not_negative=("policy_learning_rate", "critic_learning_rate", "exploration_std"),
-        )
-        check_owners(self, _OWNERS)
         self.ou_process()
 
     def ou_process(self) -> OrnsteinUhlenbeck:
@@ -111,10 +104,6 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
                     or "set actor.policy to 'deterministic'"
                 )
             )
-        check_owners(
-            self.config,
-            {"exploration_std": ("exploration_noise", ("gaussian", "ou", "uniform"))},
-        )
         assert actor.policy is not None
         self.policy = actor.policy
         self.target_policy = copy.deepcopy(actor.policy)

@@ -23,7 +23,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,13 +37,24 @@ from rl_algos_offpolicy.defaults import off_policy_recipe
 from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
 from rl_algos_offpolicy.memory import Seen, current_and_following, following
 from rl_core.actor import ActionOutput, Actor
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, PolicyLossAddOn, Scheduled
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    PolicyLossAddOn,
+    UpdateSchedule,
+)
 from rl_core.batch import ReplayBatch, masked_mean
-from rl_core.config import Constant, Piecewise, check_choice, check_ranges
+from rl_core.config import (
+    Constant,
+    Count,
+    Piecewise,
+    ScheduledFraction,
+    ScheduledNonNegative,
+    ScheduledPositive,
+)
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise
-from rl_core.gradients.movement import ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]
@@ -68,26 +79,15 @@ class DQNConfig(OffPolicyConfig):
         target_update_every: gradient steps between its moves.
     """
 
-    learning_rate: Scheduled = 1e-3
-    epsilon: Scheduled | None = None
+    learning_rate: ScheduledNonNegative = 1e-3
+    epsilon: ScheduledFraction | None = None
     double: bool = True
     loss: ErrorLoss = "huber"
-    clip_reward: Scheduled | None = None
-    tau: Scheduled = 1.0
-    target_update_every: int = 500
-    max_grad_norm: Scheduled | None = 10.0
-    mini_batch_size: int = 128
-
-    def __post_init__(self) -> None:
-        OffPolicyConfig.__post_init__(self)
-        check_choice(self, "loss", get_args(ErrorLoss))
-        check_ranges(
-            self,
-            unit=("epsilon", "tau"),
-            positive=("clip_reward",),
-            not_negative=("learning_rate",),
-            counts=("target_update_every",),
-        )
+    clip_reward: ScheduledPositive | None = None
+    tau: ScheduledFraction = 1.0
+    target_update_every: Count = 500
+    max_grad_norm: ScheduledPositive | None = 10.0
+    mini_batch_size: Count = 128
 
 
 class DQN(Algorithm[DQNConfig, ReplayBatch]):

@@ -57,12 +57,10 @@ from rl_algos_offpolicy.memory import (
 )
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
 from rl_algos_offpolicy.temperature import Temperature, default_target_entropy
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, call_frozen
-from rl_core.gradients.movement import ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, call_frozen
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.storage import Storage
 

@@ -1,27 +1,25 @@
 """Options of soft actor-critic, and how they go with an actor."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from gymnasium import spaces
 
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core.actor import Actor
-from rl_core.algorithm import Scheduled
-from rl_core.config import check_choice, check_owners, check_ranges
+from rl_core.config import (
+    Count,
+    Needs,
+    NonNegative,
+    NonNegativeInt,
+    ScheduledFraction,
+    ScheduledNonNegative,
+)
 from rl_core.errors import ConfigError
-
-_SMOOTHNESS_STD = 0.05
 
 PolicyValue = Literal["least", "mean"]
 """Which value of several critics the policy climbs."""
-
-_OWNERS = {
-    "target_entropy": ("learn_temperature", (True,)),
-    "temperature_learning_rate": ("learn_temperature", (True,)),
-}
-"""Which option with which value each other option belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,39 +44,30 @@ class SACConfig(OffPolicyConfig):
         policy_delay: steps of the critics per step of policy and temperature.
     """
 
-    policy_learning_rate: Scheduled = 3e-4
-    critic_learning_rate: Scheduled = 3e-4
-    temperature_learning_rate: Scheduled = 3e-4
-    tau: Scheduled = 0.005
-    initial_temperature: float = 1.0
+    policy_learning_rate: ScheduledNonNegative = 3e-4
+    critic_learning_rate: ScheduledNonNegative = 3e-4
+    temperature_learning_rate: Annotated[ScheduledNonNegative, Needs("learn_temperature", True)] = (
+        3e-4
+    )
+    tau: ScheduledFraction = 0.005
+    initial_temperature: NonNegative = 1.0
     learn_temperature: bool = True
-    target_entropy: float | None = None
-    temporal_smoothness: Scheduled = 0.0
-    spatial_smoothness: Scheduled = 0.0
-    smoothness_std: Scheduled = _SMOOTHNESS_STD
-    num_target_critics: int | None = None
+    target_entropy: Annotated[float | None, Needs("learn_temperature", True)] = None
+    temporal_smoothness: ScheduledNonNegative = 0.0
+    spatial_smoothness: ScheduledNonNegative = 0.0
+    smoothness_std: ScheduledNonNegative = 0.05
+    num_target_critics: Count | None = None
     policy_value: PolicyValue = "least"
-    policy_delay: int = 1
-    start_steps: int = 1000
+    policy_delay: Count = 1
+    start_steps: NonNegativeInt = 1000
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
-        check_choice(self, "policy_value", get_args(PolicyValue))
-        check_ranges(
-            self,
-            unit=("tau",),
-            positive=("initial_temperature",) if self.learn_temperature else (),
-            not_negative=(
-                "initial_temperature",
-                "policy_learning_rate",
-                "critic_learning_rate",
-                "temperature_learning_rate",
-                "temporal_smoothness",
-                "spatial_smoothness",
-                "smoothness_std",
-            ),
-            counts=("num_target_critics", "policy_delay"),
-        )
+        if self.learn_temperature and self.initial_temperature == 0.0:
+            raise ConfigError(
+                "initial_temperature must be above 0 to be learned; set learn_temperature=False, "
+                "or start higher"
+            )
 
 
 def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
@@ -93,11 +82,10 @@ def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
         ConfigError: when the policy is not stochastic, smoothness is asked of actions or
             observations that have no distances, or an option has no effect.
     """
-    check_owners(config, _OWNERS)
-    if config.smoothness_std != _SMOOTHNESS_STD and config.spatial_smoothness == 0.0:
-        raise ConfigError(
-            "smoothness_std has no effect without spatial_smoothness; set that too, or leave "
-            "smoothness_std out"
+    if config.spatial_smoothness == 0.0:  # not the config's own check: both may change in a run
+        config.refuse(
+            "has no effect without spatial_smoothness; set that too, or leave it out",
+            "smoothness_std",
         )
     if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
         raise ConfigError(

@@ -31,9 +31,9 @@ from rl_algos_offpolicy.losses import (
     weighted_mean,
 )
 from rl_algos_offpolicy.memory import constant, current, following
-from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
-from rl_core.config import check_ranges
+from rl_core.config import Count, ScheduledNonNegative
 from rl_core.gradients import LossOutput, Noise
 
 
@@ -47,17 +47,9 @@ class TD3Config(DeterministicConfig):
         target_noise_clip: c of Eq. (1).
     """
 
-    policy_delay: int = 2
-    target_noise: Scheduled = 0.2
-    target_noise_clip: Scheduled = 0.5
-
-    def __post_init__(self) -> None:
-        DeterministicConfig.__post_init__(self)
-        check_ranges(
-            self,
-            not_negative=("target_noise", "target_noise_clip"),
-            counts=("policy_delay",),
-        )
+    policy_delay: Count = 2
+    target_noise: ScheduledNonNegative = 0.2
+    target_noise_clip: ScheduledNonNegative = 0.5
 
 
 class TD3(DeterministicAlgorithm[TD3Config]):

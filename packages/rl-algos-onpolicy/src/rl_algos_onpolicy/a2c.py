@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns
-from rl_algos_onpolicy.config import OnPolicyConfig
+from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
+from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
-from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.config import check_ranges
+from rl_core.config import ScheduledNonNegative, ScheduledPositive
 from rl_core.gradients import LossOutput, Noise, OptimizerConfig
 
 
@@ -46,19 +45,14 @@ class A2CConfig(OnPolicyConfig):
         ConfigError: when a value is out of range.
     """
 
-    policy_learning_rate: Scheduled = 7e-4
-    value_learning_rate: Scheduled = 7e-4
-    gae_lambda: Scheduled = 1.0
-    max_grad_norm: Scheduled | None = 0.5
+    policy_learning_rate: ScheduledNonNegative = 7e-4
+    value_learning_rate: ScheduledNonNegative = 7e-4
+    gae_lambda: GaeLambda = 1.0
+    max_grad_norm: ScheduledPositive | None = 0.5
     normalize_advantage: bool = False
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(name="rmsprop", eps=1e-5)
     )
-
-    def __post_init__(self) -> None:
-        OnPolicyConfig.__post_init__(self)
-        check_ranges(self, not_negative=("policy_learning_rate", "value_learning_rate"))
-        check_entropy(self, normalizes=self.normalize_advantage)
 
 
 class A2C(PolicyGradient[A2CConfig]):

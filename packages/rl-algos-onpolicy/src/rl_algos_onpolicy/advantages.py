@@ -8,7 +8,7 @@ from torch import Tensor
 from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.entropy import entropy_bonus
 from rl_core.actor import Actor
-from rl_core.algorithm.rollouts import evaluate_rollout
+from rl_core.algorithm import evaluate_rollout
 from rl_core.batch import Rollout, masked_mean
 from rl_core.gradients import HyperParameters
 from rl_core.nn.distributions import to_columns

@@ -1,26 +1,41 @@
 """What all on-policy algorithms can be told."""
 
 from dataclasses import dataclass, field
-from typing import Protocol, get_args
+from typing import Annotated, Literal, TypeAlias
 
-from rl_algos_onpolicy.entropy import EntropyMethod
-from rl_core.algorithm import Scheduled
-from rl_core.config import check_choice, check_owners, check_ranges
+from rl_core.config import (
+    Config,
+    Count,
+    Needs,
+    ScheduledFraction,
+    ScheduledNonNegative,
+    ScheduledPositive,
+)
 from rl_core.errors import ConfigError
 from rl_core.gradients import OptimizerConfig
 from rl_core.returns import AdvantageEstimator, ValueTarget
 
+AdvantageNormalization = Literal["minibatch", "batch", "none"]
+"""Over which samples advantages are normalised."""
+
+EntropyMethod = Literal["regularized", "max", "no_entropy"]
+"""Add the mean entropy to the objective, each step's entropy to its reward, or neither."""
+
+GaeLambda: TypeAlias = Annotated[ScheduledFraction, Needs("advantage_estimator", "gae", "vtrace")]
+_NeedsEntropy = Needs("entropy_method", "regularized", "max")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OnPolicyConfig:
+class OnPolicyConfig(Config):
     """Options that on-policy algorithms share.
 
     Attributes:
-        gamma: discount per step, in [0, 1].
-        gae_lambda: bias against variance of advantages by ``gae`` and ``vtrace``, in [0, 1].
+        gamma: discount per step.
+        gae_lambda: trades bias against variance in advantages of ``gae`` and ``vtrace``.
         advantage_estimator: how advantages are estimated; see `rl_core.returns.estimators`.
         value_target: what the value function learns.
-        positive_advantage: subtract the smallest advantage, after they are standardised.
+        normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
+        positive_advantage: subtract the smallest advantage, after they are normalised.
         entropy_method: ``regularized`` adds the mean entropy to the objective, ``max`` each
             step's to its reward, ``no_entropy`` neither.
         entropy_coef: of the entropy.
@@ -35,56 +50,52 @@ class OnPolicyConfig:
         ConfigError: when a value is out of range, or has no effect beside another one.
     """
 
-    gamma: Scheduled = 0.99
-    gae_lambda: Scheduled = 0.95
+    gamma: ScheduledFraction = 0.99
+    gae_lambda: GaeLambda = 0.95
     advantage_estimator: AdvantageEstimator = "gae"
     value_target: ValueTarget = "advantage"
+    normalize_advantage: bool | AdvantageNormalization = False
     positive_advantage: bool = False
     entropy_method: EntropyMethod = "regularized"
-    entropy_coef: Scheduled = 0.0
-    use_softplus_entropy: bool = False
-    stop_entropy_gradient: bool = False
-    max_grad_norm: Scheduled | None = None
+    entropy_coef: Annotated[ScheduledNonNegative, _NeedsEntropy] = 0.0
+    use_softplus_entropy: Annotated[bool, _NeedsEntropy] = False
+    stop_entropy_gradient: Annotated[bool, _NeedsEntropy] = False
+    max_grad_norm: ScheduledPositive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    test_every: int | None = None
-    num_test_episodes: int = 5
+    test_every: Count | None = None
+    num_test_episodes: Count = 5
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            unit=("gamma", "gae_lambda"),
-            positive=("max_grad_norm",),
-            not_negative=("entropy_coef",),
-            counts=("test_every", "num_test_episodes"),
-        )
-        check_choice(self, "advantage_estimator", get_args(AdvantageEstimator))
-        check_choice(self, "value_target", get_args(ValueTarget))
-        check_owners(self, {"gae_lambda": ("advantage_estimator", ("gae", "vtrace"))})
+        Config.__post_init__(self)
+        if self.entropy_method == "max" and self.normalize_advantage not in (False, "none"):
+            raise ConfigError(
+                "entropy_method='max' rewards entropy, and normalize_advantage would remove it "
+                "again; turn that off, or use 'regularized'"
+            )
+        if self.entropy_method == "max" and not self.stop_entropy_gradient:
+            raise ConfigError(
+                "entropy_method='max' rewards entropy, and a reward has no gradient; set "
+                "stop_entropy_gradient=True, or use 'regularized'"
+            )
+        if self.entropy_method != "max" and self.stop_entropy_gradient and self.entropy_coef != 0.0:
+            raise ConfigError(
+                "entropy_coef has no effect on a policy that stop_entropy_gradient=True keeps from "
+                "the entropy; leave one of them out, or use entropy_method='max'"
+            )
 
 
-class MinibatchOptions(Protocol):
-    """The options of a config that say how a rollout is cut."""
-
-    @property
-    def num_mini_batch(self) -> int | None:
-        """Into how many minibatches."""
-
-    @property
-    def mini_batch_size(self) -> int | None:
-        """Into minibatches of how many samples."""
-
-
-def check_minibatches(options: MinibatchOptions) -> None:
-    """Make sure that a rollout is cut in just one way.
+def check_minibatches(num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+    """Check that a rollout is cut in just one way.
 
     Args:
-        options: of an algorithm.
+        num_mini_batch: into how many minibatches.
+        mini_batch_size: into minibatches of how many samples.
 
     Raises:
-        ConfigError: when none or both are given.
+        ConfigError: when neither or both are given.
     """
-    if (options.num_mini_batch is None) == (options.mini_batch_size is None):
+    if (num_mini_batch is None) == (mini_batch_size is None):
         raise ConfigError(
-            "algorithm: give just one of num_mini_batch and mini_batch_size, and None for the "
-            f"other; got {options.num_mini_batch} and {options.mini_batch_size}"
+            "give just one of num_mini_batch and mini_batch_size, and None for the other; "
+            f"got {num_mini_batch} and {mini_batch_size}"
         )

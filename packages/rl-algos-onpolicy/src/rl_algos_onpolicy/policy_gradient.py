@@ -9,8 +9,7 @@ from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import Algorithm, Scheduled
 from rl_core.batch import RolloutBatch, masked_mean
 from rl_core.errors import ConfigError
-from rl_core.gradients import OptimizerConfig
-from rl_core.gradients.movement import ParameterGroup
+from rl_core.gradients import OptimizerConfig, ParameterGroup
 
 _RATES = ("policy_learning_rate", "value_learning_rate")
 

@@ -27,29 +27,30 @@ the paper either; other implementations look for it once per epoch, this one in 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns, standardized
-from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
+from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
-from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
+from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value
 from rl_core.actor import ActionEvaluation
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, whole_batch
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    UpdateSchedule,
+    whole_batch,
+)
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.config import as_schedule, check_choice, check_owners, check_ranges
+from rl_core.config import Count, Needs, ScheduledNonNegative, ScheduledPositive, as_schedule
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig
-from rl_core.gradients.movement import ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.storage import Storage
-
-AdvantageNormalization = Literal["minibatch", "batch", "none"]
-"""Over which samples advantages are standardised."""
 
 Surrogate = Literal["clip", "plain", "kl-penalty"]
 """The policy's term: Eq. (1), (5) or (6)."""
@@ -60,12 +61,12 @@ class PPOConfig(OnPolicyConfig):
     """Options of `PPO`, besides those of `OnPolicyConfig`; ``entropy_coef`` is c₂ of Eq. (4).
 
     Attributes:
-        learning_rate: of the optimiser, above 0; 0 collects and evaluates without learning.
+        learning_rate: learning rate of the optimiser; 0 collects and evaluates without learning.
         num_epochs: passes over each rollout.
         num_mini_batch: minibatches per epoch; None when ``mini_batch_size`` is given.
         mini_batch_size: samples per minibatch; None when ``num_mini_batch`` is given.
         surrogate: ``clip`` for Eq. (1), ``plain`` for Eq. (5), ``kl-penalty`` for Eq. (6).
-        clip_range: ε of Eq. (1), above 0; of the logged fraction, with another surrogate.
+        clip_range: ε of Eq. (1); of the logged fraction, with another surrogate.
         kl_target: d of Eq. (6); None takes 0.01 with ``kl-penalty``, which alone has it.
         kl_penalty: where β of Eq. (6) starts; None takes 1 with ``kl-penalty``, which alone has
             it. Its present value is saved, and may be set while running.
@@ -83,57 +84,41 @@ class PPOConfig(OnPolicyConfig):
         ConfigError: when a value is out of range or two contradict each other.
     """
 
-    learning_rate: Scheduled = 3e-4
-    num_epochs: int = 10
-    num_mini_batch: int | None = None
-    mini_batch_size: int | None = 64
+    learning_rate: ScheduledNonNegative = 3e-4
+    num_epochs: Count = 10
+    num_mini_batch: Count | None = None
+    mini_batch_size: Count | None = 64
     surrogate: Surrogate = "clip"
-    clip_range: Scheduled = 0.2
-    kl_target: Scheduled | None = None
-    kl_penalty: Scheduled | None = None
+    clip_range: ScheduledPositive = 0.2
+    kl_target: Annotated[ScheduledPositive | None, Needs("surrogate", "kl-penalty")] = None
+    kl_penalty: Annotated[ScheduledPositive | None, Needs("surrogate", "kl-penalty")] = None
     use_clipped_value_loss: bool = False
-    value_clip_range: Scheduled | None = None
-    value_loss_coef: Scheduled = 0.5
-    max_grad_norm: Scheduled | None = 0.5
+    value_clip_range: Annotated[ScheduledPositive | None, Needs("use_clipped_value_loss", True)] = (
+        None
+    )
+    value_loss_coef: ScheduledNonNegative = 0.5
+    max_grad_norm: ScheduledPositive | None = 0.5
     normalize_advantage: AdvantageNormalization = "minibatch"
-    target_kl: Scheduled | None = None
+    target_kl: ScheduledPositive | None = None
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-5))
 
     def __post_init__(self) -> None:
-        self._settle_penalty()
         OnPolicyConfig.__post_init__(self)
-        check_ranges(
-            self,
-            positive=("clip_range", "value_clip_range", "target_kl", "kl_target", "kl_penalty"),
-            not_negative=("learning_rate", "value_loss_coef"),
-            counts=("num_epochs", "num_mini_batch", "mini_batch_size"),
-        )
-        check_owners(self, {"value_clip_range": ("use_clipped_value_loss", (True,))})
-        check_choice(self, "normalize_advantage", get_args(AdvantageNormalization))
-        check_entropy(self, normalizes=self.normalize_advantage != "none", off="none")
-        check_minibatches(self)
+        check_minibatches(self.num_mini_batch, self.mini_batch_size)
         if self.mini_batch_size == 1 and self.normalize_advantage == "minibatch":
             raise ConfigError(
                 "mini_batch_size=1 teaches a policy nothing with normalize_advantage='minibatch', "
                 "which makes the advantage of a single sample 0; use larger minibatches, or "
                 "'batch' or 'none'"
             )
-
-    def _settle_penalty(self) -> None:
-        check_choice(self, "surrogate", get_args(Surrogate))
-        for name, default in (("kl_target", 0.01), ("kl_penalty", 1.0)):
-            value = getattr(self, name)
-            if self.surrogate == "kl-penalty" and value is None:
-                object.__setattr__(self, name, default)
-            elif self.surrogate != "kl-penalty" and value is not None:
-                raise ConfigError(
-                    f"{name}={value} has no effect with surrogate='{self.surrogate}'; leave it "
-                    "out, or use 'kl-penalty'"
-                )
         if self.kl_penalty is not None and not as_schedule(self.kl_penalty).is_constant:
             raise ConfigError(
                 f"kl_penalty adapts by itself; got {self.kl_penalty}, expected a number to start at"
             )
+        if self.surrogate == "kl-penalty":
+            for name, default in (("kl_target", 0.01), ("kl_penalty", 1.0)):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, default)
 
 
 def clipped_surrogate_loss(

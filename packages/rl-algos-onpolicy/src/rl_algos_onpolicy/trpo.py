@@ -20,25 +20,30 @@ Deviations from the paper: advantages are estimated by GAE and standardised, and
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns
-from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
+from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import mean_kl
-from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
+from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, whole_batch
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    UpdateSchedule,
+    whole_batch,
+)
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import check_ranges
+from rl_core.config import Count, NonNegative, ScheduledNonNegative, ScheduledPositive
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossModule, LossOutput, Noise
-from rl_core.gradients.movement import ParameterGroup
+from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
 from rl_core.gradients.trust_region import ConstrainedStep, Parameters, constrained_step
 from rl_core.nn.distributions import Distribution
 from rl_core.storage import Storage
@@ -52,11 +57,11 @@ class TRPOConfig(OnPolicyConfig):
     ``entropy_coef`` is c of Eq. (1); ``optimizer`` and ``max_grad_norm`` are the value function's.
 
     Attributes:
-        max_kl: δ of Eq. (2), above 0.
+        max_kl: δ of Eq. (2).
         cg_steps: iterations of the conjugate gradients.
         cg_damping: multiple of the identity that is added to the divergence's Hessian.
-        num_backtracks: steps that the line search tries, each shorter by ``backtrack_ratio``.
-        backtrack_ratio: above 0 and below 1.
+        num_backtracks: steps that the line search tries.
+        backtrack_ratio: how much shorter each of them is than the one before.
         curvature_every: the products with the Hessian use one sample of so many.
         value_learning_rate: of the value function's optimiser; a constant 0 collects and evaluates
             without learning anything, where a schedule that ends at 0 leaves the policy free.
@@ -69,42 +74,22 @@ class TRPOConfig(OnPolicyConfig):
         ConfigError: when a value is out of range or two contradict each other.
     """
 
-    max_kl: Scheduled = 0.01
-    cg_steps: int = 10
-    cg_damping: float = 0.1
-    num_backtracks: int = 15
-    backtrack_ratio: float = 0.8
-    curvature_every: int = 1
-    value_learning_rate: Scheduled = 1e-3
-    num_epochs: int = 10
-    num_mini_batch: int | None = None
-    mini_batch_size: int | None = 128
-    gae_lambda: Scheduled = 0.98
+    max_kl: ScheduledPositive = 0.01
+    cg_steps: Count = 10
+    cg_damping: NonNegative = 0.1
+    num_backtracks: Count = 15
+    backtrack_ratio: Annotated[float, Interval(gt=0, lt=1)] = 0.8
+    curvature_every: Count = 1
+    value_learning_rate: ScheduledNonNegative = 1e-3
+    num_epochs: Count = 10
+    num_mini_batch: Count | None = None
+    mini_batch_size: Count | None = 128
+    gae_lambda: GaeLambda = 0.98
     normalize_advantage: bool = True
 
     def __post_init__(self) -> None:
         OnPolicyConfig.__post_init__(self)
-        check_ranges(
-            self,
-            unit=("backtrack_ratio",),
-            positive=("max_kl", "backtrack_ratio"),
-            not_negative=("cg_damping", "value_learning_rate"),
-            counts=(
-                "cg_steps",
-                "num_backtracks",
-                "curvature_every",
-                "num_epochs",
-                "num_mini_batch",
-                "mini_batch_size",
-            ),
-        )
-        if self.backtrack_ratio >= 1.0:
-            raise ConfigError(
-                f"backtrack_ratio must be below 1, got {self.backtrack_ratio}: steps that get no "
-                "shorter need no line search"
-            )
-        check_entropy(self, normalizes=self.normalize_advantage)
-        check_minibatches(self)
+        check_minibatches(self.num_mini_batch, self.mini_batch_size)
 
 
 class TRPO(Algorithm[TRPOConfig, RolloutBatch]):

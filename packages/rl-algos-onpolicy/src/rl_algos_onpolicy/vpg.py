@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns
-from rl_algos_onpolicy.config import OnPolicyConfig
+from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.entropy import check_entropy, entropy_loss
+from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
-from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.config import check_ranges
+from rl_core.config import Count, ScheduledNonNegative
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise
 
@@ -53,26 +52,18 @@ class VPGConfig(OnPolicyConfig):
         ConfigError: when a value is out of range or two contradict each other.
     """
 
-    policy_learning_rate: Scheduled = 1e-3
-    value_learning_rate: Scheduled | None = 1e-3
-    gae_lambda: Scheduled = 1.0
+    policy_learning_rate: ScheduledNonNegative = 1e-3
+    value_learning_rate: ScheduledNonNegative | None = 1e-3
+    gae_lambda: GaeLambda = 1.0
     normalize_advantage: bool = True
-    num_epochs: int = 1
-    num_mini_batch: int = 1
+    num_epochs: Count = 1
+    num_mini_batch: Count = 1
 
     def __post_init__(self) -> None:
         OnPolicyConfig.__post_init__(self)
-        check_ranges(
-            self,
-            not_negative=("policy_learning_rate", "value_learning_rate"),
-            counts=("num_epochs", "num_mini_batch"),
-        )
-        check_entropy(self, normalizes=self.normalize_advantage)
-        if self.value_learning_rate is None:
-            self._check_without_value()
-
-    def _check_without_value(self) -> None:
-        if self.advantage_estimator not in ("gae", "return") or self.value_target != "advantage":
+        if self.value_learning_rate is None and (
+            self.advantage_estimator not in ("gae", "return") or self.value_target != "advantage"
+        ):
             raise ConfigError(
                 f"advantage_estimator='{self.advantage_estimator}' and "
                 f"value_target='{self.value_target}' need a value function; give "

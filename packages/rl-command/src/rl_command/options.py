@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rl_command.docstrings import parameter_docs
 from rl_command.values import metavar, table_of, write_value
-from rl_core.config import encode, options_of
+from rl_core.config import bounds_of, encode, options_of
 from rl_core.types import Json
 
 Defaults = Mapping[str, Json]
@@ -92,7 +92,7 @@ def component_options(
 def _table_options(
     path: tuple[str, ...], table: type[object], defaults: Defaults | None, docs: Mapping[str, str]
 ) -> tuple[Option, ...]:
-    docs = {**docs, **parameter_docs(table)}
+    docs, bounds = {**docs, **parameter_docs(table)}, bounds_of(table)
     options: list[Option] = []
     for name, type_ in _field_types(table):
         if defaults is not None and name not in defaults:
@@ -105,7 +105,10 @@ def _table_options(
                 options.append(_leaving_out((*path, name), default))
             continue
         shown = None if defaults is None else write_value(default)
-        options.append(Option((*path, name), type_, docs.get(name, ""), shown, metavar(type_)))
+        text = docs.get(name, "")
+        if name in bounds and bounds[name] not in text:
+            text = f"{text.rstrip('.')} ({bounds[name]})"
+        options.append(Option((*path, name), type_, text, shown, metavar(type_)))
     return tuple(options)
 
 

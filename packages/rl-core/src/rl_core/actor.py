@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution
 from rl_core.spaces import ACTION_MASK_KEY, random_env_actions
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
 

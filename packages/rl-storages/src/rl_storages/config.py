@@ -1,59 +1,46 @@
 """Options of a replay buffer's draws: priorities, recent experience, hindsight, sequences."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from rl_core.config import Schedule, check_choice, check_ranges
+from annotated_types import Ge, Interval
+
+from rl_core.config import Config, Count, Fraction, NonNegative, ScheduledFraction
 from rl_core.errors import ConfigError
 from rl_storages.sampling.sum_tree import LARGEST_ERROR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrioritizedConfig:
+class PrioritizedConfig(Config):
     """Options of prioritised draws.
 
     Attributes:
-        alpha: how much priorities count, in [0, 1]; 0 draws all transitions alike.
-        beta: how much weights make up for it, in [0, 1], or a schedule such as
-            ``linear(0.4, 1.0)``; 1 makes up for all of it.
-        epsilon: added to every error, from 0 to 1e30.
-        default_error: error of transitions that were not learned from yet, above 0 and at most
-            1e30; None takes the largest so far, which is 1 in the beginning.
-        eta: share of the largest error in that of a sequence, in [0, 1], the rest being the mean;
-            None takes 0.9. It needs ``sequences``.
+        alpha: how much priorities count; 0 draws all transitions alike.
+        beta: how much weights make up for it, or a schedule such as ``linear(0.4, 1.0)``; 1 makes
+            up for all of it.
+        epsilon: added to every error; priorities are single-precision numbers, hence the bound.
+        default_error: error of transitions that were not learned from yet; None takes the largest
+            so far, which is 1 in the beginning.
+        eta: share of the largest error in that of a sequence, the rest being the mean; None takes
+            0.9. It needs ``sequences``.
 
     Raises:
         ConfigError: when a value is out of range.
     """
 
-    alpha: float = 0.6
-    beta: float | Schedule = 0.4
-    epsilon: float = 1e-6
-    default_error: float | None = None
-    eta: float | None = None
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            unit=("alpha", "beta", "eta"),
-            not_negative=("epsilon",),
-            positive=("default_error",),
-        )
-        for name in ("epsilon", "default_error"):
-            value = getattr(self, name)
-            if value is not None and value > LARGEST_ERROR:
-                raise ConfigError(
-                    f"{name} must be at most {LARGEST_ERROR:g}, got {value:g}: priorities are "
-                    "single-precision numbers; set it to about the size of the errors"
-                )
+    alpha: Fraction = 0.6
+    beta: ScheduledFraction = 0.4
+    epsilon: Annotated[float, Interval(ge=0, le=LARGEST_ERROR)] = 1e-6
+    default_error: Annotated[float, Interval(gt=0, le=LARGEST_ERROR)] | None = None
+    eta: Fraction | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecentConfig:
+class RecentConfig(Config):
     """Options of draws from the newest transitions.
 
     Attributes:
-        eta: how fast the windows of the batches shrink, in (0, 1]; 1 does not.
+        eta: how fast the windows of the batches shrink; 1 does not shrink them.
         cmin: no window has fewer transitions, as far as there are so many; below the buffer's
             size.
         period: over how many batches the windows shrink, before they begin anew with the largest.
@@ -67,15 +54,13 @@ class RecentConfig:
         ConfigError: when a value is out of range, or eta could not move although it should.
     """
 
-    eta: float = 0.996
-    cmin: int = 5000
-    period: int | None = 1000
+    eta: Annotated[float, Interval(gt=0, le=1)] = 0.996
+    cmin: Count = 5000
+    period: Annotated[int, Ge(2)] | None = 1000
     update_eta: bool = False
 
     def __post_init__(self) -> None:
-        check_ranges(self, positive=("eta",), unit=("eta",), counts=("cmin", "period"))
-        if self.period == 1:
-            raise ConfigError("period=1 leaves each batch the smallest window; give 2 or more")
+        Config.__post_init__(self)
         if self.update_eta and self.eta == 1.0:
             raise ConfigError(
                 "update_eta moves eta between its own value and 1, so eta=1.0 could not move; set "
@@ -83,11 +68,8 @@ class RecentConfig:
             )
 
 
-STRATEGIES = ("final", "future", "episode", "random")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HindsightConfig:
+class HindsightConfig(Config):
     """Options of goals relabelled in hindsight.
 
     Attributes:
@@ -103,13 +85,12 @@ class HindsightConfig:
     """
 
     strategy: Literal["final", "future", "episode", "random"] = "future"
-    k: float = 4.0
+    k: NonNegative = 4.0
     achieved_goal: str = "achieved_goal"
     desired_goal: str = "desired_goal"
 
     def __post_init__(self) -> None:
-        check_ranges(self, not_negative=("k",))
-        check_choice(self, "strategy", STRATEGIES)
+        Config.__post_init__(self)
         if self.achieved_goal == self.desired_goal:
             raise ConfigError(
                 f"achieved_goal and desired_goal are both '{self.desired_goal}'; expected two "
@@ -118,7 +99,7 @@ class HindsightConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceConfig:
+class SequenceConfig(Config):
     """Options of replayed sequences, for networks with a memory.
 
     A sequence is ``length`` consecutive transitions of one episode. The first of them, its
@@ -133,16 +114,8 @@ class SequenceConfig:
         ConfigError: when a value is out of range, or no transition is left to learn from.
     """
 
-    length: int = 40
-    overlap: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_ranges(self, counts=("length",))
-        if not 0.0 <= self.overlap < 1.0:
-            raise ConfigError(
-                f"overlap must be in [0, 1), got {self.overlap}: of a sequence's transitions "
-                "(storage.sequences.overlap) some must be left to learn from"
-            )
+    length: Count = 40
+    overlap: Annotated[float, Interval(ge=0, lt=1)] = 0.5
 
     @property
     def burn_in(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_core.batch import Transition
 from rl_core.errors import CheckpointError, DataError
 from rl_core.stateful import StateReader
-from rl_core.storage.contract import DataSlice, StorageSpec, observation_columns
+from rl_core.storage import DataSlice, StorageSpec, observation_columns
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
 ColumnT = TypeVar("ColumnT")

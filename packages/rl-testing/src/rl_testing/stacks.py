@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import ArrayLike, ArrayObservation
 from rl_testing.replay import LIVES, RandomTransitionScript
 from rl_testing.transitions import TransitionScript

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.stateful import Stateful
-from rl_core.storage import ORIGIN, AnyStorage
-from rl_core.storage.contract import DataSlice, observation_columns
+from rl_core.storage import ORIGIN, AnyStorage, DataSlice, observation_columns
 from rl_core.types import StateDict, StateValue
 from rl_testing.stateful import StatefulSuite, check_same_state, copy_state
 from rl_testing.transitions import TransitionScript

@@ -14,17 +14,15 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from rl_core.actor import ActionEvaluation, Actor
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
-from rl_core.algorithm.rollouts import evaluate_rollout
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule, evaluate_rollout
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.config import ComponentSpec, check_ranges
+from rl_core.config import ComponentSpec, Config, Count, ScheduledFraction, ScheduledNonNegative
 from rl_core.gradients import LossOutput, Noise
 from rl_core.nn.distributions import Distribution, draw_noise
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import make_head
 from rl_core.returns import td_advantages
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 from rl_testing.scripted import CountingEnv, PlainVecEnv
 
@@ -145,7 +143,7 @@ class ToyActor(Actor):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToyConfig:
+class ToyConfig(Config):
     """Options of `ToyActorCritic`.
 
     Attributes:
@@ -160,15 +158,12 @@ class ToyConfig:
         ConfigError: when a value is out of range.
     """
 
-    learning_rate: Scheduled = 0.05
-    gamma: Scheduled = 0.9
-    num_epochs: int = 1
-    num_mini_batch: int = 2
-    test_every: int | None = None
-    num_test_episodes: int = 4
-
-    def __post_init__(self) -> None:
-        check_ranges(self, unit=("gamma",), not_negative=("learning_rate",))
+    learning_rate: ScheduledNonNegative = 0.05
+    gamma: ScheduledFraction = 0.9
+    num_epochs: Count = 1
+    num_mini_batch: Count = 2
+    test_every: Count | None = None
+    num_test_episodes: Count = 4
 
 
 class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayLike, ArrayObservation
 
 _LENGTHS = (3, 1, 4, 2, 5)

@@ -26,8 +26,7 @@ from rl_train.checkpoint import Checkpoint, WeightSource, latest_checkpoint, sav
 from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_train.recipe_files import from_toml, save_recipe
-from rl_train.trainer import Trainer, TrainingResult
-from rl_train.trainer.callbacks import Callback
+from rl_train.trainer import Callback, Trainer, TrainingResult
 
 
 class Agent:

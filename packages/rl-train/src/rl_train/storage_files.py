@@ -13,8 +13,7 @@ from rl_core import plugins
 from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.stateful import StateReader
-from rl_core.storage import AnyStorage
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import StateDict
 from rl_train.builder.components import construct_component, describe_component
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as

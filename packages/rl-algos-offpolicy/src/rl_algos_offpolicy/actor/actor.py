@@ -16,7 +16,7 @@ from rl_core.actor import Actor
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
 from rl_core.nn.encoder import check_encoder_options
 from rl_core.nn.heads import ActionHead, Categories
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
 
@@ -77,12 +77,7 @@ class OffPolicyActor(Actor):
         )
         extractors.check(config, action_space)
         if observation_extractor is None:
-            check_encoder_options(
-                observation_space,
-                normalize=config.normalize_observations,
-                sizes_images=config.image_features != OffPolicyActorConfig().image_features,
-                has_body=config.body is not None,
-            )
+            check_encoder_options(observation_space, config, has_body=config.body is not None)
         self._uses_objects = bool(extractors)
         make = NetworkMaker(observation_space, action_space, config, extractors)
         self.policy = None if config.policy == "greedy" else make.policy()

@@ -1,15 +1,15 @@
 """Which networks an off-policy actor is made of, and for which spaces."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, Literal
 
 import gymnasium
+from annotated_types import Interval
 from gymnasium import spaces
 
 from rl_algos_offpolicy._refusals import misfit
-from rl_algos_offpolicy.critics.config import CriticConfig
-from rl_core.config import check_choice, check_owners, check_ranges, check_unused
+from rl_algos_offpolicy.critics.config import CriticConfig, ReturnKind
+from rl_core.config import Count, Needs, Widths, Without
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.heads import box_size
 from rl_core.nn.init import Start
@@ -21,12 +21,6 @@ from rl_core.spaces import ACTION_MASK_KEY
 
 PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 """How actions are chosen: sampled, by a function of the observation, or by the first critic."""
-
-_OWNERS = {
-    "recurrent_hidden_size": ("recurrent_net", ("gru", "lstm")),
-    "recurrent_layers": ("recurrent_net", ("gru", "lstm")),
-}
-"""Which option with which values each other option belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,87 +58,63 @@ class OffPolicyActorConfig(CriticConfig):
         ConfigError: when a value is out of range, or an option belongs to what is not chosen.
     """
 
-    replaces: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "head": ("hidden_sizes",),
-        "critic_head": ("critic_hidden_sizes",),
-    }
-
     policy: PolicyKind = "stochastic"
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    critic_hidden_sizes: tuple[int, ...] | None = None
+    hidden_sizes: Annotated[Widths, Without("head")] = (256, 256)
+    critic_hidden_sizes: Annotated[Widths | None, Without("critic_head")] = None
     critic_layer_norm: bool = False
-    critic_dropout: float = 0.0
+    critic_dropout: Annotated[float, Interval(ge=0, lt=1), Needs("policy", "stochastic")] = 0.0
     activation: Activation = "relu"
     body: tuple[LayerConfig, ...] | None = None
     head: tuple[LayerConfig, ...] | None = None
     critic_body: tuple[LayerConfig, ...] | None = None
     critic_head: tuple[LayerConfig, ...] | None = None
     initial_weights: Start = "uniform"
-    num_critics: int = 2
+    num_critics: Count = 2
     dueling: bool = False
     normalize_observations: bool = False
-    image_features: int = 512
+    image_features: Count = 512
     recurrent_net: MemoryKind = "none"
-    recurrent_hidden_size: int | None = None
-    recurrent_layers: int | None = None
+    recurrent_hidden_size: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
+    recurrent_layers: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
+    distribution: Annotated[ReturnKind, Needs("policy", "greedy")] = "none"
+    noisy: Annotated[bool, Needs("policy", "greedy")] = False
 
     def __post_init__(self) -> None:
         CriticConfig.__post_init__(self)
-        check_choice(self, "policy", get_args(PolicyKind))
-        check_choice(self, "recurrent_net", get_args(MemoryKind))
-        check_choice(self, "initial_weights", get_args(Start))
-        check_ranges(
-            self,
-            counts=("num_critics", "image_features", "recurrent_hidden_size", "recurrent_layers"),
-            widths=("hidden_sizes", "critic_hidden_sizes"),
-        )
-        check_owners(self, _OWNERS)
         for path in ("body", "critic_body", "critic_head"):
             check_layers(getattr(self, path), path)
-        check_unused(self)
-        for name in ("hidden_sizes", "body", "head"):
-            if self.policy == "greedy" and getattr(self, f"critic_{name}") is not None:
-                raise ConfigError(
-                    f"critic_{name} says the same as {name} where the policy is 'greedy'; "
-                    f"give {name} alone"
+        if self.policy == "greedy":
+            for name in ("hidden_sizes", "body", "head"):
+                self.refuse(
+                    f"says the same as {name} where the policy is 'greedy'; give {name} alone",
+                    f"critic_{name}",
                 )
         if head_memory(self.head, "head") is not None and self.recurrent_net != "none":
             raise ConfigError("head has a memory of its own; leave recurrent_net out")
-        for option, off in (("distribution", "none"), ("noisy", False)):
-            if self.policy != "greedy" and getattr(self, option) != off:
-                raise ConfigError(
-                    f"{option}={getattr(self, option)!r} needs the policy 'greedy', got "
-                    f"'{self.policy}'"
-                )
-        if not 0.0 <= self.critic_dropout < 1.0:
-            raise ConfigError(f"critic_dropout must be in [0, 1), got {self.critic_dropout}")
-        if self.critic_dropout and self.policy != "stochastic":
-            raise ConfigError(
-                f"critic_dropout={self.critic_dropout} needs the policy 'stochastic', got "
-                f"'{self.policy}'"
+        of_layers = ("critic_layer_norm", "critic_dropout")
+        if self.is_recurrent:
+            self.refuse("does not go with recurrent_net; set one of them off", "noisy", *of_layers)
+        if self.has_layered_critics:
+            self.refuse(
+                "is for the critics' default layers, and head or critic_head replaces them; set it "
+                "off, or leave that out",
+                "noisy",
+                *of_layers,
             )
-        for option in ("noisy", "critic_layer_norm", "critic_dropout"):
-            if getattr(self, option) and self.is_recurrent:
-                raise ConfigError(f"{option} does not go with recurrent_net; set one of them off")
-            if getattr(self, option) and self.has_layered_critics:
-                raise ConfigError(
-                    f"{option} is for the critics' default layers, and head or critic_head "
-                    "replaces them; set it off, or leave that out"
-                )
-        for option in ("critic_layer_norm", "critic_dropout"):
-            if getattr(self, option) and not self.critic_widths:
-                raise ConfigError(
-                    f"{option} has no effect on critics without hidden layers; leave it out, or "
-                    "give hidden_sizes or critic_hidden_sizes"
-                )
-        if self.activation != "relu" and self.head is not None and self.has_layered_critics:
-            raise ConfigError("activation has no effect with head; leave one of them out")
-        if self.noisy and self.initial_weights != "uniform":
-            raise ConfigError(
-                "noisy layers start uniform; leave initial_weights out, or set noisy off"
+            if self.head is not None:
+                self.refuse("has no effect with head; leave one of them out", "activation")
+        if not self.critic_widths:
+            self.refuse(
+                "has no effect on critics without hidden layers; leave it out, or give "
+                "hidden_sizes or critic_hidden_sizes",
+                *of_layers,
             )
-        if self.noisy and self.critic_layer_norm:
-            raise ConfigError("noisy does not go with critic_layer_norm; set one of them off")
+        if self.noisy:
+            self.refuse(
+                "does not go with noisy, whose layers start uniform; leave one of them out",
+                "initial_weights",
+            )
+            self.refuse("does not go with noisy; leave one of them out", "critic_layer_norm")
 
     @property
     def critic_widths(self) -> tuple[int, ...]:

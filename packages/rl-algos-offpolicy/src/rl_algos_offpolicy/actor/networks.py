@@ -50,7 +50,6 @@ class Extractors:
         Raises:
             ConfigError: naming the extractor.
         """
-        defaults = OffPolicyActorConfig()
         for name, options in _REPLACED.items():
             maker = getattr(self, name)
             if maker is None:
@@ -60,17 +59,15 @@ class Extractors:
                     f"{name} is a {type(maker).__name__}; expected what makes a module, such as "
                     "its class: the policy and each critic get one of their own"
                 )
-            for option in options:
-                if getattr(config, option) != getattr(defaults, option):
-                    raise ConfigError(
-                        f"actor.{option} has no effect with {name}; leave one of them out"
-                    )
-        for option in ("noisy", "critic_layer_norm", "critic_dropout"):
-            if getattr(config, option) and self:
-                raise ConfigError(
-                    f"actor.{option} is for the default networks, all of whose layers it concerns; "
-                    "set it off"
-                )
+            config.refuse(
+                f"has no effect with {name}; leave one of them out", *options, section="actor."
+            )
+        if self:
+            config.refuse(
+                "is for the default networks, all of whose layers it concerns; leave it out",
+                *("noisy", "critic_layer_norm", "critic_dropout"),
+                section="actor.",
+            )
         if self.action_extractor is not None and isinstance(action_space, spaces.Discrete):
             raise ConfigError(
                 "action_extractor needs real actions (Box); critics evaluate all of "

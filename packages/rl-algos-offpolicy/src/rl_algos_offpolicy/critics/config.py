@@ -1,31 +1,24 @@
 """Which critics are made for discrete actions: what they answer, and whether they are noisy."""
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from rl_algos_offpolicy.critics.distributional import (
     CategoricalReturns,
     QuantileReturns,
     ReturnDistribution,
 )
-from rl_core.config import check_choice, check_owners, check_ranges
+from rl_core.config import Config, Count, Needs, Positive
 from rl_core.errors import ConfigError
 
 ReturnKind = Literal["none", "categorical", "quantile"]
 """What critics know of returns: what to expect, probabilities of given returns, or quantiles."""
 
-_OWNERS = {
-    "num_atoms": ("distribution", ("categorical",)),
-    "value_range": ("distribution", ("categorical",)),
-    "num_quantiles": ("distribution", ("quantile",)),
-    "noisy_sigma": ("noisy", (True,)),
-}
-"""Which option with which value each other option belongs to."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CriticConfig:
+class CriticConfig(Config):
     """Options of critics that a greedy policy follows.
 
     Attributes:
@@ -41,20 +34,18 @@ class CriticConfig:
     """
 
     distribution: ReturnKind = "none"
-    num_atoms: int | None = None
-    value_range: tuple[float, float] | None = None
-    num_quantiles: int | None = None
+    num_atoms: Annotated[int | None, Ge(2), Needs("distribution", "categorical")] = None
+    value_range: Annotated[tuple[float, float] | None, Needs("distribution", "categorical")] = None
+    num_quantiles: Annotated[Count | None, Needs("distribution", "quantile")] = None
     noisy: bool = False
-    noisy_sigma: float | None = None
+    noisy_sigma: Annotated[Positive | None, Needs("noisy", True)] = None
 
     def __post_init__(self) -> None:
-        check_choice(self, "distribution", get_args(ReturnKind))
-        check_ranges(self, positive=("noisy_sigma",), counts=("num_quantiles",))
-        check_owners(self, _OWNERS)
-        if self.num_atoms is not None and self.num_atoms < 2:
-            raise ConfigError(f"num_atoms must be at least 2, got {self.num_atoms}")
-        if self.value_range is not None:
-            _check_value_range(self.value_range)
+        Config.__post_init__(self)
+        if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
+            raise ConfigError(
+                f"value_range must have the smaller number first, got {self.value_range}"
+            )
 
     @property
     def returns(self) -> ReturnDistribution | None:
@@ -72,11 +63,3 @@ class CriticConfig:
         if not self.noisy:
             return None
         return 0.5 if self.noisy_sigma is None else self.noisy_sigma
-
-
-def _check_value_range(value_range: tuple[float, float]) -> None:
-    numbers = [n for n in value_range if isinstance(n, int | float) and math.isfinite(n)]
-    if len(value_range) != 2 or len(numbers) != 2 or numbers[0] >= numbers[1]:
-        raise ConfigError(
-            f"value_range must be two finite numbers, the smaller first, got {value_range}"
-        )

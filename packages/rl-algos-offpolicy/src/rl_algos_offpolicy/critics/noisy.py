@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rl_core.errors import ConfigError
+from rl_core.config import Count, Positive, checked_arguments
 from rl_core.nn.init import fan_in_uniform
 from rl_core.nn.mlp import Activation, activation_function
 
@@ -41,25 +41,19 @@ class NoisyEnsembleMLP(nn.Module):
             above 0.
     """
 
+    @checked_arguments("")
     def __init__(
         self,
-        num_members: int,
-        in_features: int,
-        hidden_sizes: Sequence[int],
-        out_features: int,
+        num_members: Count,
+        in_features: Count,
+        hidden_sizes: Sequence[Count],
+        out_features: Count,
         *,
         activation: Activation = "relu",
-        initial_sigma: float = 0.5,
+        initial_sigma: Positive = 0.5,
     ) -> None:
         super().__init__()
         widths = [in_features, *hidden_sizes, out_features]
-        if num_members < 1 or min(widths) < 1:
-            raise ConfigError(
-                f"an ensemble needs at least one member and widths of at least 1, got "
-                f"{num_members} members of widths {widths}"
-            )
-        if not initial_sigma > 0.0:
-            raise ConfigError(f"initial_sigma must be above 0, got {initial_sigma}")
         self.num_members = num_members
         self.out_features = out_features
         self._activate = activation_function(activation)

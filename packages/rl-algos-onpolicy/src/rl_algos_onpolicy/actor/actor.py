@@ -7,12 +7,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from rl_algos_onpolicy.actor.config import (
-    OnPolicyActorConfig,
-    check_action_options,
-    check_extractor,
-    check_observation_options,
-)
+from rl_algos_onpolicy.actor.config import OnPolicyActorConfig, check_options
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Distribution, draw_noise
@@ -22,7 +17,7 @@ from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.torso import Trunk
 from rl_core.spaces import ACTION_MASK_KEY, mask_sizes
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
 
@@ -64,13 +59,10 @@ class OnPolicyActor(Actor):
     ) -> None:
         super().__init__(observation_space, action_space)
         self.config = config = config or OnPolicyActorConfig()
-        check_action_options(config, action_space)
+        has_extractor = feature_extractor is not None
+        check_options(config, observation_space, action_space, has_extractor=has_extractor)
         self._masked = mask_sizes(observation_space, action_space) is not None
-        self._uses_objects = feature_extractor is not None
-        if feature_extractor is not None:
-            check_extractor(config)
-        else:
-            check_observation_options(config, observation_space)
+        self._uses_objects = has_extractor
         encoder = feature_extractor or self._new_encoder("body")
         self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes, "head")
         self.value_trunk: Trunk | None = None

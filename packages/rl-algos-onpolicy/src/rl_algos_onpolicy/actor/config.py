@@ -1,31 +1,23 @@
 """Which networks an `OnPolicyActor` has, as data."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Annotated, TypeAlias
 
 import gymnasium
 
-from rl_algos_onpolicy.actor.networks import check_networks
-from rl_core.config import check_choice, check_owners, check_ranges
+from rl_core.config import Config, Count, Needs, Widths, Without
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import check_encoder_options
 from rl_core.nn.layered_head import Memory, head_memory
-from rl_core.nn.layers import LayerConfig
+from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
 from rl_core.nn.torso import MemoryKind
 
-_OWNERS = {
-    "recurrent_hidden_size": ("recurrent_net", ("gru", "lstm")),
-    "recurrent_layers": ("recurrent_net", ("gru", "lstm")),
-}
-"""Which option with which value each other option belongs to."""
-
-_OF_REAL_ACTIONS = ("squash_actions", "state_dependent_std", "initial_log_std")
+Layers: TypeAlias = tuple[LayerConfig, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OnPolicyActorConfig:
+class OnPolicyActorConfig(Config):
     """The networks of an `OnPolicyActor`.
 
     Attributes:
@@ -56,47 +48,35 @@ class OnPolicyActorConfig:
         ConfigError: when options contradict each other.
     """
 
-    replaces: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "head": ("hidden_sizes", "activation", "value_hidden_sizes"),
-        "value_head": ("value_hidden_sizes",),
-        "share_body": ("value_body",),
-        "shared_policy_value_network": (
-            "value_body",
-            "value_head",
-            "value_hidden_sizes",
-            "share_body",
-        ),
-        "squash_actions": ("state_dependent_std",),
-    }
-
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    value_hidden_sizes: tuple[int, ...] | None = None
-    activation: Activation = "tanh"
-    body: tuple[LayerConfig, ...] | None = None
-    head: tuple[LayerConfig, ...] | None = None
-    value_body: tuple[LayerConfig, ...] | None = None
-    value_head: tuple[LayerConfig, ...] | None = None
-    share_body: bool = False
+    hidden_sizes: Annotated[Widths, Without("head")] = (64, 64)
+    value_hidden_sizes: Annotated[
+        Widths | None, Without("head", "value_head", "shared_policy_value_network")
+    ] = None
+    activation: Annotated[Activation, Without("head")] = "tanh"
+    body: Layers | None = None
+    head: Layers | None = None
+    value_body: Annotated[Layers | None, Without("share_body", "shared_policy_value_network")] = (
+        None
+    )
+    value_head: Annotated[Layers | None, Without("shared_policy_value_network")] = None
+    share_body: Annotated[bool, Without("shared_policy_value_network")] = False
     shared_policy_value_network: bool = False
     recurrent_net: MemoryKind = "none"
-    recurrent_hidden_size: int | None = None
-    recurrent_layers: int | None = None
+    recurrent_hidden_size: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
+    recurrent_layers: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
     normalize_observations: bool = False
-    image_features: int = 512
+    image_features: Count = 512
     squash_actions: bool = False
-    state_dependent_std: bool = False
+    state_dependent_std: Annotated[bool, Without("squash_actions")] = False
     initial_log_std: float = 0.0
     intrinsic_value: bool = False
 
     def __post_init__(self) -> None:
-        check_networks(self)
-        check_choice(self, "recurrent_net", get_args(MemoryKind))
-        check_ranges(
-            self,
-            counts=("image_features", "recurrent_hidden_size", "recurrent_layers"),
-            widths=("hidden_sizes", "value_hidden_sizes"),
-        )
-        check_owners(self, _OWNERS)
+        Config.__post_init__(self)
+        for path in ("body", "value_body", "value_head"):
+            check_layers(getattr(self, path), path)
+        if head_memory(self.head, "head") is not None and self.recurrent_net != "none":
+            raise ConfigError("head has a memory of its own; leave recurrent_net out")
 
     @property
     def memory(self) -> Memory:
@@ -106,50 +86,29 @@ class OnPolicyActorConfig:
         )
 
 
-def check_action_options(
-    config: OnPolicyActorConfig, action_space: gymnasium.Space[object]
+def check_options(
+    config: OnPolicyActorConfig,
+    observation_space: gymnasium.Space[object],
+    action_space: gymnasium.Space[object],
+    *,
+    has_extractor: bool,
 ) -> None:
-    """Refuse options of real actions where actions are not.
+    """Refuse options that the spaces or the user's own feature extractor leave without effect.
 
     Raises:
         ConfigError: naming the option.
     """
-    if isinstance(action_space, gymnasium.spaces.Box):
+    if not isinstance(action_space, gymnasium.spaces.Box):
+        config.refuse(
+            f"is for real actions (Box) and has no effect with {action_space}; leave it out",
+            *("squash_actions", "state_dependent_std", "initial_log_std"),
+            section="actor.",
+        )
+    if has_extractor:
+        config.refuse(
+            "has no effect with feature_extractor; leave one of them out",
+            *("body", "value_body", "share_body", "normalize_observations", "image_features"),
+            section="actor.",
+        )
         return
-    defaults = OnPolicyActorConfig()
-    for option in _OF_REAL_ACTIONS:
-        if getattr(config, option) != getattr(defaults, option):
-            raise ConfigError(
-                f"actor.{option} is for real actions (Box) and has no effect with {action_space}; "
-                "leave it out"
-            )
-
-
-def check_observation_options(
-    config: OnPolicyActorConfig, observation_space: gymnasium.Space[object]
-) -> None:
-    """Refuse options of encoders that the observations leave without effect.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    check_encoder_options(
-        observation_space,
-        normalize=config.normalize_observations,
-        sizes_images=config.image_features != OnPolicyActorConfig().image_features,
-        has_body=config.body is not None,
-    )
-
-
-def check_extractor(config: OnPolicyActorConfig) -> None:
-    """Refuse options that a user's own feature extractor leaves without effect.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    defaults = OnPolicyActorConfig()
-    for option in ("body", "value_body", "share_body", "normalize_observations", "image_features"):
-        if getattr(config, option) != getattr(defaults, option):
-            raise ConfigError(
-                f"actor.{option} has no effect with feature_extractor; leave one of them out"
-            )
+    check_encoder_options(observation_space, config, has_body=config.body is not None)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rl_core.actor import Actor, ActorLoader
 from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
-from rl_core.config import check_number
+from rl_core.config import NonNegative, Positive, check_argument, checked_arguments
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.spaces import check_same_space, made_up_observation
@@ -61,19 +61,26 @@ class OtherPolicies(PolicyLossAddOn):
         ConfigError: for values that are out of range or do not fit each other.
     """
 
+    @checked_arguments("")
     def __init__(
         self,
         policies: Sequence[str | Actor],
-        weights: Sequence[float] | None,
-        loss_weight: float,
-        action_std: float,
-        load_actor: ActorLoader | None,
+        weights: Sequence[Positive] | None = None,
+        loss_weight: NonNegative = 1.0,
+        action_std: Positive = 1.0,
+        *,
+        load_actor: ActorLoader | None = None,
     ) -> None:
         super().__init__()
-        self.policies, self.weights = _checked(policies, weights)
+        if not policies:
+            raise ConfigError("policies must be a list of at least one run directory or actor")
+        if weights is not None and len(weights) != len(policies):
+            raise ConfigError(f"weights: got {len(weights)} for {len(policies)} policies")
+        self.policies = tuple(policies)
+        self.weights = None if weights is None else tuple(weights)
         self._load_actor = load_actor
-        self.loss_weight = check_number("loss_weight", loss_weight)
-        self.action_std = check_number("action_std", action_std, "above 0")
+        self.loss_weight = loss_weight
+        self.action_std = action_std
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Load or copy the policies.
@@ -161,17 +168,6 @@ class AttractionKL(OtherPolicies):
         ConfigError: for values that are out of range or do not fit each other.
     """
 
-    def __init__(
-        self,
-        policies: Sequence[str | Actor],
-        weights: Sequence[float] | None = None,
-        loss_weight: float = 1.0,
-        action_std: float = 1.0,
-        *,
-        load_actor: ActorLoader | None = None,
-    ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std, load_actor)
-
     def compute_loss_term(
         self,
         batch: RolloutBatch | ReplayBatch,
@@ -218,8 +214,9 @@ class RepulsionKL(OtherPolicies):
         *,
         load_actor: ActorLoader | None = None,
     ) -> None:
-        super().__init__(policies, weights, loss_weight, action_std, load_actor)
-        self.max_divergence = check_number("max_divergence", max_divergence, "above 0")
+        super().__init__(policies, weights, loss_weight, action_std, load_actor=load_actor)
+        check_argument("max_divergence", max_divergence, Positive)
+        self.max_divergence = max_divergence
 
     def compute_loss_term(
         self,
@@ -241,29 +238,6 @@ class RepulsionKL(OtherPolicies):
 def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
     given = [1.0] * count if weights is None else list(weights)
     return [weight / sum(given) for weight in given]
-
-
-def _checked(
-    policies: Sequence[str | Actor], weights: Sequence[float] | None
-) -> tuple[tuple[str | Actor, ...], tuple[float, ...] | None]:
-    if isinstance(policies, str | Actor) or not policies:
-        got = type(policies).__name__ if isinstance(policies, Actor) else repr(policies)
-        raise ConfigError(
-            f"policies is {got}; expected a list of at least one run directory or actor"
-        )
-    for policy in policies:
-        if not isinstance(policy, str | Actor):
-            raise ConfigError(
-                f"policies: expected run directories or actors, got {type(policy).__name__}"
-            )
-    if weights is None:
-        return tuple(policies), None
-    if len(weights) != len(policies):
-        raise ConfigError(f"weights: got {len(weights)} for {len(policies)} policies")
-    numbered = enumerate(weights)
-    return tuple(policies), tuple(
-        check_number(f"weights[{index}]", weight, "above 0") for index, weight in numbered
-    )
 
 
 @torch.no_grad()

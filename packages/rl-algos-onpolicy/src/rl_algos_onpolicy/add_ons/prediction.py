@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rl_core.actor import Actor
 from rl_core.algorithm import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
-from rl_core.config import check_number, check_widths
+from rl_core.config import Count, Fraction, NonNegative, checked_arguments
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.mlp import MLP
@@ -41,8 +41,40 @@ def sparse_squared_error(
     return (weight * error).sum() / weight.sum().clamp(min=1e-8)
 
 
+class Predictor(PolicyLossAddOn):
+    """Base of the auxiliary tasks: a network on observations with one output.
+
+    Args:
+        hidden_sizes: widths of the network's layers.
+        loss_weight: c of Eq. (1), at least 0.
+        masked_zero_ratio: p of Eq. (1), in [0, 1].
+
+    Raises:
+        ConfigError: when a number is out of range.
+    """
+
+    @checked_arguments("")
+    def __init__(
+        self,
+        hidden_sizes: Sequence[Count] = (64, 64),
+        loss_weight: NonNegative = 1.0,
+        masked_zero_ratio: Fraction = 0.0,
+    ) -> None:
+        super().__init__()
+        self.hidden_sizes = tuple(hidden_sizes)
+        self.loss_weight = loss_weight
+        self.masked_zero_ratio = masked_zero_ratio
+
+    def setup(self, actor: Actor, device: torch.device) -> None:
+        """Make the network."""
+        encoder = ObservationEncoder(actor.observation_space)
+        mlp = MLP(encoder.out_features, self.hidden_sizes, 1)
+        self.network = nn.Sequential(encoder, mlp)
+        self.to(device)
+
+
 @final
-class RewardPredictor(PolicyLossAddOn):
+class RewardPredictor(Predictor):
     """Predict the reward of a step from its observation.
 
     Args:
@@ -59,22 +91,10 @@ class RewardPredictor(PolicyLossAddOn):
 
     error_threshold: Tensor
 
-    def __init__(
-        self,
-        hidden_sizes: Sequence[int] = (64, 64),
-        loss_weight: float = 1.0,
-        masked_zero_ratio: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
-        self.loss_weight = check_number("loss_weight", loss_weight)
-        self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
-        self.register_buffer("error_threshold", torch.zeros(()))
-
     def setup(self, actor: Actor, device: torch.device) -> None:
-        """Make the network."""
-        self.network = _network(actor, self.hidden_sizes)
-        self.to(device)
+        """Make the network, and room for the largest error."""
+        self.register_buffer("error_threshold", torch.zeros(()))
+        super().setup(actor, device)
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout, generator: torch.Generator) -> PreparedRollout:
@@ -99,7 +119,7 @@ class RewardPredictor(PolicyLossAddOn):
 
 
 @final
-class ReturnPredictor(PolicyLossAddOn):
+class ReturnPredictor(Predictor):
     """Predict the return that follows an observation: the algorithm's value target.
 
     Replayed transitions carry no returns, so that off-policy algorithms refuse it.
@@ -115,22 +135,6 @@ class ReturnPredictor(PolicyLossAddOn):
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch,)
 
-    def __init__(
-        self,
-        hidden_sizes: Sequence[int] = (64, 64),
-        loss_weight: float = 1.0,
-        masked_zero_ratio: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
-        self.loss_weight = check_number("loss_weight", loss_weight)
-        self.masked_zero_ratio = check_number("masked_zero_ratio", masked_zero_ratio, "in [0, 1]")
-
-    def setup(self, actor: Actor, device: torch.device) -> None:
-        """Make the network."""
-        self.network = _network(actor, self.hidden_sizes)
-        self.to(device)
-
     def compute_loss_term(
         self,
         batch: RolloutBatch | ReplayBatch,
@@ -144,8 +148,3 @@ class ReturnPredictor(PolicyLossAddOn):
             prediction, batch.value_target, batch.mask, self.masked_zero_ratio
         )
         return self.loss_weight * error, {"loss/return_predictor": error}
-
-
-def _network(actor: Actor, hidden_sizes: Sequence[int]) -> nn.Module:
-    encoder = ObservationEncoder(actor.observation_space)
-    return nn.Sequential(encoder, MLP(encoder.out_features, hidden_sizes, 1))

@@ -30,17 +30,27 @@ Deviations from the paper:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import gymnasium
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 
 from rl_algos_onpolicy.rnd.networks import FeatureNet, NormalizedObservation
 from rl_core.actor import Actor
 from rl_core.algorithm import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
-from rl_core.config import check_number, check_ranges
+from rl_core.config import (
+    Config,
+    Count,
+    Fraction,
+    Needs,
+    NonNegative,
+    NonNegativeInt,
+    Widths,
+    checked_arguments,
+)
 from rl_core.errors import CheckpointError, ConfigError, in_brief
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.normalization import RunningNorm
@@ -53,16 +63,16 @@ KEPT = "rnd_kept"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RNDConfig:
+class RNDConfig(Config):
     """Options of random network distillation.
 
     Attributes:
         hidden_sizes: widths of the target's layers; the predictor has one more of the last width.
         num_features: n of Eq. (1).
-        gamma_intrinsic: discount of intrinsic rewards, in [0, 1].
+        gamma_intrinsic: discount of intrinsic rewards.
         spread_decay: factor on the weight of earlier rollouts in σ(c) of Eq. (3), in (0, 1]; 1
             weighs all alike, as in the paper.
-        predictor_proportion: share of the samples that the predictor learns from, in (0, 1].
+        predictor_proportion: share of the samples that the predictor learns from.
         pre_normalization_steps: environment transitions with random actions before training, for
             the statistics of observations; they are no part of the run's steps.
         frame_stack: frames in an image's channels, of which only the newest, the last, is used;
@@ -72,36 +82,13 @@ class RNDConfig:
         ConfigError: when a value is out of range.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    num_features: int = 64
-    gamma_intrinsic: float = 0.99
-    spread_decay: float = 0.5
-    predictor_proportion: float = 1.0
-    pre_normalization_steps: int = 1280
-    frame_stack: int = 1
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            unit=("gamma_intrinsic", "predictor_proportion", "spread_decay"),
-            counts=("num_features", "frame_stack"),
-            widths=("hidden_sizes",),
-        )
-        for name in ("predictor_proportion", "spread_decay"):
-            if getattr(self, name) == 0.0:
-                raise ConfigError(f"{name} must be above 0, got 0.0")
-        if self.pre_normalization_steps < 0:
-            raise ConfigError(
-                f"pre_normalization_steps must be at least 0, got {self.pre_normalization_steps}"
-            )
-
-
-def _check_unsized(config: RNDConfig) -> None:
-    """Refuse sizes of networks that are not made."""
-    usual = RNDConfig()
-    for name in ("hidden_sizes", "num_features"):
-        if getattr(config, name) != getattr(usual, name):
-            raise ConfigError(f"rnd.{name} has no effect on networks that are given; leave it out")
+    hidden_sizes: Widths = (64, 64)
+    num_features: Count = 64
+    gamma_intrinsic: Fraction = 0.99
+    spread_decay: Annotated[float, Interval(gt=0, le=1)] = 0.5
+    predictor_proportion: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    pre_normalization_steps: NonNegativeInt = 1280
+    frame_stack: Count = 1
 
 
 def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -> tuple[int, ...]:
@@ -140,23 +127,23 @@ class Novelty(nn.Module):
             networks although they are given.
     """
 
+    @checked_arguments("")
     def __init__(
         self,
         observation_space: gymnasium.Space[object],
         config: RNDConfig,
         *,
-        target: nn.Module | None = None,
-        predictor: nn.Module | None = None,
+        target: Annotated[nn.Module | None, Needs("predictor")] = None,
+        predictor: Annotated[nn.Module | None, Needs("target")] = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if (target is None) != (predictor is None):
-            raise ConfigError("give both target and predictor, or none of them")
-        for name, network in (("target", target), ("predictor", predictor)):
-            if network is not None and not isinstance(network, nn.Module):
-                raise ConfigError(f"{name} must be an nn.Module, got {network!r}")
         if target is not None:
-            _check_unsized(config)
+            config.refuse(
+                "has no effect on networks that are given; leave it out",
+                *("hidden_sizes", "num_features"),
+                section="rnd.",
+            )
             if target is predictor:
                 raise ConfigError(
                     "target and predictor are one module, which would have nothing to learn; give "
@@ -269,18 +256,17 @@ class RND(PolicyLossAddOn):
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch,)
 
+    @checked_arguments("")
     def __init__(
         self,
-        reward_coef: float = 1.0,
+        reward_coef: NonNegative = 1.0,
         rnd: RNDConfig = RNDConfig(),  # frozen, and so safe to share
         *,
         target: nn.Module | None = None,
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.reward_coef = check_number("reward_coef", reward_coef)
-        if not isinstance(rnd, RNDConfig):
-            raise ConfigError(f"rnd: expected an RNDConfig, got {type(rnd).__name__}")
+        self.reward_coef = reward_coef
         self.rnd = rnd
         self._given = (target, predictor)
         self._has_networks = target is not None or predictor is not None

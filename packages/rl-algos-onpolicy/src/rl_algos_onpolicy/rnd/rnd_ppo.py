@@ -27,12 +27,11 @@ from rl_algos_onpolicy.actor import OnPolicyActor
 from rl_algos_onpolicy.ppo import PPO, PPOConfig
 from rl_algos_onpolicy.rnd.rnd import KEPT, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
-from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn, PreparedRollout, Scheduled
+from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn, PreparedRollout
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.config import ComponentSpec, check_ranges
+from rl_core.config import ComponentSpec, ScheduledNonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise
-from rl_core.gradients.movement import ParameterGroup
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.returns import Steps, estimate, explained_variance, normalize
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict
@@ -52,14 +51,13 @@ class RNDPPOConfig(PPOConfig):
             where ``learning_rate`` is 0, because the rewards are made of them.
     """
 
-    extrinsic_coef: Scheduled = 2.0
-    intrinsic_coef: Scheduled = 1.0
+    extrinsic_coef: ScheduledNonNegative = 2.0
+    intrinsic_coef: ScheduledNonNegative = 1.0
     standardize_streams: bool = False
     rnd: RNDConfig = field(default_factory=RNDConfig)
 
     def __post_init__(self) -> None:
         PPOConfig.__post_init__(self)
-        check_ranges(self, not_negative=("extrinsic_coef", "intrinsic_coef"))
         if self.entropy_method == "max" and self.standardize_streams:
             raise ConfigError(
                 "entropy_method='max' rewards entropy, which standardised streams would take out "

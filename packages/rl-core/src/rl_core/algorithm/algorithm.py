@@ -17,13 +17,20 @@ from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.config import Schedule
 from rl_core.errors import ConfigError
-from rl_core.gradients import Gradients, GradientStep, LossModule, LossOutput, Noise, Weights
-from rl_core.gradients.movement import ParameterGroup, TargetNetwork
+from rl_core.gradients import (
+    Gradients,
+    GradientStep,
+    LossModule,
+    LossOutput,
+    Noise,
+    ParameterGroup,
+    TargetNetwork,
+    Weights,
+)
 from rl_core.nn.distributions import Distribution
 from rl_core.seeding import generator_state, set_generator_state, spawn_generators
 from rl_core.stateful import StateReader
-from rl_core.storage import Storage
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import Storage, TensorSpec
 from rl_core.types import Observation, State, StateDict
 
 BatchT = TypeVar("BatchT")

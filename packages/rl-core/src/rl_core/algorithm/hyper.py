@@ -7,13 +7,11 @@ from dataclasses import fields, is_dataclass, replace
 import torch
 
 from rl_core.config import Schedule, as_schedule, parse_schedule
+from rl_core.config import Scheduled as Scheduled
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.gradients import HyperParameters
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-
-Scheduled = float | Schedule
-"""The type of a config field that may change while running: a number, or a schedule of them."""
 
 
 class Schedules(Mapping[str, Schedule]):

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from rl_core.actor import ActionOutput
 from rl_core.batch import Rollout, RolloutBatch
+from rl_core.config import Config, Count, Needs, NonNegativeInt
 from rl_core.errors import DataError
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Observation, State
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
     from rl_core.algorithm.algorithm import AnyAlgorithm
 from dataclasses import fields
 
-from rl_core.errors import ConfigError
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UpdateSchedule:
+class UpdateSchedule(Config):
     """How data collection and gradient steps take turns.
 
     Attributes:
@@ -44,16 +43,16 @@ class UpdateSchedule:
         ConfigError: for a negative or zero count.
     """
 
-    start_steps: int = 0
-    update_after: int = 0
-    update_every: int | None = None
-    num_epochs: int = 1
-    num_mini_batch: int | None = None
-    mini_batch_size: int | None = None
-    keep_ratio: bool = False
-    min_samples: int = 1
-    test_every: int | None = None
-    num_test_episodes: int = 5
+    start_steps: NonNegativeInt = 0
+    update_after: NonNegativeInt = 0
+    update_every: Count | None = None
+    num_epochs: Count = 1
+    num_mini_batch: Count | None = None
+    mini_batch_size: Count | None = None
+    keep_ratio: Annotated[bool, Needs("update_every"), Needs("num_mini_batch")] = False
+    min_samples: Count = 1
+    test_every: Count | None = None
+    num_test_episodes: Count = 5
 
     @classmethod
     def of(cls, config: object, **others: int | None) -> "UpdateSchedule":
@@ -72,25 +71,6 @@ class UpdateSchedule:
             if hasattr(config, field.name)
         }
         return cls(**{**said, **others})
-
-    def __post_init__(self) -> None:
-        for name in ("start_steps", "update_after"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
-        for name in (
-            "update_every",
-            "num_epochs",
-            "num_mini_batch",
-            "mini_batch_size",
-            "min_samples",
-            "test_every",
-            "num_test_episodes",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if self.keep_ratio and None in (self.update_every, self.num_mini_batch):
-            raise ConfigError("keep_ratio is one of num_mini_batch to update_every; give both")
 
     def rows_per_update(self, num_envs: int) -> int | None:
         """Return ``update_every`` in whole steps of all environments; None where it is not given.

@@ -122,18 +122,19 @@ def fields_of(cls: type[object]) -> tuple["dataclasses.Field[object]", ...]:
     return dataclasses.fields(cls)  # type: ignore[arg-type]  # checked by is_dataclass
 
 
-def resolved_hints(owner: object, name: str) -> dict[str, object]:
+def resolved_hints(owner: object, name: str, *, with_bounds: bool = False) -> dict[str, object]:
     """Return the annotations of a class or function with their names resolved.
 
     Args:
         owner: the class or function.
         name: what to call it in the message.
+        with_bounds: keep what ``Annotated`` says besides the type.
 
     Raises:
         ConfigError: when an annotation names something that its module does not import.
     """
     try:
-        return typing.get_type_hints(owner)
+        return typing.get_type_hints(owner, include_extras=with_bounds)
     except (NameError, TypeError) as error:
         raise ConfigError(
             f"the annotations of {name} cannot be resolved: {error}; import what they name outside"

@@ -11,8 +11,8 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from dataclasses import astuple, dataclass
+from typing import TypeAlias, final
 
 from rl_core.errors import ConfigError, nearest
 
@@ -40,6 +40,10 @@ class Schedule(ABC):
     @abstractmethod
     def __str__(self) -> str:
         """Return the text from which `parse_schedule` makes an equal schedule."""
+
+
+Scheduled: TypeAlias = float | Schedule
+"""The type of a config field that may change while running: a number, or a schedule of them."""
 
 
 @final
@@ -78,9 +82,47 @@ class Constant(Schedule):
         return repr(float(self.level))
 
 
+@dataclass(frozen=True, slots=True)
+class Ramp(Schedule):
+    """Base of the schedules that move from one number to another, and then stay level.
+
+    Attributes:
+        start: the number at progress 0.
+        end: the number from progress ``until`` on.
+        until: where the move ends, in (0, 1].
+
+    Raises:
+        ConfigError: when a number is not finite or ``until`` is out of range.
+    """
+
+    start: float
+    end: float
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_finite(self._name, self.start, self.end, self.until)
+        if not 0.0 < self.until <= 1.0:
+            raise ConfigError(
+                f"{self._name}: until is {self.until}; expected a fraction of the run in (0, 1]"
+            )
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether both numbers are the same."""
+        return self.start == self.end
+
+    def __str__(self) -> str:
+        numbers = (self.start, self.end) if self.until == 1.0 else astuple(self)
+        return f"{self._name}({', '.join(repr(float(number)) for number in numbers)})"
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__.lower()
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Linear(Schedule):
+class Linear(Ramp):
     """A straight line, then level; its text is ``linear(start, end)`` or with ``until``.
 
     Attributes:
@@ -92,30 +134,14 @@ class Linear(Schedule):
         ConfigError: when a number is not finite or ``until`` is out of range.
     """
 
-    start: float
-    end: float
-    until: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_finite("linear", self.start, self.end, self.until)
-        _check_until("linear", self.until)
-
     def value(self, progress: float) -> float:
         """Return the number on the line; see `Schedule.value`."""
         return _between(self.start, self.end, _unit(progress) / self.until)
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether the line is level."""
-        return self.start == self.end
-
-    def __str__(self) -> str:
-        return _ramp_text("linear", self.start, self.end, self.until)
-
 
 @final
 @dataclass(frozen=True, slots=True)
-class Cosine(Schedule):
+class Cosine(Ramp):
     """Half a cosine wave, then level; its text is ``cosine(start, end)`` or with ``until``.
 
     Attributes:
@@ -130,26 +156,10 @@ class Cosine(Schedule):
         Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983, Eq. (5), without restarts.
     """
 
-    start: float
-    end: float
-    until: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_finite("cosine", self.start, self.end, self.until)
-        _check_until("cosine", self.until)
-
     def value(self, progress: float) -> float:
         """Return the number on the wave; see `Schedule.value`."""
         fraction = min(_unit(progress) / self.until, 1.0)
         return _between(self.start, self.end, 0.5 - 0.5 * math.cos(math.pi * fraction))
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the wave is level."""
-        return self.start == self.end
-
-    def __str__(self) -> str:
-        return _ramp_text("cosine", self.start, self.end, self.until)
 
 
 @final
@@ -297,11 +307,6 @@ def _number(item: str, text: str) -> float:
         ) from None
 
 
-def _ramp_text(name: str, start: float, end: float, until: float) -> str:
-    numbers = (start, end) if until == 1.0 else (start, end, until)
-    return f"{name}({', '.join(repr(float(number)) for number in numbers)})"
-
-
 def _unit(progress: float) -> float:
     return min(max(progress, 0.0), 1.0)
 
@@ -317,8 +322,3 @@ def _check_finite(name: str, *numbers: float) -> None:
     for number in numbers:
         if not math.isfinite(number):
             raise ConfigError(f"{name}: got {number}; expected a finite number")
-
-
-def _check_until(name: str, until: float) -> None:
-    if not 0.0 < until <= 1.0:
-        raise ConfigError(f"{name}: until is {until}; expected a fraction of the run in (0, 1]")

@@ -1,280 +1,320 @@
-"""Checks of a config's fields."""
+"""Checks of values against the bounds in their annotations.
 
+The vocabulary is that of ``annotated-types``: ``Annotated[float, Gt(0)]``, with names for the usual
+bounds. `Needs` and `Without` say beside a bound which other options a field depends on.
+"""
+
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
-from functools import cache
-from types import NoneType
-from typing import ClassVar, Literal, Protocol, TypeAlias, TypeGuard, get_args, get_origin
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial, wraps
+from types import NoneType, UnionType
+from typing import Annotated, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin
 
-from rl_core.config._types import admits_none, field_types, is_union
-from rl_core.config.schedules import Schedule
+from annotated_types import Ge, Gt, Interval
+
+from rl_core.config._types import fields_of, is_union, resolved_hints
+from rl_core.config.schedules import Schedule, Scheduled
 from rl_core.errors import ConfigError, nearest
 
-_WORDS = {
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    NoneType: "None",
-    Schedule: "a schedule such as Linear(0.001, 0.0)",
-}
+P = ParamSpec("P")
+T = TypeVar("T")
+_Marks: TypeAlias = tuple[object, ...]
 
-Range: TypeAlias = Literal["of at least 0", "above 0", "in [0, 1]"]
-"""What a number must be."""
-
-_NUMBERS: Mapping[Range, str] = {
-    "of at least 0": "a finite number of at least 0",
-    "above 0": "a finite number above 0",
-    "in [0, 1]": "a number in [0, 1]",
-}
+Positive: TypeAlias = Annotated[float, Gt(0)]
+NonNegative: TypeAlias = Annotated[float, Ge(0)]
+Fraction: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
+Count: TypeAlias = Annotated[int, Ge(1)]
+NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
+Widths: TypeAlias = tuple[Count, ...]
+"""Widths of a network's hidden layers, of which there may be none."""
+ScheduledPositive: TypeAlias = Annotated[Scheduled, Gt(0)]
+"""Starts above 0, and may fall to 0 in the course of the run."""
+ScheduledNonNegative: TypeAlias = Annotated[Scheduled, Ge(0)]
+ScheduledFraction: TypeAlias = Annotated[Scheduled, Interval(ge=0, le=1)]
 
 
-class Replacing(Protocol):
-    """A config some of whose options leave others without effect."""
-
-    replaces: ClassVar[Mapping[str, tuple[str, ...]]]
-    """By option, those that it replaces where it differs from its default."""
-
-
-def check_ranges(
-    config: object,
-    *,
-    unit: tuple[str, ...] = (),
-    positive: tuple[str, ...] = (),
-    not_negative: tuple[str, ...] = (),
-    counts: tuple[str, ...] = (),
-    widths: tuple[str, ...] = (),
-) -> None:
-    """Check the types of a config's fields, and the numbers in those that are named.
-
-    Scheduled numbers are checked over the whole run; one above 0 may fall to 0 in its course.
+class Needs:
+    """Marks an option that has an effect only with certain values of another one.
 
     Args:
-        config: a dataclass; the ranges of fields that are None are not checked.
-        unit: fields in [0, 1].
-        positive: fields above 0.
-        not_negative: fields of at least 0.
-        counts: whole numbers of at least 1.
-        widths: lists of such, of a network's layers.
+        option: the other one.
+        *values: with which there is an effect; none for all but the other option's default.
+    """
+
+    def __init__(self, option: str, *values: object) -> None:
+        self.option = option
+        self.values = values
+
+    def fault(self, values: Mapping[str, object], given: Collection[str], path: str) -> str:
+        """Return why the option has no effect, and how to mend that; nothing where it has one."""
+        option, value = path + self.option, values[self.option]
+        if self.option in given if not self.values else value in self.values:
+            return ""
+        if not self.values:
+            return f"without {option}; set that too, or leave it out"
+        return f"with {option}={value!r}; leave it out, or set {option} to {_either(self.values)}"
+
+
+class Without:
+    """Marks an option that has no effect where one of some others is given, which replace it.
+
+    Args:
+        *options: the others.
+    """
+
+    def __init__(self, *options: str) -> None:
+        self.options = options
+
+    def fault(self, values: Mapping[str, object], given: Collection[str], path: str) -> str:
+        """Return why the option has no effect, and how to mend that; nothing where it has one."""
+        others = [option for option in self.options if option in given]
+        return f"with {path}{others[0]}; leave one of them out" if others else ""
+
+
+class Config:
+    """Base of configs: dataclasses whose fields are checked by their annotations.
+
+    A value must have its field's type and lie within the bounds. Every float is finite, and a
+    schedule stays within the bounds over the whole run. An option that `Needs` or `Without` leaves
+    without effect must have its default value.
+
+    A config that checks more overrides ``__post_init__``, and calls that of its base first.
 
     Raises:
-        ConfigError: naming the field, what it was and what it must be.
+        ConfigError: naming the field, what it must be and what it was.
     """
-    _check_types(config)
-    _check(config, unit, "in [0, 1]", _in_unit)
-    _check(config, positive, "above 0", _not_negative)
-    _check(config, not_negative, "of at least 0", _not_negative)
-    for names, check in ((counts, check_count), (widths, check_widths)):
-        for name in names:
-            value = getattr(config, name)
-            if value is not None:
-                check(name, value, _or_none(config, name))
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        _check(type(self), partial(getattr, self), "")
+
+    def refuse(self, reason: str, *options: str, section: str = "") -> None:
+        """Refuse options that are not the default, where something else makes them useless.
+
+        Args:
+            reason: what the error says after an option's name.
+            *options: their names.
+            section: of a recipe, which errors put before the name.
+
+        Raises:
+            ConfigError: for the first of them that is given.
+        """
+        values = {name: getattr(self, name) for name in options}
+        for name in _given(type(self), values):
+            raise ConfigError(f"{section}{name} {reason}")
 
 
-def check_count(name: str, value: object, instead: str = "") -> int:
-    """Check a number of things.
+def checked_arguments(section: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Check a function's arguments by its annotations, like the fields of a `Config`.
 
     Args:
-        name: what it is called in the error.
+        section: of a recipe, which errors put before the names of arguments; may be empty.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            _check(function, bound.arguments.__getitem__, section and f"{section}.")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def check_argument(name: str, value: object, type_: object) -> None:
+    """Check a single value.
+
+    Args:
+        name: what errors call it.
         value: what was given.
-        instead: what else may be given, such as ``", or None"``.
-
-    Returns:
-        The number.
+        type_: what it must be, such as `Count`.
 
     Raises:
-        ConfigError: unless it is a whole number of at least 1.
+        ConfigError: naming it, what it must be and what it was.
     """
-    if not _is_count(value):
-        raise ConfigError(f"{name} must be a whole number of at least 1{instead}, got {value!r}")
-    return value
+    members = list(_members(type_))
+    fitting = [(kind, marks) for kind, marks in members if _is_of(kind, value)]
+    got = str(value) if isinstance(value, float | Schedule) else repr(value)
+    got = got if len(got) <= 100 else type(value).__name__
+    or_none = ", or None" if any(kind is NoneType for kind, _ in members) else ""
+    if not fitting:
+        names = [
+            one for kind, _ in members if get_origin(kind) is Literal for one in get_args(kind)
+        ]
+        if names and isinstance(value, str):
+            raise ConfigError(f"{name}: unknown name '{value}'{nearest(value, map(str, names))}")
+        kinds = dict.fromkeys(_described(*one) for one in members if one[0] is not NoneType)
+        raise ConfigError(f"{name} must be {' or '.join(kinds)}{or_none}, got {got}")
+    kind, marks = fitting[0]
+    if isinstance(value, float | int | Schedule) and not _is_within(marks, value):
+        words = _described(float if kind is Schedule else kind, marks)
+        raise ConfigError(f"{name} must be {words}{or_none}, got {got}")
+    if get_origin(kind) in (tuple, Sequence):
+        assert isinstance(value, Sequence)
+        types = get_args(kind)
+        if len(types) == 1 or types[1] is ...:
+            types = types[:1] * len(value)
+        if len(types) != len(value):
+            raise ConfigError(f"{name} must be a list of {len(types)}, got {got}")
+        for index, (item, item_type) in enumerate(zip(value, types, strict=True)):
+            check_argument(f"{name}[{index}]", item, item_type)
 
 
-def check_widths(name: str, value: object, instead: str = "") -> tuple[int, ...]:
-    """Check the widths of a network's hidden layers, of which there may be none.
-
-    Args:
-        name: what they are called in the error.
-        value: what was given.
-        instead: what else may be given, such as ``", or None"``.
-
-    Returns:
-        The widths.
-
-    Raises:
-        ConfigError: unless they are a list of whole numbers of at least 1.
-    """
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(map(_is_count, value)):
-        raise ConfigError(
-            f"{name} must be a list of whole numbers of at least 1{instead}, got {value!r}"
-        )
-    return tuple(value)
+def bounds_of(config: Callable[..., object]) -> Mapping[str, str]:
+    """Return the bounds of a config's numbers in symbols, such as ``> 0``, by field."""
+    symbols = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    return {
+        name: text
+        for name, (type_, _) in _declared(config).items()
+        for _, marks in _members(type_)
+        if (text := _range(marks, symbols))
+    }
 
 
-def check_choice(config: object, name: str, choices: Sequence[str]) -> None:
-    """Check a field that is one of a few names.
-
-    Raises:
-        ConfigError: suggesting the nearest name.
-    """
-    value = getattr(config, name)
-    if value not in choices:
-        raise ConfigError(f"{name}: unknown name '{value}'{nearest(str(value), choices)}")
+def replaced_options(config: Callable[..., object]) -> Mapping[str, set[str]]:
+    """Return by option which others it leaves without effect, as `Without` says."""
+    replaced: dict[str, set[str]] = {}
+    for name, (type_, _) in _declared(config).items():
+        for option in (option for mark in _marks(type_, Without) for option in mark.options):
+            replaced.setdefault(option, set()).add(name)
+    return replaced
 
 
-def check_owners(config: object, owners: Mapping[str, tuple[str, tuple[object, ...]]]) -> None:
-    """Refuse options that were given although another option leaves them without effect.
-
-    Args:
-        config: a dataclass; an option counts as given where it differs from its default.
-        owners: by option, the option that it belongs to, and the values with which it does.
-
-    Raises:
-        ConfigError: naming both.
-    """
-    by_name = {field.name: field for field in fields(config)}  # type: ignore[arg-type]  # one
-    for option, (owner, values) in owners.items():
-        given, chosen = getattr(config, option), getattr(config, owner)
-        if given != _default(by_name[option]) and chosen not in values:
-            expected = " or ".join(map(repr, values))
-            raise ConfigError(
-                f"{option} has no effect with {owner}={chosen!r}; set {owner} to {expected}, or "
-                f"leave {option} out"
-            )
+def unused_options(config: Callable[..., object], chosen: Mapping[str, object]) -> set[str]:
+    """Return the options that have no effect with the chosen values, as `Needs` says."""
+    return {
+        name
+        for name, (type_, _) in _declared(config).items()
+        for mark in _marks(type_, Needs)
+        if mark.values and mark.option in chosen and chosen[mark.option] not in mark.values
+    }
 
 
-def check_unused(config: Replacing) -> None:
-    """Refuse options that were given although another one, which was given too, replaces them.
-
-    Args:
-        config: a dataclass; an option counts as given where it differs from its default.
-
-    Raises:
-        ConfigError: naming both.
-    """
-    by_name = {field.name: field for field in fields(config)}  # type: ignore[arg-type]  # one
-    given = {name for name, field in by_name.items() if getattr(config, name) != _default(field)}
-    for option, replaced in config.replaces.items():
-        for name in replaced:
-            if {option, name} <= given:
-                raise ConfigError(f"{name} has no effect with {option}; leave one of them out")
+def _check(owner: Callable[..., object], read: Callable[[str], object], path: str) -> None:
+    declared = _declared(owner)
+    values = {name: read(name) for name in declared}
+    for name, (type_, _) in declared.items():
+        check_argument(path + name, values[name], type_)
+    given = _given(owner, values)
+    for name in given:
+        for mark in _marks(declared[name][0], Needs | Without):
+            if fault := mark.fault(values, given, path):
+                raise ConfigError(f"{path}{name} has no effect {fault}")
 
 
-def check_number(name: str, value: object, expected: Range = "of at least 0") -> float:
-    """Check a number that is no field of a config.
-
-    Args:
-        name: what it is called in the error.
-        value: what was given.
-        expected: its range.
-
-    Returns:
-        The number.
-
-    Raises:
-        ConfigError: naming it, what it was and what it must be; infinity is no number.
-    """
-    number = _number(value)
-    if not (math.isfinite(number) and _RANGES[expected](number)):
-        raise ConfigError(f"{name} must be {_NUMBERS[expected]}, got {value!r}")
-    return number
-
-
-def _default(field: Field[object]) -> object:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _check_types(config: object) -> None:
-    """Compare each field with its annotation, but nothing inside lists and mappings."""
-    for name, type_ in _types_of(type(config)).items():  # type: ignore[arg-type]  # classes hash
-        value = getattr(config, name)
-        if not _is_of(type_, value):
-            raise ConfigError(f"{name} must be {_described(type_)}, got {value!r}")
+def _given(owner: Callable[..., object], values: Mapping[str, object]) -> list[str]:
+    """Return the options that differ from their defaults."""
+    return [name for name, value in values.items() if value != _declared(owner)[name][1]]
 
 
 @cache
-def _types_of(cls: type[object]) -> Mapping[str, object]:
-    return field_types(cls)
+def _declared(owner: Callable[..., object]) -> Mapping[str, tuple[object, object]]:
+    """Return annotation and default of each field of a dataclass, or parameter of a function."""
+    hints = resolved_hints(owner, owner.__qualname__, with_bounds=True)
+    if not isinstance(owner, type):
+        parameters = inspect.signature(owner).parameters.items()
+        return {name: (hints[name], one.default) for name, one in parameters if name in hints}
+    return {
+        one.name: (
+            hints[one.name],
+            one.default_factory() if callable(one.default_factory) else one.default,
+        )
+        for one in fields_of(owner)
+        if one.init
+    }
 
 
-def _is_of(type_: object, value: object) -> bool:
-    if is_union(type_):
-        return any(_is_of(member, value) for member in get_args(type_))
-    if get_origin(type_) is Literal:
-        return type(value) in {type(choice) for choice in get_args(type_)}
-    if type_ is float:
-        return _is_number(value)
-    if type_ is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+def _marks(type_: object, of: type[T] | UnionType) -> list[T]:
+    marks = dict.fromkeys(mark for _, marks in _members(type_) for mark in marks)
+    return [mark for mark in marks if isinstance(mark, of)]
+
+
+def _members(type_: object, outer: _Marks = ()) -> Iterator[tuple[object, _Marks]]:
+    """Yield the members of a union, or the type itself, each with what annotates it."""
+    if get_origin(type_) is Annotated:
+        inner, *marks = get_args(type_)
+        yield from _members(inner, (*marks, *outer))
+    elif is_union(type_):
+        for member in get_args(type_):
+            yield from _members(member, outer)
+    else:
+        yield type_, outer
+
+
+def _is_of(kind: object, value: object) -> bool:
+    """Tell whether a value is of a type that is no union; items of lists are not looked at."""
+    if get_origin(kind) is Literal:
+        return any(value == one and type(value) is type(one) for one in get_args(kind))
+    if kind in (int, float):
+        return isinstance(value, int if kind is int else int | float) and not isinstance(
+            value, bool
+        )
     try:
-        return isinstance(value, get_origin(type_) or type_)  # type: ignore[arg-type]  # see below
+        is_one = isinstance(value, get_origin(kind) or kind)  # type: ignore[arg-type]  # see below
     except TypeError:  # Any, protocols and type variables cannot be asked
         return True
+    return is_one and not (get_origin(kind) is Sequence and isinstance(value, str))
 
 
-def _described(type_: object) -> str:
-    if is_union(type_):
-        return " or ".join(dict.fromkeys(map(_described, get_args(type_))))
-    if get_origin(type_) is Literal:
-        return " or ".join(map(repr, get_args(type_)))
-    return _WORDS.get(type_, getattr(type_, "__name__", str(type_)))  # type: ignore[call-overload, no-any-return]  # unhashable types have no words
+def _is_within(marks: _Marks, value: float | Schedule) -> bool:
+    """Tell whether a number is finite and within the bounds, or a schedule is in the whole run.
+
+    The later numbers of a schedule may touch a bound that the first one may not.
+    """
+    at = [k / 100 for k in range(101)]
+    numbers = [value.value(k) for k in at] if isinstance(value, Schedule) else [value]
+    return all(map(math.isfinite, numbers)) and all(
+        getattr(operator, relation)(number, bound) or (index > 0 and number == bound)
+        for relation, bound in _bounds(marks).items()
+        for index, number in enumerate(numbers)
+    )
 
 
-def _check(
-    config: object,
-    names: tuple[str, ...],
-    expected: Range,
-    holds_later: Callable[[float], bool],
-) -> None:
-    for name in names:
-        value: float | Schedule | None = getattr(config, name)
-        if value is None:
-            continue
-        first, *later = _numbers(value)
-        if not (_RANGES[expected](first) and all(map(holds_later, later))):
-            wanted = f"{_NUMBERS[expected]}{_or_none(config, name)}"
-            raise ConfigError(f"{name} must be {wanted}, got {value}")
+def _bounds(marks: _Marks) -> Mapping[str, float]:
+    """Return the bounds by how a number must relate to them, lower ones first."""
+    found = ((name, getattr(mark, name, None)) for name in _RELATIONS for mark in marks)
+    return {name: bound for name, bound in found if bound is not None}
 
 
-def _or_none(config: object, name: str) -> str:
-    return ", or None" if admits_none(_types_of(type(config))[name]) else ""  # type: ignore[arg-type]  # classes hash
+def _range(marks: _Marks, words: Mapping[str, str]) -> str:
+    bounds = _bounds(marks)
+    if len(bounds) < 2:
+        return "".join(f"{words[relation]} {bound:g}" for relation, bound in bounds.items())
+    ends = ", ".join(f"{bound:g}" for bound in bounds.values())
+    return f"in {'[' if 'ge' in bounds else '('}{ends}{']' if 'le' in bounds else ')'}"
 
 
-def _numbers(value: float | Schedule) -> list[float]:
-    """List what a field will be in the course of the run; NaN for what is no number."""
-    if isinstance(value, Schedule):
-        return [value.value(k / 100) for k in range(101)]
-    return [_number(value)]
+def _described(kind: object, marks: _Marks) -> str:
+    """Say what a value of a type that is no union is."""
+    if get_origin(kind) is Literal:
+        return _either(get_args(kind))
+    if kind in (int, float):
+        bounds = _range(marks, _RELATIONS)
+        noun = "whole" if kind is int else "" if bounds.startswith("in") else "finite"
+        return " ".join(filter(None, ("a", noun, "number", bounds)))
+    plain = get_origin(kind) or kind
+    noun = getattr(plain, "__name__", str(plain))
+    return _WORDS.get(plain, f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}")
 
 
-def _number(value: object) -> float:
-    """Return a number, NaN for what is none."""
-    return float(value) if _is_number(value) else math.nan
+def _either(values: Sequence[object]) -> str:
+    return " or ".join(map(repr, values))
 
 
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _in_unit(number: float) -> bool:
-    return 0.0 <= number <= 1.0
-
-
-def _positive(number: float) -> bool:
-    return 0.0 < number < math.inf
-
-
-def _not_negative(number: float) -> bool:
-    return 0.0 <= number < math.inf
-
-
-_RANGES: Mapping[Range, Callable[[float], bool]] = {
-    "of at least 0": _not_negative,
-    "above 0": _positive,
-    "in [0, 1]": _in_unit,
+_WORDS: Mapping[object, str] = {
+    bool: "True or False",
+    str: "text",
+    Callable: "a function",
+    Sequence: "a list",
+    Schedule: "a schedule such as Linear(0.001, 0.0)",
 }
+_RELATIONS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+"""Words for bounds by the names of `operator` and ``annotated-types``, lower ones first."""

@@ -1,23 +1,26 @@
 """Optimisers as functions over one parameter vector, so that they can run inside a graph."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.optim.adam import adam
 
 from rl_core.compile import is_tracing
-from rl_core.config import check_choice, check_ranges
-from rl_core.errors import ConfigError
+from rl_core.config import Config, Needs, NonNegative
 
 OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 """The optimisers an algorithm can be given by name."""
 
+Decay: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
+"""How much of an average stays in each step."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OptimizerConfig:
+class OptimizerConfig(Config):
     """Which optimiser moves the parameters.
 
     Attributes:
@@ -35,40 +38,12 @@ class OptimizerConfig:
     """
 
     name: OptimizerName = "adam"
-    eps: float = 1e-8
-    beta1: float = 0.9
-    beta2: float = 0.999
-    alpha: float = 0.99
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, not_negative=("eps", "weight_decay"))
-        check_choice(self, "name", get_args(OptimizerName))
-        for name in ("beta1", "beta2", "alpha", "momentum"):
-            value = getattr(self, name)
-            if not 0.0 <= value < 1.0:
-                raise ConfigError(f"{name} must be in [0, 1), got {value}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in options_used_by(self.name) and value != field.default:
-                raise ConfigError(
-                    f"{field.name}={value} has no effect with the optimiser '{self.name}'; leave "
-                    "it out"
-                )
-
-
-_OPTIONS = {
-    "adam": ("eps", "beta1", "beta2"),
-    "adamw": ("eps", "beta1", "beta2"),
-    "rmsprop": ("eps", "alpha", "momentum"),
-    "sgd": ("momentum",),
-}
-
-
-def options_used_by(name: object) -> frozenset[str]:
-    """Return the fields of an `OptimizerConfig` that an optimiser looks at, if there is one."""
-    return frozenset(("name", "weight_decay", *_OPTIONS.get(str(name), ())))
+    eps: Annotated[NonNegative, Needs("name", "adam", "adamw", "rmsprop")] = 1e-8
+    beta1: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.9
+    beta2: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.999
+    alpha: Annotated[Decay, Needs("name", "rmsprop")] = 0.99
+    momentum: Annotated[Decay, Needs("name", "rmsprop", "sgd")] = 0.0
+    weight_decay: NonNegative = 0.0
 
 
 OptimizerState = dict[str, Tensor]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_core.config import Config
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.cnn import NatureCNN
 from rl_core.nn.normalization import RunningNorm
@@ -112,33 +113,31 @@ def has_images(space: gymnasium.Space[object]) -> bool:
 
 
 def check_encoder_options(
-    space: gymnasium.Space[object], *, normalize: bool, sizes_images: bool, has_body: bool
+    space: gymnasium.Space[object], config: Config, *, has_body: bool
 ) -> None:
     """Refuse options of an actor's encoders that its observations leave without effect.
 
     Args:
         space: of the observations.
-        normalize: whether ``normalize_observations`` is set.
-        sizes_images: whether ``image_features`` is given.
-        has_body: whether ``body`` is, whose first layer is given the pixels of a single image.
+        config: with ``normalize_observations`` and ``image_features``.
+        has_body: whether ``body`` is given, whose first layer gets the pixels of a single image.
 
     Raises:
         ConfigError: naming the option.
     """
-    if normalize and not has_vectors(space):
-        raise ConfigError(
-            "actor.normalize_observations is for vectors of real numbers (Box) and has no effect "
-            f"with {space}; leave it out"
+    if not has_vectors(space):
+        config.refuse(
+            f"is for vectors of real numbers (Box) and has no effect with {space}; leave it out",
+            "normalize_observations",
+            section="actor.",
         )
-    if sizes_images and not has_images(space):
-        raise ConfigError(
-            f"actor.image_features is for images and has no effect with {space}; leave it out"
-        )
-    if sizes_images and has_body and not isinstance(leaf_spaces(space), Mapping):
-        raise ConfigError(
-            "actor.image_features has no effect with actor.body, whose layers read the pixels; "
-            "leave one of them out"
-        )
+    if not has_images(space):
+        unused = f"is for images and has no effect with {space}; leave it out"
+    elif has_body and not isinstance(leaf_spaces(space), Mapping):
+        unused = "has no effect with actor.body, whose layers read the pixels; leave one out"
+    else:
+        return
+    config.refuse(unused, "image_features", section="actor.")
 
 
 def feature_size(extractor: nn.Module) -> int:

@@ -3,14 +3,15 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Interval
 from torch import Tensor, nn
 
 from rl_core.compile import is_tracing
-from rl_core.errors import ConfigError
+from rl_core.config import Count, checked_arguments
 from rl_core.nn.init import Start, ensemble_biases, ensemble_weights, fan_in_uniform
 from rl_core.nn.mlp import Activation, activation_function
 
@@ -69,27 +70,21 @@ class EnsembleMLP(nn.Module):
             is not in [0, 1).
     """
 
+    @checked_arguments("")
     def __init__(
         self,
-        num_members: int,
-        in_features: int,
-        hidden_sizes: Sequence[int],
-        out_features: int | None,
+        num_members: Count,
+        in_features: Count,
+        hidden_sizes: Sequence[Count],
+        out_features: Count | None,
         *,
         activation: Activation = "relu",
         layer_norm: bool = False,
-        dropout: float = 0.0,
+        dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
         start: Start = "uniform",
     ) -> None:
         super().__init__()
         widths = [in_features, *hidden_sizes, *(() if out_features is None else (out_features,))]
-        if num_members < 1 or min(widths) < 1:
-            raise ConfigError(
-                f"an ensemble needs at least one member and widths of at least 1, got "
-                f"{num_members} members of widths {widths}"
-            )
-        if not 0.0 <= dropout < 1.0:
-            raise ConfigError(f"dropout must be in [0, 1), got {dropout}")
         self.num_members = num_members
         self.out_features = widths[-1]
         self._num_activated = len(hidden_sizes)

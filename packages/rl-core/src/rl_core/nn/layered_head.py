@@ -6,7 +6,7 @@ from typing import Self, cast
 
 from torch import nn
 
-from rl_core.config import check_count
+from rl_core.config import Count, check_argument
 from rl_core.errors import ConfigError, nearest
 from rl_core.nn.layers import LayerConfig, build_layers, check_layers
 from rl_core.nn.torso import MemoryKind
@@ -96,6 +96,6 @@ def _memory(layer: LayerConfig, path: str) -> Memory:
                 f"{path}: {layer.func} has no option '{name}'"
                 f"{nearest(name, ('hidden_size', 'num_layers'))}"
             )
-        check_count(f"{path}: {name}", value)
+        check_argument(f"{path}: {name}", value, Count)
     sizes = cast("dict[str, int]", options)
     return Memory(_MEMORIES[layer.func], sizes["hidden_size"], sizes["num_layers"])

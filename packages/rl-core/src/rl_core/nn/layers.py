@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_core.config import Count, NonNegativeInt, check_argument
 from rl_core.errors import ConfigError, nearest
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.images import image_layout
@@ -170,12 +171,10 @@ def build_layers(
     Raises:
         ConfigError: for an unknown layer or option, or a size that does not fit.
     """
+    check_layers(layers, path)
     shape, built = in_shape, []
     for index, layer in enumerate(layers):
         where = f"{path}[{index}]"
-        _check_type(layer, where)
-        if layer.func not in LAYERS:
-            raise ConfigError(f"{where}: unknown layer '{layer.func}'{nearest(layer.func, LAYERS)}")
         make, defaults = LAYERS[layer.func]
         options = {**defaults, **layer.kwargs}
         for name in options:
@@ -184,7 +183,9 @@ def build_layers(
                     f"{where}: {layer.func} has no option '{name}'{nearest(name, defaults)}"
                 )
         for name, value in options.items():
-            _check_number(value, defaults.get(name, 1), f"{where}.{name}")
+            number = NonNegativeInt if name == "padding" else Count
+            type_ = bool if isinstance(defaults.get(name), bool) else number | None
+            check_argument(f"{where}.{name}", value, type_)
         _check_input(layer.func, options, shape, where)
         try:
             module = make(shape, options)
@@ -254,9 +255,8 @@ def _new_linear(size: int, options: _Options) -> nn.Linear:
 
 
 def _conv2d(shape: Shape, options: _Options) -> nn.Module:
-    channels = _images(shape, "Conv2d")
     convolution = nn.Conv2d(
-        channels,
+        shape[0],
         _required(options, "out_channels"),
         kernel_size=_required(options, "kernel_size"),
         stride=cast("int", options["stride"]),
@@ -267,7 +267,6 @@ def _conv2d(shape: Shape, options: _Options) -> nn.Module:
 
 
 def _max_pool(shape: Shape, options: _Options) -> nn.Module:
-    _images(shape, "MaxPool2d")
     return nn.MaxPool2d(_required(options, "kernel_size"))
 
 
@@ -275,32 +274,11 @@ def _group_norm(shape: Shape, options: _Options) -> nn.Module:
     return nn.GroupNorm(_required(options, "num_groups"), shape[0])
 
 
-def _images(shape: Shape, name: str) -> int:
-    if len(shape) != 3:
-        raise ConfigError(
-            f"{name} takes images (C, H, W), but its input has shape {shape}; it stands only where "
-            "observations are images, and before they are flattened"
-        )
-    return shape[0]
-
-
 def _required(options: _Options, name: str) -> int:
     value = options[name]
     if value is None:
         raise ConfigError(f"the option '{name}' is missing")
     return cast("int", value)
-
-
-def _check_number(value: Json, default: Json, where: str) -> None:
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise ConfigError(f"{where}: got {value!r}; expected true or false")
-        return
-    if value is None:
-        return
-    least = 0 if where.endswith("padding") else 1
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{where}: got {value!r}; expected a whole number of at least {least}")
 
 
 def _check_input(func: str, options: _Options, shape: Shape, where: str) -> None:

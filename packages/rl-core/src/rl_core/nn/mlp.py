@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_core.config import check_count, check_widths
-from rl_core.errors import ConfigError, nearest
+from rl_core.config import Count, checked_arguments
 from rl_core.nn.init import orthogonal_
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
@@ -27,13 +26,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation_function(name: Activation) -> Callable[[Tensor], Tensor]:
-    """Return the activation of a name.
-
-    Raises:
-        ConfigError: when there is none.
-    """
-    if name not in _FUNCTIONS:
-        raise ConfigError(f"activation: unknown name '{name}'{nearest(name, _FUNCTIONS)}")
+    """Return the activation of a name."""
     return _FUNCTIONS[name]
 
 
@@ -54,20 +47,18 @@ class MLP(nn.Module):
         ConfigError: for an unknown activation or a width below 1.
     """
 
+    @checked_arguments("")
     def __init__(
         self,
-        in_features: int,
-        hidden_sizes: Sequence[int],
-        out_features: int | None = None,
+        in_features: Count,
+        hidden_sizes: Sequence[Count],
+        out_features: Count | None = None,
         *,
         activation: Activation = "tanh",
         out_gain: float = 1.0,
     ) -> None:
         super().__init__()
-        check_count("in_features", in_features)
-        if out_features is not None:
-            check_count("out_features", out_features, ", or None")
-        widths = [in_features, *check_widths("hidden_sizes", hidden_sizes)]
+        widths = [in_features, *hidden_sizes]
         self.activation = activation
         self._activate = activation_function(activation)
         self.hidden = nn.ModuleList(

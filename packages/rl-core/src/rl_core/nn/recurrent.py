@@ -5,7 +5,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from rl_core.errors import ConfigError
+from rl_core.config import Count, checked_arguments
 from rl_core.nn._recurrence import gru, lstm
 from rl_core.nn.ensemble import EnsembleLinear
 
@@ -37,23 +37,17 @@ class RecurrentNet(nn.Module):
         LSTM: Hochreiter & Schmidhuber 1997, in the form of ``torch.nn.LSTM``.
     """
 
+    @checked_arguments("")
     def __init__(
         self,
         kind: RecurrentKind,
-        in_features: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        in_features: Count,
+        hidden_size: Count,
+        num_layers: Count = 1,
         *,
-        num_members: int | None = None,
+        num_members: Count | None = None,
     ) -> None:
         super().__init__()
-        if kind not in ("gru", "lstm"):
-            raise ConfigError(f"recurrent_net: unknown kind '{kind}'; known: gru, lstm")
-        if min(in_features, hidden_size, num_layers, num_members or 1) < 1:
-            raise ConfigError(
-                "recurrent_net: sizes must be at least 1, got "
-                f"in_features={in_features}, hidden_size={hidden_size}, num_layers={num_layers}"
-            )
         self.kind = kind
         self.hidden_size = hidden_size
         self.num_layers = num_layers

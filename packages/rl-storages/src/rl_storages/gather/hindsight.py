@@ -19,7 +19,7 @@ from torch import Tensor
 from rl_core.env import GoalFunctions
 from rl_core.env.goals import GoalFunction
 from rl_core.errors import ConfigError
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages.config import HindsightConfig
 from rl_storages.replay.episodes import Episodes

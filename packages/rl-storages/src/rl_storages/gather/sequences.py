@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, SequenceStart
-from rl_core.storage.contract import join_observation
+from rl_core.storage import join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
 from rl_storages.gather.sequence_starts import SequenceTiles
 from rl_storages.replay.ring import ReplayRing

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch
-from rl_core.storage.contract import join_observation
+from rl_core.storage import join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.replay.rows import ENDED, TERMINATED, VALID, Flags, Mask, Positions

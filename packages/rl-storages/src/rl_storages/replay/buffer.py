@@ -1,21 +1,24 @@
 """The replay storage of off-policy algorithms."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Trajectory, Transition
+from rl_core.config import Count, Needs, checked_arguments
 from rl_core.env import GoalFunctions
 from rl_core.env.goals import GoalFunction
 from rl_core.errors import ConfigError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import IndexSampler, Storage
-from rl_core.storage.contract import (
+from rl_core.storage import (
     OBSERVATION_COLUMN,
     DataSlice,
+    IndexSampler,
+    Storage,
     StorageSpec,
     join_observation,
     observation_columns,
@@ -31,11 +34,6 @@ from rl_storages.replay.frames import FrameStacks, check_known, stacked_columns
 from rl_storages.replay.memory import check_fits, moved, row_needs
 from rl_storages.replay.options import (
     check_combination,
-    check_configs,
-    check_counts,
-    check_directory_name,
-    check_her_function,
-    check_unstacked,
     checked_device,
     checked_directory,
     no_batches,
@@ -88,30 +86,24 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
     batch_type: ClassVar[type] = ReplayBatch
 
+    @checked_arguments("storage")
     def __init__(
         self,
-        size: int = 1_000_000,
+        size: Count = 1_000_000,
         *,
-        n_step: int = 1,
+        n_step: Count = 1,
         prioritized: PrioritizedConfig | None = None,
         recent: RecentConfig | None = None,
         hindsight: HindsightConfig | None = None,
-        her_function: GoalFunction | GoalFunctions | None = None,
+        her_function: Annotated[GoalFunction | GoalFunctions | None, Needs("hindsight")] = None,
         sequences: SequenceConfig | None = None,
-        frame_stack: int | None = None,
-        unstacked: tuple[str, ...] = (),
+        frame_stack: Annotated[int, Interval(ge=2, le=255)] | None = None,
+        unstacked: Annotated[Sequence[str], Needs("frame_stack")] = (),
         data_device: str | None = None,
         mmap_dir: str | None = None,
         sampler: IndexSampler | None = None,
     ) -> None:
-        check_counts(size, n_step, frame_stack)
-        check_unstacked(unstacked, frame_stack)
-        check_configs(
-            prioritized=prioritized, recent=recent, hindsight=hindsight, sequences=sequences
-        )
-        check_her_function(her_function)
-        check_directory_name(mmap_dir)
-        check_combination(size, prioritized, recent, sequences, hindsight, her_function)
+        check_combination(size, prioritized, recent, sequences)
         if sampler is not None and (prioritized is not None or recent is not None):
             raise ConfigError(
                 "storage.sampler replaces prioritized and recent, which are samplers too; leave "

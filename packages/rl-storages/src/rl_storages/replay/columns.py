@@ -14,12 +14,7 @@ from torch import Tensor
 from rl_core.arrays import to_flags
 from rl_core.batch import Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage.contract import (
-    OBSERVATION_COLUMN,
-    StorageSpec,
-    TensorSpec,
-    observation_columns,
-)
+from rl_core.storage import OBSERVATION_COLUMN, StorageSpec, TensorSpec, observation_columns
 from rl_core.types import Array, ArrayLike, ArrayObservation
 from rl_storages.replay.rows import Mask
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage.contract import OBSERVATION_COLUMN, TensorSpec
+from rl_core.storage import OBSERVATION_COLUMN, TensorSpec
 from rl_core.types import ArrayLike
 from rl_storages.replay.columns import DEPTH, Columns, Rows
 from rl_storages.replay.rows import Mask

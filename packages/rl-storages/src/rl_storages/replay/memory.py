@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.errors import ConfigError
-from rl_core.storage.contract import TensorSpec
+from rl_core.storage import TensorSpec
 from rl_core.types import map_observation
 from rl_storages.replay.columns import HOST_COLUMNS
 

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import DataError
-from rl_core.storage import ORIGIN
-from rl_core.storage.contract import DataSlice, check_slice
+from rl_core.storage import ORIGIN, DataSlice, check_slice
 from rl_storages.replay.columns import FIRST
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.replay.rows import STEP, Positions

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import RolloutBatch
-from rl_core.config import check_count
 from rl_core.errors import ConfigError
-from rl_core.storage.contract import join_observation
+from rl_core.storage import join_observation
 
 SEQUENCE_LENGTH = 16
 """Rows per sequence where nobody says otherwise."""
@@ -24,14 +23,12 @@ def sequence_length_of(num_steps: int, sequence_length: int | None) -> int:
             `SEQUENCE_LENGTH` up to it that divides the rollout, or else the smallest above.
 
     Raises:
-        ConfigError: when it is no whole number of at least 1, or a rollout is no whole number of
-            sequences.
+        ConfigError: when a rollout is no whole number of sequences.
     """
     if sequence_length is None:
         shorter = range(min(SEQUENCE_LENGTH, num_steps), SEQUENCE_LENGTH // 2 - 1, -1)
         longer = range(SEQUENCE_LENGTH + 1, num_steps + 1)
         return next((n for n in chain(shorter, longer) if num_steps % n == 0), num_steps)
-    check_count("storage.sequence_length", sequence_length, ", or None")
     if num_steps % sequence_length:
         divisors = [n for n in range(1, num_steps + 1) if num_steps % n == 0]
         closest = min(divisors, key=lambda n: abs(n - sequence_length))

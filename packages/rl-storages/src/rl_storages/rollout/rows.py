@@ -7,8 +7,9 @@ from torch import Tensor
 from rl_core.arrays import to_flags
 from rl_core.batch import Rollout, Transition
 from rl_core.errors import DataError
-from rl_core.storage import ORIGIN, Continuity
-from rl_core.storage.contract import (
+from rl_core.storage import (
+    ORIGIN,
+    Continuity,
     DataSlice,
     StorageSpec,
     TensorSpec,

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
-from rl_core.config import check_count
+from rl_core.config import Count, checked_arguments
 from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import ORIGIN, Storage
-from rl_core.storage.contract import DataSlice, StorageSpec
+from rl_core.storage import ORIGIN, DataSlice, Storage, StorageSpec
 from rl_core.types import StateDict
 from rl_storages.rollout.minibatches import (
     count_minibatches,
@@ -53,8 +52,9 @@ class RolloutStorage(Storage[RolloutBatch]):
 
     batch_type: ClassVar[type] = RolloutBatch
 
-    def __init__(self, num_steps: int = 128, sequence_length: int | None = None) -> None:
-        self.num_steps = check_count("storage.num_steps", num_steps)
+    @checked_arguments("storage")
+    def __init__(self, num_steps: Count = 128, sequence_length: Count | None = None) -> None:
+        self.num_steps = num_steps
         self.sequence_length = sequence_length
         self._length = sequence_length_of(num_steps, sequence_length)
         self._rows: RolloutRows | None = None

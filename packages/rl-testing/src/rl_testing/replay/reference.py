@@ -10,8 +10,7 @@ from rl_core.batch import ReplayBatch, Trajectory, Transition
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import Storage
-from rl_core.storage.contract import DataSlice, StorageSpec, join_observation
+from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation
 from rl_core.types import Observation, StateDict
 from rl_testing._rows import (
     Places,

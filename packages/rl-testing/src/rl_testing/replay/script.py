@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayLike, ArrayObservation
 
 Numbers = npt.NDArray[np.int64]

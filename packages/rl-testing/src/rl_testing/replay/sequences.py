@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.errors import ConfigError
-from rl_core.storage.contract import join_observation
+from rl_core.storage import join_observation
 from rl_testing._rows import Row, below, stack
 from rl_testing.replay.goals import DESIRED_GOAL, ReferenceGoals
 from rl_testing.replay.reference import ReferenceReplayStorage

@@ -10,8 +10,7 @@ import torch
 
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError, RLError
-from rl_core.storage import AnyStorage
-from rl_core.storage.contract import observation_columns
+from rl_core.storage import AnyStorage, observation_columns
 from rl_core.types import StateDict
 from rl_testing.replay._case import SHARE, STEPS, draw_one, insert, insert_all
 from rl_testing.replay._refusals import RefusalTests

@@ -4,10 +4,17 @@ import dataclasses
 from collections.abc import Mapping
 
 from rl_core import plugins
-from rl_core.config import ComponentSpec, admits_none, decode, encode, field_types, options_of
+from rl_core.config import (
+    ComponentSpec,
+    admits_none,
+    decode,
+    encode,
+    field_types,
+    options_of,
+    replaced_options,
+    unused_options,
+)
 from rl_core.errors import ConfigError, nearest
-from rl_core.gradients import OptimizerConfig
-from rl_core.gradients.optimizers import options_used_by
 from rl_core.types import Json
 from rl_train.builder.components import ADD_ONS, as_tables, split_add_ons
 
@@ -88,7 +95,7 @@ def filled(
 
 def _replaced(cls: type[object], given: Mapping[str, Json], kind: str) -> set[str]:
     """Name the options of a component that given ones leave without effect."""
-    replaces: Mapping[str, tuple[str, ...]] = getattr(cls, "replaces", {})
+    replaces = replaced_options(cls)
     if not given.keys() & replaces.keys():
         return set()
     types = field_types(cls)
@@ -127,9 +134,9 @@ def _with_nested_defaults(
             **(as_table(default) if has_defaults else {}),
             **(instead if isinstance(instead, dict) else {}),
         }
-        if isinstance(default, OptimizerConfig):
-            used = options_used_by(table.get("name", defaults["name"]))
-            defaults = {option: value for option, value in defaults.items() if option in used}
+        if has_defaults:
+            unused = unused_options(type(default), {**defaults, **table})
+            defaults = {option: value for option, value in defaults.items() if option not in unused}
         below = _with_nested_defaults(type(default), table, {}) if has_defaults else table
         completed[field.name] = {**defaults, **below}
     return completed

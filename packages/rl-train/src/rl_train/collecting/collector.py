@@ -15,8 +15,7 @@ from rl_core.errors import CheckpointError
 from rl_core.seeding import generator_state, set_generator_state
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.stateful import StateReader
-from rl_core.storage import AnyStorage
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
 from rl_train.collecting.action_masks import ActionMaskCheck
 from rl_train.collecting.episodes import Episode, EpisodeTracker

@@ -11,8 +11,7 @@ from rl_core.actor import Actor
 from rl_core.arrays import to_tensors
 from rl_core.batch import Trajectory, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import AnyStorage
-from rl_core.storage.contract import StorageSpec, TensorSpec
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayObservation, State
 from rl_train.demonstrations.sources import Source, read_demonstrations
 

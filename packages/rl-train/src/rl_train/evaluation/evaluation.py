@@ -8,7 +8,7 @@ import torch
 
 from rl_core.actor import Actor, HasActor, evaluation_mode
 from rl_core.arrays import to_tensors
-from rl_core.config import check_count
+from rl_core.config import Count, check_argument
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.seeding import spawn_generators, spawn_seed
@@ -113,7 +113,7 @@ def evaluate_policy(
         EnvironmentFaultError: when an episode does not end.
         DataError: when an action mask forbids every action.
     """
-    check_count("num_episodes", num_episodes)
+    check_argument("num_episodes", num_episodes, Count)
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):
         raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")

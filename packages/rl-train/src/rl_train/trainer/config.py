@@ -1,10 +1,12 @@
 """What a trainer is told."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
+
+from annotated_types import Interval
 
 from rl_core.compile import CompileMode
-from rl_core.config import check_choice, check_ranges
+from rl_core.config import Config, Count
 from rl_core.errors import ConfigError
 from rl_core.gradients import OnNonFinite
 
@@ -13,7 +15,7 @@ _MOST_THREADS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerConfig:
+class TrainerConfig(Config):
     """Options of a `Trainer`.
 
     Attributes:
@@ -48,42 +50,23 @@ class TrainerConfig:
     """
 
     scale_rewards: bool = False
-    log_every: int | None = None
-    checkpoint_every: int | Literal["auto", "end"] = "auto"
-    keep_checkpoints: int = 3
+    log_every: Count | None = None
+    checkpoint_every: Count | Literal["auto", "end"] = "auto"
+    keep_checkpoints: Count = 3
     checkpoint_replay: bool = True
     compile: CompileMode = "auto"
     on_nonfinite: OnNonFinite = "stop"
-    num_threads: int | None = None
+    num_threads: Annotated[int, Interval(ge=1, le=_MOST_THREADS)] | None = None
     demonstrations: str | None = None
-    final_test_episodes: int | None = None
+    final_test_episodes: Count | None = None
     keep_best: bool = True
     tensorboard: bool = False
     log_histograms: bool = False
 
     def __post_init__(self) -> None:
-        counts: tuple[str, ...] = (
-            "log_every",
-            "keep_checkpoints",
-            "num_threads",
-            "final_test_episodes",
-        )
-        try:
-            if isinstance(self.checkpoint_every, str):
-                check_choice(self, "checkpoint_every", ("auto", "end"))
-            else:
-                counts = ("checkpoint_every", *counts)
-            check_ranges(self, counts=counts)
-            if self.num_threads is not None and self.num_threads > _MOST_THREADS:
-                raise ConfigError(
-                    f"num_threads must be at most {_MOST_THREADS}, got {self.num_threads}"
-                )
-            check_choice(self, "compile", get_args(CompileMode))
-            check_choice(self, "on_nonfinite", get_args(OnNonFinite))
-            if self.demonstrations is not None and self.scale_rewards:
-                raise ConfigError(
-                    "scale_rewards scales what is collected only, and demonstrations would keep "
-                    "rewards of another scale; leave one out"
-                )
-        except ConfigError as error:
-            raise ConfigError(f"trainer.{error}") from error
+        Config.__post_init__(self)
+        if self.demonstrations is not None and self.scale_rewards:
+            raise ConfigError(
+                "scale_rewards would scale the collected rewards but not those of demonstrations; "
+                "leave one of them out"
+            )

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
-from rl_core.algorithm.rollouts import evaluate_rollout
-from rl_core.algorithm.update import UpdateSchedule
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule, evaluate_rollout
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
-from rl_core.config import ComponentSpec, check_ranges
+from rl_core.config import ComponentSpec, Config, ScheduledFraction, ScheduledNonNegative
 from rl_core.gradients import LossOutput, Noise
 from rl_core.returns import baseline_advantages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReinforceConfig:
+class ReinforceConfig(Config):
     """Options of `Reinforce`.
 
     Attributes:
@@ -36,11 +34,8 @@ class ReinforceConfig:
         ConfigError: when a value is out of range.
     """
 
-    learning_rate: Scheduled = 3e-3
-    gamma: Scheduled = 0.99
-
-    def __post_init__(self) -> None:
-        check_ranges(self, unit=("gamma",), not_negative=("learning_rate",))
+    learning_rate: ScheduledNonNegative = 3e-3
+    gamma: ScheduledFraction = 0.99
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
