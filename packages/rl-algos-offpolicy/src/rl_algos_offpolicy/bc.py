@@ -19,8 +19,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rl_algos_offpolicy._refusals import check_single_steps
-from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
 from rl_algos_offpolicy.losses import weighted_mean
 from rl_core.actor import ActionOutput, Actor, ActorLoader
@@ -230,11 +229,11 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         """
         if self._expert is not None:
             self._expert.prepare()
-        check_single_steps(
-            storage.n_step,
-            why="BC learns what the expert does in single steps",
-            remedy="leave storage.n_step out",
-        )
+        if storage.n_step > 1:
+            raise ConfigError(
+                "BC learns what the expert does in single steps, but the storage gives transitions "
+                f"of up to {storage.n_step} steps; leave storage.n_step out"
+            )
         if storage.needs_td_errors:
             raise ConfigError(
                 "BC learns no values, by whose errors the storage could draw; leave "

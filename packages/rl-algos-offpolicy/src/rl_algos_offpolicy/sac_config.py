@@ -5,17 +5,16 @@ from typing import Literal, get_args
 
 from gymnasium import spaces
 
-from rl_algos_offpolicy.actor import OffPolicyActor
+from rl_algos_offpolicy.actor import OffPolicyActor, check_policy
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_core.actor import Actor
 from rl_core.algorithm import Scheduled
 from rl_core.config import check_choice, check_owners, check_ranges
 from rl_core.errors import ConfigError
 
 _SMOOTHNESS_STD = 0.05
 
-PolicyValue = Literal["least", "mean"]
-"""Which value of several critics the policy climbs."""
+PolicyValue = Literal["min", "mean"]
+"""Which value of several critics the policy maximises."""
 
 _OWNERS = {
     "target_entropy": ("learn_temperature", (True,)),
@@ -40,9 +39,8 @@ class SACConfig(OffPolicyConfig):
         temporal_smoothness: λ_T of Eq. (5); needs a storage of single steps.
         spatial_smoothness: λ_S of Eq. (5).
         smoothness_std: σ of Eq. (5), in units of the observation.
-        num_target_critics: how many critics, drawn anew for each step, the least is taken of in
-            Eq. (1); None takes all.
-        policy_value: ``"least"`` is Eq. (3); ``"mean"`` takes the mean over the critics instead.
+        num_target_critics: size of M in Eq. (6); None takes the minimum over all critics, Eq. (1).
+        policy_value: ``"min"`` is Eq. (3), ``"mean"`` Eq. (7).
         policy_delay: steps of the critics per step of policy and temperature.
     """
 
@@ -57,7 +55,7 @@ class SACConfig(OffPolicyConfig):
     spatial_smoothness: Scheduled = 0.0
     smoothness_std: Scheduled = _SMOOTHNESS_STD
     num_target_critics: int | None = None
-    policy_value: PolicyValue = "least"
+    policy_value: PolicyValue = "min"
     policy_delay: int = 1
     start_steps: int = 1000
 
@@ -81,7 +79,7 @@ class SACConfig(OffPolicyConfig):
         )
 
 
-def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
+def check_actor(actor: OffPolicyActor, config: SACConfig, *, is_smoothed: bool) -> None:
     """Check an actor and the options against each other.
 
     Args:
@@ -99,10 +97,7 @@ def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
             "smoothness_std has no effect without spatial_smoothness; set that too, or leave "
             "smoothness_std out"
         )
-    if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
-        raise ConfigError(
-            "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to 'stochastic'"
-        )
+    check_policy(actor, "stochastic", "SAC")
     num_critics, chosen = actor.config.num_critics, config.num_target_critics
     if chosen is not None and chosen > num_critics:
         raise ConfigError(
