@@ -453,7 +453,7 @@ def test_recurrent_actors_and_storages_must_fit() -> None:
 
 @pytest.mark.parametrize("smoothness", [0.1, Linear(0.0, 0.1)])
 def test_smooth_actions_do_not_go_with_recurrent_actors(smoothness: float | Linear) -> None:
-    with pytest.raises(ConfigError, match="memory"):
+    with pytest.raises(ConfigError, match="do not go with recurrent actors"):
         SAC(_actor(BOX), SACConfig(temporal_smoothness=smoothness))
 
 

@@ -127,18 +127,14 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             raise ConfigError(f"expert is given, and config.expert is '{named}'; leave one out")
         self._uses_expert_object = expert is not None
         given = named if expert is None else expert
+        self._expert: ExpertPolicy | None = None
         if given is None:
             _check_expert_options(self.config)
-        self._expert = (
-            None
-            if given is None
-            else ExpertPolicy(
-                given,
-                actor,
-                is_deterministic=self.config.deterministic_expert,
-                load_actor=load_actor,
+        else:
+            is_deterministic = self.config.deterministic_expert
+            self._expert = ExpertPolicy(
+                given, actor, is_deterministic=is_deterministic, load_actor=load_actor
             )
-        )
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make nothing, but refuse a policy that the loss cannot teach."""
@@ -179,7 +175,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
 
     @property
     def needs_episode_start(self) -> bool:
-        """Whether there is an expert, which may have a memory."""
+        """Whether there is an expert, which may be recurrent."""
         return self.collects
 
     @property
@@ -228,7 +224,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             CheckpointError: when the expert's run is not there, or its actor does not fit.
         """
         if self._expert is not None:
-            self._expert.prepare()
+            self._expert.load()
         if storage.n_step > 1:
             raise ConfigError(
                 "BC learns what the expert does in single steps, but the storage gives transitions "
@@ -253,7 +249,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         return LossOutput(loss + added, {**metrics, **more})
 
     def more_state(self) -> StateDict:
-        """Return the memory of the expert."""
+        """Return the recurrent state of the expert."""
         return {} if self._expert is None else {"expert": dict(self._expert.state)}
 
     def load_more_state(self, state: StateDict) -> None:
@@ -284,7 +280,7 @@ def _check_expert_options(config: BCConfig) -> None:
 
 def _check_policy(actor: Actor, loss: CloningLoss) -> None:
     if actor.is_recurrent:
-        raise ConfigError("BC does not teach recurrent actors; choose one without a memory")
+        raise ConfigError("BC does not teach recurrent actors; choose a feed-forward one")
     if type(actor).from_env_action is Actor.from_env_action:
         raise ConfigError(
             f"BC needs an actor that takes given actions, but {type(actor).__name__} has no "

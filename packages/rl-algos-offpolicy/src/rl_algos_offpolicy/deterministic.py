@@ -98,10 +98,8 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         """Make the target policy and the target critics."""
         actor = self.actor
         check_policy(actor, "deterministic", type(self).__name__)
-        check_owners(
-            self.config,
-            {"exploration_std": ("exploration_noise", ("gaussian", "ou", "uniform"))},
-        )
+        noisy = ("gaussian", "ou", "uniform")
+        check_owners(self.config, {"exploration_std": ("exploration_noise", noisy)})
         assert actor.policy is not None
         self.policy = actor.policy
         self.target_policy = copy.deepcopy(actor.policy)
@@ -126,24 +124,17 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and critics an optimiser each."""
-        config = self.config
-        bound = self.if_set("max_grad_norm")
-        return (
+        names = {"critic": ("actor.critics",), "policy": ("actor.policy", "add_ons")}
+        return tuple(
             ParameterGroup(
-                name="critic",
-                modules=("actor.critics",),
-                learning_rate="critic_learning_rate",
-                max_grad_norm=bound,
-                optimizer=config.optimizer,
-            ),
-            ParameterGroup(
-                name="policy",
-                modules=("actor.policy", "add_ons"),
-                learning_rate="policy_learning_rate",
-                max_grad_norm=bound,
-                optimizer=config.optimizer,
-                every=self.policy_every,
-            ),
+                name=name,
+                modules=modules,
+                learning_rate=f"{name}_learning_rate",
+                max_grad_norm=self.if_set("max_grad_norm"),
+                optimizer=self.config.optimizer,
+                every=self.policy_every if name == "policy" else 1,
+            )
+            for name, modules in names.items()
         )
 
     def target_networks(self) -> tuple[TargetNetwork, ...]:

@@ -153,12 +153,12 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         self.target_critics = copy.deepcopy(actor.critics)
         self.temperature = Temperature(config.initial_temperature, config.learn_temperature)
         self.temperature.to(self.device)
-        usual = (
-            0.89 * math.log(actor.num_actions)
-            if actor.is_discrete
-            else -float(actor.action_spec.shape[0])
-        )
-        self._target_entropy = usual if config.target_entropy is None else config.target_entropy
+        if config.target_entropy is not None:
+            self._target_entropy = config.target_entropy
+        elif actor.is_discrete:
+            self._target_entropy = 0.89 * math.log(actor.num_actions)
+        else:
+            self._target_entropy = -float(actor.action_spec.shape[0])
         return {"target_critics": self.target_critics, "temperature": self.temperature}
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
@@ -192,7 +192,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         if policy_next_obs is None:
             policy_next_obs = next_obs_inputs(self.policy, batch)
         next_obs = next_obs_inputs(self.target_critics, batch)
-        chosen, dropout = noise.get("chosen"), noise.get("dropout/target")
+        chosen, dropout = noise.get("chosen"), noise.get("dropout/target")  # REDQ's M; DroQ
         if chosen is not None and dropout is not None:
             dropout = dropout.index_select(-2, chosen)
         actions = PolicyActions.of(self.policy(policy_next_obs), noise, "next")
@@ -218,19 +218,18 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         )
         q_pi = q_pi.amin(0) if self.config.policy_value == "min" else q_pi.mean(0)  # Eq. (3), (7)
         objective = actions.expectation(self.temperature() * actions.log_prob - q_pi)
-        total = policy_loss = weighted_mean(objective, batch)
+        policy_loss = weighted_mean(objective, batch)
         log_prob = actions.expectation(actions.log_prob).detach()
         metrics = {
             "loss/policy": policy_loss,
             "policy/entropy": -masked_mean(log_prob, batch.mask),
         }
         added, more = self.add_on_terms(batch, distribution, metrics)
-        total = total + added
+        total = policy_loss + added
         if self._is_smoothed:
-            metrics["loss/smoothness"] = caps = self.smoothness(
-                batch, distribution.mode(), noise["nearby"]
-            )
-            total = total + caps
+            smoothness = self.smoothness(batch, distribution.mode(), noise["nearby"])
+            metrics["loss/smoothness"] = smoothness
+            total = total + smoothness
         if self.config.learn_temperature:
             excess = masked_mean(log_prob + self._target_entropy, batch.mask)
             metrics["loss/temperature"] = alpha_loss = -self.temperature.log * excess  # Eq. (4)
@@ -268,13 +267,11 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         noise = {name: actor.draw_noise(shape, generator) for name in ("now", "next")}
         if self._is_smoothed:
             assert isinstance(batch.observation, Tensor)
-            noise["nearby"] = torch.randn(
-                batch.observation.shape, generator=generator, device=self.device
-            )
+            like = batch.observation.shape
+            noise["nearby"] = torch.randn(like, generator=generator, device=self.device)
         if self.config.num_target_critics is not None:
-            order = torch.randperm(
-                actor.config.num_critics, generator=generator, device=self.device
-            )
+            num_critics = actor.config.num_critics
+            order = torch.randperm(num_critics, generator=generator, device=self.device)
             noise["chosen"] = order[: self.config.num_target_critics]
         if actor.config.critic_dropout:
             for name in ("dropout/values", "dropout/target", "dropout/policy"):

@@ -105,8 +105,8 @@ def check_actor(actor: OffPolicyActor, config: SACConfig, *, is_smoothed: bool) 
         )
     if actor.is_recurrent and is_smoothed:
         raise ConfigError(
-            "temporal_smoothness and spatial_smoothness do not go with an actor's memory, by "
-            "which the action depends on more than the observation; leave them at 0"
+            "temporal_smoothness and spatial_smoothness do not go with recurrent actors, whose "
+            "actions depend on more than the observation; leave them at 0"
         )
     is_smooth = isinstance(actor.observation_space, spaces.Box) and not actor.is_discrete
     if not is_smooth and (config.temporal_smoothness or config.spatial_smoothness):

@@ -210,14 +210,9 @@ class OffPolicyActor(Actor):
         """Draw what sampling from the policy needs."""
         if self.policy is None:
             return torch.zeros(*batch_shape, 0, device=self.device)
-        head = self.policy.head
-        return draw_noise(
-            head.noise_kind,
-            (*batch_shape, *head.noise_shape),
-            generator,
-            device=self.device,
-            dtype=torch.float32,
-        )
+        head, device = self.policy.head, self.device
+        shape = (*batch_shape, *head.noise_shape)
+        return draw_noise(head.noise_kind, shape, generator, device=device, dtype=torch.float32)
 
     def random_actions(
         self, num_envs: int, generator: torch.Generator, observation: Observation | None = None

@@ -51,7 +51,7 @@ _REPLACED = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkBuilder:
-    """Builds the policy and the critics of one `OffPolicyActor`; its arguments are the fields.
+    """Builds the policy and the critics of an `OffPolicyActor`, from that actor's arguments.
 
     Raises:
         ConfigError: when an extractor makes no modules, or leaves an option without effect.

@@ -42,6 +42,7 @@ class Critics(nn.Module):
         returns: what the head knows of the return of a discrete action; None for its expectation.
 
     Attributes:
+        is_recurrent: whether there is a recurrent core.
         num_critics: C.
         noise_size: K, how many numbers one critic's noisy weights or dropout take; 0 without.
     """
@@ -68,17 +69,13 @@ class Critics(nn.Module):
         self.head = head
         self.value_stream = value_stream
         self.returns = returns
+        self.is_recurrent = core is not None
         self.num_critics = head.num_members
         self.noise_size = sum(p.noise_size for p in (head, value_stream) if p is not None)
         self._takes_action = takes_action
         self._feature_size = feature_size(self.encoders[0])
         # Otherwise all critics are given the same features, which are not copied for each.
         self._is_per_critic = torso is not None or len(encoders) > 1 or len(action_encoders) > 0
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether there is a recurrent core."""
-        return self.core is not None
 
     @property
     def state_size(self) -> int:

@@ -1,4 +1,4 @@
-r"""Distributions of returns: what critics answer instead of expected values.
+r"""Distributions of returns: what critics learn instead of expected values.
 
 Source: categorical: Bellemare et al. 2017, https://arxiv.org/abs/1707.06887, Algorithm 1;
 quantiles: Dabney et al. 2018, https://arxiv.org/abs/1710.10044, Eq. (9) and (10).
@@ -20,7 +20,7 @@ from rl_core.returns import n_step_distribution, n_step_target
 
 
 class ReturnDistribution(nn.Module, ABC):
-    """A distribution of returns as K numbers that a critic answers for each action.
+    """A distribution of returns as K numbers that a critic has for each action.
 
     Attributes:
         num_outputs: K.
