@@ -124,10 +124,10 @@ def test_an_experts_memory_is_its_own_and_is_saved() -> None:
         (lambda seen: np.full_like(seen, np.nan), "of observation 0 is .*nan"),
     ],
 )
-def test_a_function_that_answers_no_actions_is_refused(
+def test_a_function_that_returns_no_actions_is_refused(
     answer: Callable[[np.ndarray], np.ndarray], problem: str
 ) -> None:
-    with pytest.raises(DataError, match=f"the expert answered: .*{problem}"):
+    with pytest.raises(DataError, match=f"the expert returned: .*{problem}"):
         _collected(BC(_actor(SQUARE, seen=SQUARE), expert=answer), SQUARE)  # type: ignore[arg-type]
 
 

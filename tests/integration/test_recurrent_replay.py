@@ -21,7 +21,7 @@ from rl_algos_offpolicy import (
     TD3Config,
 )
 from rl_algos_offpolicy.actor.config import PolicyKind
-from rl_algos_offpolicy.memory import Remembered, current_and_following
+from rl_algos_offpolicy.recurrent import RecurrentInputs, obs_and_next_obs_inputs
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import VecEnv
@@ -149,9 +149,9 @@ def _check_states(storage: ReplayBuffer, actor: OffPolicyActor, diary: _Diary) -
     assert len(places) > 100
     for name in actor.state_sizes:
         with torch.no_grad():
-            now, after = current_and_following(getattr(actor, name), batch)
-        assert isinstance(now, Remembered)
-        assert isinstance(after, Remembered)
+            now, after = obs_and_next_obs_inputs(getattr(actor, name), batch)
+        assert isinstance(now, RecurrentInputs)
+        assert isinstance(after, RecurrentInputs)
         before, later = [], []
         for row, sequence in places:
             last = row + int(batch.num_steps[row, sequence]) - 1

@@ -20,7 +20,7 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy._refusals import LEARNERS
+from rl_algos_offpolicy.actor.config import LEARNERS, PolicyKind
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
@@ -73,7 +73,7 @@ def test_algorithms_that_fit_the_actions_are_named(
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
-def test_the_algorithms_that_are_advised_learn_that_kind_of_policy(kind: str) -> None:
+def test_the_algorithms_that_are_advised_learn_that_kind_of_policy(kind: PolicyKind) -> None:
     space = CATEGORIES if kind == "greedy" else BOX
     for name in LEARNERS[kind]:
         assert name in plugins.available("algorithm")

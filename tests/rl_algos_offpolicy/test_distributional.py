@@ -47,8 +47,8 @@ def _actor(biases: Tensor, **options: object) -> OffPolicyActor:
         **options,  # type: ignore[arg-type]  # of many types
     )
     actor = OffPolicyActor(VECTOR, spaces.Discrete(2), config)
-    actor.critics.values.weights[0].data.zero_()
-    actor.critics.values.biases[0].data = biases.unsqueeze(1)
+    actor.critics.head.weights[0].data.zero_()
+    actor.critics.head.biases[0].data = biases.unsqueeze(1)
     return actor
 
 
@@ -158,9 +158,9 @@ def test_quantile_dqn_takes_the_critic_that_expects_least() -> None:
 def test_dueling_distributions_are_centred_output_by_output() -> None:
     biases = torch.tensor([[1.0, 2.0, 3.0, 6.0]])
     actor = _actor(biases, distribution="quantile", num_quantiles=2, dueling=True)
-    assert actor.critics.baseline is not None
-    actor.critics.baseline.weights[0].data.zero_()
-    actor.critics.baseline.biases[0].data = torch.tensor([[[10.0, 20.0]]])
+    assert actor.critics.value_stream is not None
+    actor.critics.value_stream.weights[0].data.zero_()
+    actor.critics.value_stream.biases[0].data = torch.tensor([[[10.0, 20.0]]])
     outputs = actor.critics.outputs(torch.zeros(1, 1))
     assert outputs[0, 0].tolist() == [[9.0, 18.0], [11.0, 22.0]]
 

@@ -12,7 +12,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.critics.composed import ComposedCritics
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.normalization import RunningNorm
@@ -103,14 +102,13 @@ def _actor(space: spaces.Space[object] = BOX, **config: Any) -> OffPolicyActor:
 def test_critics_are_composed_of_the_users_networks() -> None:
     actor = _actor()
     critics = actor.critics
-    assert isinstance(critics, ComposedCritics)
-    assert isinstance(critics.layers, nn.ModuleList)
+    assert isinstance(critics.torso, nn.ModuleList)
     observation, action = torch.randn(4, 3), torch.rand(4, 2)
     values = actor.q_values(observation, action, {})
     for k in range(2):
         seen = critics.encoders[k](observation), critics.action_encoders[k](action)
-        features = critics.layers[k](torch.cat(seen, -1))
-        expected = features @ critics.values.weights[0][k].T + critics.values.biases[0][k]
+        features = critics.torso[k](torch.cat(seen, -1))
+        expected = features @ critics.head.weights[0][k].T + critics.head.biases[0][k]
         torch.testing.assert_close(values[k], expected.squeeze(-1))
 
 

@@ -34,8 +34,8 @@ def _actor(policy: str) -> OffPolicyActor:
     """Q = s + 2 a; the policy's action is A everywhere."""
     config = OffPolicyActorConfig(policy=policy, hidden_sizes=(), num_critics=1)  # type: ignore[arg-type]
     actor = OffPolicyActor(VECTOR, BOX, config)
-    actor.critics.values.weights[0].data = torch.tensor([[[1.0, 2.0]]])
-    actor.critics.values.biases[0].data.zero_()
+    actor.critics.head.weights[0].data = torch.tensor([[[1.0, 2.0]]])
+    actor.critics.head.biases[0].data.zero_()
     assert actor.policy is not None
     linear = actor.policy.head.linear
     assert isinstance(linear, torch.nn.Linear)

@@ -11,8 +11,6 @@ from gymnasium import spaces
 from torch import nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.critics.composed import ComposedCritics
-from rl_algos_offpolicy.critics.critics import Critics
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import feature_size, has_vectors
 from rl_core.nn.init import Start
@@ -63,7 +61,7 @@ def test_layers_start_with_biases_by_the_number_of_inputs_or_without(
         OffPolicyActorConfig(head=(wide,)),
     ):
         actor = OffPolicyActor(VECTOR, space, replace(config, initial_weights=start))
-        outputs = ("head.", "memory.")
+        outputs = ("policy.head.", "memory.", "core.")
         starts = [
             p.detach()
             for name, p in actor.named_parameters()
@@ -114,19 +112,17 @@ def _actor(config: OffPolicyActorConfig) -> OffPolicyActor:
 
 def _critic_widths(actor: OffPolicyActor) -> list[int]:
     critics = actor.critics
-    assert isinstance(critics, ComposedCritics)
-    assert isinstance(critics.layers, nn.ModuleList)
+    assert isinstance(critics.torso, nn.ModuleList)
     return [
-        layer.get_submodule("layers.0").get_parameter("weight").shape[0] for layer in critics.layers
+        layer.get_submodule("layers.0").get_parameter("weight").shape[0] for layer in critics.torso
     ]
 
 
 def test_every_critic_has_layers_of_its_own() -> None:
     actor = _actor(OffPolicyActorConfig(head=HEAD, num_critics=3))
     assert _critic_widths(actor) == [5, 5, 5]
-    assert isinstance(actor.critics, ComposedCritics)
-    assert isinstance(actor.critics.layers, nn.ModuleList)
-    assert len({id(parameter) for parameter in actor.critics.layers.parameters()}) == 6
+    assert isinstance(actor.critics.torso, nn.ModuleList)
+    assert len({id(parameter) for parameter in actor.critics.torso.parameters()}) == 6
     assert actor.policy is not None
     assert actor.policy.trunk.out_features == 5
 
@@ -135,14 +131,14 @@ def test_critics_may_have_other_layers_than_the_policy() -> None:
     assert _critic_widths(_actor(OffPolicyActorConfig(head=HEAD, critic_head=OTHER))) == [9, 9]
     apart = _actor(OffPolicyActorConfig(body=BODY, critic_body=OTHER))
     assert apart.policy is not None
-    encoders = apart.policy.trunk.encoder, apart.critics.get_submodule("encoder")
+    encoders = apart.policy.trunk.encoder, apart.critics.encoders[0]
     assert [feature_size(encoder) for encoder in encoders] == [6, 9]
     bare = _actor(OffPolicyActorConfig(body=BODY, critic_body=()))
-    assert feature_size(bare.critics.get_submodule("encoder")) == 4
+    assert feature_size(bare.critics.encoders[0]) == 4
     plain = _actor(OffPolicyActorConfig(head=HEAD, critic_hidden_sizes=(7,)))
     assert plain.policy is not None
     assert plain.policy.trunk.out_features == 5
-    assert isinstance(plain.critics, Critics)
+    assert plain.critics.torso is None
 
 
 def test_a_body_follows_the_features_of_images_in_a_dict() -> None:

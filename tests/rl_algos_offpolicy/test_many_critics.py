@@ -29,7 +29,7 @@ def _actor(space: spaces.Space[object] = BOX, seed: int = 0, **options: object) 
 def _constant(algorithm: SAC, values: list[float]) -> None:
     """Let each critic and its target answer a constant."""
     for critics in (algorithm.actor.critics, algorithm.target_critics):
-        ensemble = critics.values
+        ensemble = critics.head
         for parameter in ensemble.parameters():
             parameter.data.zero_()
         ensemble.biases[-1].data += torch.tensor(values).reshape(-1, 1, 1)
@@ -115,7 +115,7 @@ def test_the_users_own_critics_are_chosen_too() -> None:
 
 def test_the_policy_climbs_the_mean_of_all_critics() -> None:
     losses = {}
-    for name in ("least", "mean"):
+    for name in ("min", "mean"):
         config = SACConfig(policy_value=name, learn_temperature=False, initial_temperature=1e-9)
         algorithm = SAC(_actor(num_critics=3), config)
         _constant(algorithm, [1.0, 2.0, 6.0])
@@ -123,7 +123,7 @@ def test_the_policy_climbs_the_mean_of_all_critics() -> None:
         output = algorithm.loss(batch, algorithm.draw_update_noise(batch))
         losses[name] = output.metrics["loss/policy"].item()
         weight = batch.weight.mean().item()
-        assert losses[name] == pytest.approx(-weight * (1.0 if name == "least" else 3.0), rel=1e-5)
+        assert losses[name] == pytest.approx(-weight * (1.0 if name == "min" else 3.0), rel=1e-5)
 
 
 def test_policy_and_temperature_step_once_per_delay() -> None:

@@ -62,7 +62,7 @@ def test_all_three_networks_have_noise_of_their_own() -> None:
 
 def test_the_spread_of_the_weights_is_learned() -> None:
     algorithm = DQN(_actor(noisy=True, noisy_sigma=0.3))
-    values = algorithm.actor.critics.values
+    values = algorithm.actor.critics.head
     assert isinstance(values, NoisyEnsembleMLP)
     sigma = values.weight_sigmas[1]
     before = sigma.clone()

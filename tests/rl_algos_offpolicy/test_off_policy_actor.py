@@ -121,7 +121,7 @@ def test_critics_share_nothing_with_the_policy_or_each_other() -> None:
     action = actor.random_actions(6, torch.Generator().manual_seed(1))
     values = actor.q_values(torch.randn(6, 3), action, {})
     assert values.shape == (3, 6)
-    own = actor.critics.values.weights[0]
+    own = actor.critics.head.weights[0]
     policy = list(actor.policy.parameters()) if actor.policy is not None else []
     gradient, *others = torch.autograd.grad(values[0].sum(), [own, *policy], allow_unused=True)
     assert policy

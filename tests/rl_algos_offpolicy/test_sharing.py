@@ -10,7 +10,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.critics.composed import ComposedCritics
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.layers import LayerConfig
 from rl_testing.replay_batches import make_replay_batch
@@ -28,8 +27,7 @@ def _actor(space: spaces.Space[object], *, extractor: Any = None, **options: Any
 
 
 def _encoders(actor: OffPolicyActor) -> list[nn.Module]:
-    critics = actor.critics
-    return list(critics.encoders) if isinstance(critics, ComposedCritics) else [critics.encoder]
+    return list(actor.critics.encoders)
 
 
 def _reached(actor: OffPolicyActor, critic: int, module: nn.Module) -> bool:

@@ -47,8 +47,8 @@ def _batch(action: Tensor, *, terminated: bool = False, weight: float = 1.0) -> 
 
 def _linear(actor: OffPolicyActor, weights: Tensor, biases: Tensor) -> None:
     """Make the critics linear in what they are given."""
-    actor.critics.values.weights[0].data = weights.mT  # rows are outputs
-    actor.critics.values.biases[0].data = biases
+    actor.critics.head.weights[0].data = weights.mT  # rows are outputs
+    actor.critics.head.biases[0].data = biases
 
 
 def _q_actor() -> OffPolicyActor:
@@ -75,7 +75,7 @@ def test_dqn_bootstraps_from_the_best_action() -> None:
 
 def test_double_dqn_lets_the_online_network_choose() -> None:
     algorithm = DQN(_q_actor(), DQNConfig(gamma=0.5))
-    algorithm.target_critics.values.biases[0].data = torch.tensor([[[7.0, 1.0, 5.0]]])
+    algorithm.target_critics.head.biases[0].data = torch.tensor([[[7.0, 1.0, 5.0]]])
     batch = _batch(torch.tensor([1]))
     # The target's best is the first, worth 9; the online network takes the third, worth 3.
     assert algorithm.target(batch, {}).tolist() == [2.75]
@@ -102,9 +102,9 @@ def test_dueling_values_are_centred_on_the_state_value() -> None:
     config = OffPolicyActorConfig(policy="greedy", hidden_sizes=(), num_critics=1, dueling=True)
     actor = OffPolicyActor(VECTOR, spaces.Discrete(3), config)
     _linear(actor, torch.tensor([[[1.0, 2.0, 3.0]]]), torch.zeros(1, 1, 3))
-    assert actor.critics.baseline is not None
-    actor.critics.baseline.weights[0].data = torch.tensor([[[10.0]]])
-    actor.critics.baseline.biases[0].data = torch.zeros(1, 1, 1)
+    assert actor.critics.value_stream is not None
+    actor.critics.value_stream.weights[0].data = torch.tensor([[[10.0]]])
+    actor.critics.value_stream.biases[0].data = torch.zeros(1, 1, 1)
     values = actor.q_values(torch.ones(1, 1), None, {})
     assert values[0, 0].tolist() == [9.0, 10.0, 11.0]
 
@@ -155,7 +155,7 @@ def test_td3_loses_by_both_critics_and_climbs_the_first() -> None:
     )
     assert gradients[0].item() == pytest.approx(-2.0 * (1.0 - A**2))
     # The policy's loss does not reach the critics: ∂/∂b of half the squared errors alone.
-    (biases,) = torch.autograd.grad(output.loss, [parameters["actor.critics.values.biases.0"]])
+    (biases,) = torch.autograd.grad(output.loss, [parameters["actor.critics.head.biases.0"]])
     assert biases.flatten().tolist() == [0.0, -1.5]
 
 
@@ -187,7 +187,11 @@ def test_ddpg_clips_returns() -> None:
         negative = DDPG(_twin_actor("deterministic"), config)
         assert negative.target(batch).item() == 0.0
         returns = torch.tensor([-7.0, -1.0, 1.0])
-        assert negative.clipped(returns).tolist() == [-7.0 if bound is None else -1.5, -1.0, 0.0]
+        assert negative.clip_returns(returns).tolist() == [
+            -7.0 if bound is None else -1.5,
+            -1.0,
+            0.0,
+        ]
 
 
 def test_td3_clips_returns() -> None:

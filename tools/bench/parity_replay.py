@@ -219,7 +219,7 @@ def _critics(source: Mapping[str, Tensor], prefixes: Sequence[str]) -> Weights:
         for kind in ("weight", "bias"):
             stacked = torch.stack([source[f"{prefix}.{2 * layer}.{kind}"] for prefix in prefixes])
             plural = "weights" if kind == "weight" else "biases"
-            weights[f"critics.values.{plural}.{layer}"] = (
+            weights[f"critics.head.{plural}.{layer}"] = (
                 stacked if kind == "weight" else stacked[:, None]
             )
     return weights

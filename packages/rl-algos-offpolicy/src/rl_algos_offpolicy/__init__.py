@@ -8,7 +8,7 @@ from rl_algos_offpolicy.ddpg import DDPG as DDPG
 from rl_algos_offpolicy.ddpg import DDPGConfig as DDPGConfig
 from rl_algos_offpolicy.dqn import DQN as DQN
 from rl_algos_offpolicy.dqn import DQNConfig as DQNConfig
-from rl_algos_offpolicy.rainbow import Rainbow as Rainbow
+from rl_algos_offpolicy.dqn import Rainbow as Rainbow
 from rl_algos_offpolicy.sac import SAC as SAC
 from rl_algos_offpolicy.sac_config import SACConfig as SACConfig
 from rl_algos_offpolicy.td3 import TD3 as TD3

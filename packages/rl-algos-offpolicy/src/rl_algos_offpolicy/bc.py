@@ -19,8 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from rl_algos_offpolicy._refusals import check_single_steps
-from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
 from rl_algos_offpolicy.losses import weighted_mean
 from rl_core.actor import ActionOutput, Actor, ActorLoader
@@ -118,21 +117,17 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             raise ConfigError(f"expert is given, and config.expert is '{named}'; leave one out")
         self._uses_expert_object = expert is not None
         given = named if expert is None else expert
+        self._expert: ExpertPolicy | None = None
         if given is None:
             self.config.refuse(
                 "is about an expert, and there is none; set algorithm.expert, or leave it out",
                 *("deterministic_expert", "update_every"),
             )
-        self._expert = (
-            None
-            if given is None
-            else ExpertPolicy(
-                given,
-                actor,
-                is_deterministic=self.config.deterministic_expert,
-                load_actor=load_actor,
+        else:
+            is_deterministic = self.config.deterministic_expert
+            self._expert = ExpertPolicy(
+                given, actor, is_deterministic=is_deterministic, load_actor=load_actor
             )
-        )
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make nothing, but refuse a policy that the loss cannot teach."""
@@ -173,7 +168,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
 
     @property
     def needs_episode_start(self) -> bool:
-        """Whether there is an expert, which may have a memory."""
+        """Whether there is an expert, which may be recurrent."""
         return self.collects
 
     @property
@@ -222,12 +217,12 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             CheckpointError: when the expert's run is not there, or its actor does not fit.
         """
         if self._expert is not None:
-            self._expert.prepare()
-        check_single_steps(
-            storage.n_step,
-            why="BC learns what the expert does in single steps",
-            remedy="leave storage.n_step out",
-        )
+            self._expert.load()
+        if storage.n_step > 1:
+            raise ConfigError(
+                "BC learns what the expert does in single steps, but the storage gives transitions "
+                f"of up to {storage.n_step} steps; leave storage.n_step out"
+            )
         if storage.needs_td_errors:
             raise ConfigError(
                 "BC learns no values, by whose errors the storage could draw; leave "
@@ -247,7 +242,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         return LossOutput(loss + added, {**metrics, **more})
 
     def more_state(self) -> StateDict:
-        """Return the memory of the expert."""
+        """Return the recurrent state of the expert."""
         return {} if self._expert is None else {"expert": dict(self._expert.state)}
 
     def load_more_state(self, state: StateDict) -> None:
@@ -268,7 +263,7 @@ def squared_distance(mode: Tensor, action: Tensor) -> Tensor:
 
 def _check_policy(actor: Actor, loss: CloningLoss) -> None:
     if actor.is_recurrent:
-        raise ConfigError("BC does not teach recurrent actors; choose one without a memory")
+        raise ConfigError("BC does not teach recurrent actors; choose a feed-forward one")
     if type(actor).from_env_action is Actor.from_env_action:
         raise ConfigError(
             f"BC needs an actor that takes given actions, but {type(actor).__name__} has no "

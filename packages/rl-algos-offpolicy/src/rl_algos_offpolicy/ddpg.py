@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_algos_offpolicy.losses import (
     absolute_error,
@@ -28,12 +28,12 @@ from rl_algos_offpolicy.losses import (
     squared_error_loss,
     weighted_mean,
 )
-from rl_algos_offpolicy.memory import constant, current, following
+from rl_algos_offpolicy.recurrent import detached, next_obs_inputs, obs_inputs
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.config import NonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, call_frozen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,20 +82,22 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics and (3) for the policy."""
         target = self.target(batch)
-        seen = current(self.actor.critics, batch)
-        values = self.actor.q_values(seen, batch.action, {})
-        critic_term = squared_error_loss(values, target, batch)
-        distribution = self.policy(current(self.policy, batch))
-        value = self.climbed(constant(seen), distribution)
-        policy_term = -weighted_mean(value, batch)
+        critics = self.actor.critics
+        critic_obs = obs_inputs(critics, batch)
+        values = critics(critic_obs, batch.action)
+        critic_loss = squared_error_loss(values, target, batch)  # Eq. (2)
+        policy = self.policy(obs_inputs(self.policy, batch))
+        first = slice(0, 1)  # of the critics, which are constants here
+        q_pi = call_frozen(critics, detached(critic_obs), policy.mode(), None, first)[0]
+        policy_loss = -weighted_mean(q_pi, batch)  # Eq. (3)
         metrics = {
-            "loss/critic": critic_term,
-            "loss/policy": policy_term,
+            "loss/critic": critic_loss,
+            "loss/policy": policy_loss,
             "value/mean": masked_mean(values.mean(0), batch.mask),
         }
-        added, more = self.add_on_terms(batch, distribution, metrics)
+        added, more = self.add_on_terms(batch, policy, metrics)
         return LossOutput(
-            critic_term + policy_term + added,
+            critic_loss + policy_loss + added,
             {**metrics, **more},
             {"td_error": absolute_error(values.detach(), target)},
         )
@@ -103,6 +105,7 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
     @torch.no_grad()
     def target(self, batch: ReplayBatch) -> Tensor:
         """Eq. (1), shape `(N,)`."""
-        action = self.target_policy(following(self.target_policy, batch)).mode()
-        next_value = self.target_critics(following(self.target_critics, batch), action).amin(0)
-        return self.clipped(bootstrapped_target(batch, next_value, self.hyper))
+        action = self.target_policy(next_obs_inputs(self.target_policy, batch)).mode()
+        next_obs = next_obs_inputs(self.target_critics, batch)
+        min_q = self.target_critics(next_obs, action).amin(0)
+        return self.clip_returns(bootstrapped_target(batch, min_q, self.hyper))

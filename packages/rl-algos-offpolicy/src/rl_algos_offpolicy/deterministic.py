@@ -9,15 +9,13 @@ from typing import Annotated, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl_algos_offpolicy._refusals import misfit
-from rl_algos_offpolicy.actor import OffPolicyActor
+from rl_algos_offpolicy.actor import OffPolicyActor, check_policy
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_algos_offpolicy.exploration import (
     ExplorationNoise,
     OrnsteinUhlenbeck,
     draw_exploration_noise,
 )
-from rl_algos_offpolicy.memory import Seen
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import Algorithm, UpdateSchedule
 from rl_core.batch import ReplayBatch
@@ -29,9 +27,7 @@ from rl_core.config import (
     ScheduledNonNegative,
     ScheduledPositive,
 )
-from rl_core.errors import ConfigError
-from rl_core.gradients import ParameterGroup, TargetNetwork, call_frozen
-from rl_core.nn.distributions import Distribution
+from rl_core.gradients import ParameterGroup, TargetNetwork
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, State, StateDict
 
@@ -80,7 +76,7 @@ ConfigT = TypeVar("ConfigT", bound=DeterministicConfig)
 
 
 class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
-    """Base of algorithms that climb the critics' values by a deterministic policy.
+    """Base of algorithms whose deterministic policy maximises a critic's value.
 
     Args:
         actor: an `OffPolicyActor` with a deterministic policy.
@@ -96,14 +92,7 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target policy and the target critics."""
         actor = self.actor
-        if not isinstance(actor, OffPolicyActor) or actor.config.policy != "deterministic":
-            raise ConfigError(
-                f"{type(self).__name__} needs an OffPolicyActor with a deterministic policy; "
-                + (
-                    misfit("deterministic", actor.action_space)
-                    or "set actor.policy to 'deterministic'"
-                )
-            )
+        check_policy(actor, "deterministic", type(self).__name__)
         assert actor.policy is not None
         self.policy = actor.policy
         self.target_policy = copy.deepcopy(actor.policy)
@@ -123,29 +112,22 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
 
     @property
     def needs_episode_start(self) -> bool:
-        """Whether noise that is a process, or a memory, starts anew with every episode."""
+        """Whether noise that is a process, or a recurrent state, starts anew with every episode."""
         return self.config.exploration_noise == "ou" or super().needs_episode_start
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and critics an optimiser each."""
-        config = self.config
-        bound = self.if_set("max_grad_norm")
-        return (
+        names = {"critic": ("actor.critics",), "policy": ("actor.policy", "add_ons")}
+        return tuple(
             ParameterGroup(
-                name="critic",
-                modules=("actor.critics",),
-                learning_rate="critic_learning_rate",
-                max_grad_norm=bound,
-                optimizer=config.optimizer,
-            ),
-            ParameterGroup(
-                name="policy",
-                modules=("actor.policy", "add_ons"),
-                learning_rate="policy_learning_rate",
-                max_grad_norm=bound,
-                optimizer=config.optimizer,
-                every=self.policy_every,
-            ),
+                name=name,
+                modules=modules,
+                learning_rate=f"{name}_learning_rate",
+                max_grad_norm=self.if_set("max_grad_norm"),
+                optimizer=self.config.optimizer,
+                every=self.policy_every if name == "policy" else 1,
+            )
+            for name, modules in names.items()
         )
 
     def target_networks(self) -> tuple[TargetNetwork, ...]:
@@ -156,23 +138,12 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
             TargetNetwork(module="target_critics", source="actor.critics", tau="tau", every=every),
         )
 
-    def clipped(self, returns: Tensor) -> Tensor:
-        """Keep what the critics learn within the bounds, where there are any."""
+    def clip_returns(self, returns: Tensor) -> Tensor:
+        """Keep what the critics learn within ``clip_return`` and ``clip_positive_returns``."""
         if self.config.clip_return is not None:
             bound = self.hyper["clip_return"]
             returns = returns.clamp(-bound, bound)
         return returns.clamp(max=0.0) if self.config.clip_positive_returns else returns
-
-    def climbed(self, seen: Seen, distribution: Distribution) -> Tensor:
-        """Return what the first critic, a constant, thinks of the policy's actions, `(N,)`.
-
-        Args:
-            seen: what critics are given of the batch.
-            distribution: the policy's.
-        """
-        action, first = distribution.mode(), slice(0, 1)
-        value: Tensor = call_frozen(self.actor.critics, seen, action, None, first)[0]
-        return value
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw the noise of exploration, or its increments."""

@@ -1,4 +1,4 @@
-r"""Deep Q-learning, with its usual improvements as options.
+r"""Deep Q-learning, with its usual improvements as options, and Rainbow, which has them all.
 
 Source: Mnih et al. 2015, https://doi.org/10.1038/nature14236; double: van Hasselt et al. 2016,
 https://arxiv.org/abs/1509.06461; noisy networks: Fortunato et al. 2018,
@@ -29,13 +29,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_algos_offpolicy._refusals import misfit
-from rl_algos_offpolicy.actor import OffPolicyActor
-from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_algos_offpolicy.critics.critics import Critics, of_action
-from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.actor import OffPolicyActor, check_policy
+from rl_algos_offpolicy.config import OffPolicyConfig, off_policy_recipe
+from rl_algos_offpolicy.critics.critics import of_action
 from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
-from rl_algos_offpolicy.memory import Seen, current_and_following, following
+from rl_algos_offpolicy.recurrent import NetworkInputs, next_obs_inputs, obs_and_next_obs_inputs
 from rl_core.actor import ActionOutput, Actor
 from rl_core.algorithm import (
     Algorithm,
@@ -111,7 +109,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         *,
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
-        super().__init__(actor, _fitted(actor, config or DQNConfig()), add_ons=add_ons)
+        super().__init__(actor, _resolved(actor, config or DQNConfig()), add_ons=add_ons)
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics."""
@@ -159,7 +157,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw the weights' noise, or for each action whether to explore, and how."""
         if self.actor.config.noisy:
-            return self._noisy_critics.draw_noise(batch_shape, generator)
+            return self.actor.critics.draw_noise(batch_shape, generator)
         return torch.rand((*batch_shape, 2), generator=generator, device=self.device)
 
     def explore(
@@ -171,7 +169,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     ) -> ActionOutput:
         """Be greedy with noisy weights, or take a random action with probability ε."""
         if self.actor.config.noisy:
-            action = self._noisy_critics(observation, noise=noise)[0].argmax(-1)
+            action = self.actor.critics(observation, noise=noise)[0].argmax(-1)
             return ActionOutput(action, self.actor.to_env_action(action), None, state)
         whether, which = noise.unbind(-1)
         values, after = self.actor.greedy_values(observation, state, episode_start)
@@ -186,25 +184,19 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         if not self.actor.config.noisy:
             return {}
         names = ("online", "target", "choice") if self.config.double else ("online", "target")
-        return {name: self._noisy_critics.draw_noise((), self.generator) for name in names}
-
-    @property
-    def _noisy_critics(self) -> Critics:
-        critics = self.actor.critics
-        assert isinstance(critics, Critics)
-        return critics
+        return {name: self.actor.critics.draw_noise((), self.generator) for name in names}
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (3), or that of the distribution of returns."""
         critics = self.actor.critics
-        seen, after = current_and_following(critics, batch)
-        taken = of_action(critics.outputs(seen, noise=noise.get("online")), batch.action)
-        target = self.target(batch, noise, after)
-        metrics = {"value/mean": masked_mean(critics.expected(taken).mean(0), batch.mask)}
+        obs, next_obs = obs_and_next_obs_inputs(critics, batch)
+        outputs = of_action(critics.outputs(obs, noise=noise.get("online")), batch.action)
+        target = self.target(batch, noise, next_obs)
+        metrics = {"value/mean": masked_mean(critics.expected(outputs).mean(0), batch.mask)}
         if critics.returns is None:
-            error, absolute = _value_errors(taken, target, self.config.loss)
+            error, absolute = _value_errors(outputs, target, self.config.loss)
         else:
-            error, absolute = critics.returns.errors(taken, target)
+            error, absolute = critics.returns.errors(outputs, target)
             metrics |= critics.returns.metrics(target, batch.mask)
         metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)
         if not self.actor.config.noisy:
@@ -212,37 +204,70 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         return LossOutput(loss, metrics, {"td_error": absolute.mean(0)})
 
     @torch.no_grad()
-    def target(self, batch: ReplayBatch, noise: Noise, after: Seen | None = None) -> Tensor:
-        """Eq. (1) or (2), or the moved distribution.
+    def target(
+        self, batch: ReplayBatch, noise: Noise, online_next_obs: NetworkInputs | None = None
+    ) -> Tensor:
+        """Eq. (1) or (2), or the distribution moved by it.
 
-        Of several target critics the one that expects least counts.
+        Of several target critics the one with the smallest value counts.
 
         Args:
             batch: transitions.
             noise: of `draw_update_noise`.
-            after: what the online critics are given of what follows; None finds it out.
+            online_next_obs: the online critics' inputs at what follows; None finds them.
 
         Returns:
             Shape `(N,)`, or `(N, K)`.
         """
         critics, online = self.target_critics, self.actor.critics
-        outputs = critics.outputs(following(critics, batch), noise=noise.get("target"))
-        if self.config.double:
-            after = following(online, batch) if after is None else after
-            values = online.expected(online.outputs(after, noise=noise.get("choice")))[0]
+        outputs = critics.outputs(next_obs_inputs(critics, batch), noise=noise.get("target"))
+        if self.config.double:  # Eq. (2): the first online critic chooses the action
+            if online_next_obs is None:
+                online_next_obs = next_obs_inputs(online, batch)
+            values = online(online_next_obs, noise=noise.get("choice"))[0]
         else:
             values = critics.expected(outputs).amin(0)
         best = of_action(outputs, values.argmax(-1))
-        clips_reward = self.config.clip_reward is not None
         if critics.returns is None:
-            return bootstrapped_target(batch, best.amin(0), self.hyper, clips_reward=clips_reward)
-        least = critics.expected(best).argmin(0)
-        return critics.returns.target(
-            torch.take_along_dim(best, least.unsqueeze(0).unsqueeze(-1), 0).squeeze(0),
-            scaled_reward(batch, self.hyper, clips_reward=clips_reward),
-            batch.num_steps,
-            batch.terminated,
-            self.hyper["gamma"],
+            return bootstrapped_target(batch, best.amin(0), self.hyper)
+        smallest = critics.expected(best).argmin(0)
+        chosen = torch.take_along_dim(best, smallest.unsqueeze(0).unsqueeze(-1), 0).squeeze(0)
+        reward = scaled_reward(batch, self.hyper)
+        return critics.returns.target(chosen, batch, reward, self.hyper["gamma"])
+
+
+class Rainbow(DQN):
+    """`DQN` with all of its improvements as defaults, which are options of actor and storage.
+
+    Source: Hessel et al. 2018, https://arxiv.org/abs/1710.02298, Table 1.
+
+    Deviations from the paper: it is measured for a run of 50 million steps on Atari. Learning rate,
+    minibatch, cadence, target period, size of the storage and the start of learning are `DQN`'s,
+    for environments that are learned in some 10,000 steps; rewards are not clipped.
+
+    Args:
+        actor: an `OffPolicyActor` with a greedy policy.
+        config: options.
+    """
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Learn by double, dueling, noisy and categorical critics from prioritised windows."""
+        return off_policy_recipe(
+            {
+                "policy": "greedy",
+                "num_critics": 1,
+                "hidden_sizes": [120, 84],
+                "dueling": True,
+                "noisy": True,
+                "distribution": "categorical",
+            },
+            algorithm={"double": True, "optimizer": {"eps": 1.5e-4}},
+            storage={
+                "size": 100_000,
+                "n_step": 3,
+                "prioritized": {"alpha": 0.5, "beta": "linear(0.4, 1.0)"},
+            },
         )
 
 
@@ -257,21 +282,17 @@ def _value_errors(values: Tensor, target: Tensor, h: ErrorLoss) -> tuple[Tensor,
     return error, (values.detach() - goal).abs()
 
 
-def _fitted(actor: Actor, config: DQNConfig) -> DQNConfig:
-    """Check an actor and a config against each other; say what ε is where nobody did."""
+def _resolved(actor: Actor, config: DQNConfig) -> DQNConfig:
+    """Check an actor and a config against each other, and set ε where the config leaves it open."""
     if not isinstance(actor, Actor) or not isinstance(config, DQNConfig):
         return config  # refused for all algorithms alike
-    if not isinstance(actor, OffPolicyActor) or actor.config.policy != "greedy":
+    critics = check_policy(actor, "greedy", "DQN").config
+    if critics.distribution != "none" and config.loss != "huber":
         raise ConfigError(
-            "DQN needs an OffPolicyActor with a greedy policy; "
-            + (misfit("greedy", actor.action_space) or "set actor.policy to 'greedy'")
-        )
-    if actor.config.distribution != "none" and config.loss != "huber":
-        raise ConfigError(
-            f"loss='{config.loss}' has no effect on critics with a {actor.config.distribution} "
+            f"loss='{config.loss}' has no effect on critics with a {critics.distribution} "
             "distribution, which have a loss of their own; leave it out"
         )
-    if not actor.config.noisy:
+    if not critics.noisy:
         return replace(config, epsilon=USUAL_EPSILON) if config.epsilon is None else config
     if config.epsilon not in (None, 0.0, Constant(0.0)):
         raise ConfigError(

@@ -31,13 +31,13 @@ class ExpertPolicy:
     """Acts as an expert in the environments of a learner, on whichever device it is.
 
     Args:
-        expert: what acts, or the directory of a run, which is read by `prepare`.
+        expert: what acts, or the directory of a run, which is read by `load`.
         learner: for whose spaces.
         is_deterministic: take the mode, instead of sampling.
         load_actor: reads the actor of a run; only directories need it.
 
     Attributes:
-        state: the expert's memory, each `(B, S)`; empty when it has none.
+        state: the expert's recurrent state, each `(B, S)`; empty when it has none.
 
     Raises:
         ConfigError: when it is none of these, or a function is to be sampled from.
@@ -80,17 +80,24 @@ class ExpertPolicy:
                 "function from observations to actions"
             )
 
-    def prepare(self) -> None:
-        """Read the run that was named, if it was not read yet.
+    def load(self) -> Actor | None:
+        """Return the actor, read from the run that was named; None where a function acts.
 
         Raises:
             CheckpointError: when there is no such run, or its actor does not fit.
         """
-        self._loaded()
+        if self._directory is not None and self._actor is None:
+            if self._load_actor is None:
+                raise ConfigError(
+                    f"expert is the directory '{self._directory}', which only an algorithm that is "
+                    "built by name reads; give the actor itself: load_actor of rl_train loads it"
+                )
+            self._actor = self._load_actor(self._directory)
+        return self._actor
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what sampling from the expert needs."""
-        actor = self._loaded()
+        actor = self.load()
         if actor is None:
             return torch.zeros(*batch_shape, 0, device=self._learner.device)
         if generator.device != actor.device:
@@ -107,9 +114,9 @@ class ExpertPolicy:
             episode_start: shape `(B,)`, bool.
 
         Raises:
-            DataError: when a function answers something else than actions.
+            DataError: when a function returns something else than actions.
         """
-        actor = self._loaded()
+        actor = self.load()
         if actor is None:
             return self._ask(observation)
         device = actor.device
@@ -126,9 +133,9 @@ class ExpertPolicy:
         return output.env_action.to(self._learner.device)
 
     def load_state(self, state: StateDict) -> None:
-        """Take over a saved memory."""
+        """Take over a saved recurrent state."""
         saved = StateReader(state, "algorithm/more").tensors("expert")
-        actor = None if not saved else self._loaded()
+        actor = None if not saved else self.load()
         sizes = {} if actor is None else actor.state_sizes
         got = {name: tensor.shape[-1] for name, tensor in saved.items() if tensor.dim() == 2}
         if got != dict(sizes):
@@ -137,16 +144,6 @@ class ExpertPolicy:
             )
         device = self._learner.device if actor is None else actor.device
         self.state = {name: tensor.to(device, copy=True) for name, tensor in saved.items()}
-
-    def _loaded(self) -> Actor | None:
-        if self._directory is not None and self._actor is None:
-            if self._load_actor is None:
-                raise ConfigError(
-                    f"expert is the directory '{self._directory}', which only an algorithm that is "
-                    "built by name reads; give the actor itself: load_actor of rl_train loads it"
-                )
-            self._actor = self._load_actor(self._directory)
-        return self._actor
 
     def _ask(self, observation: Observation) -> Tensor:
         assert self._function is not None
@@ -161,5 +158,5 @@ class ExpertPolicy:
         first = observation if isinstance(observation, Tensor) else next(iter(observation.values()))
         problem = action_problem(space, actions, len(first), "observation")
         if problem is not None:
-            raise DataError(f"what the expert answered: {problem}")
+            raise DataError(f"what the expert returned: {problem}")
         return torch.from_numpy(np.array(actions, dtype=space.dtype)).to(self._learner.device)

@@ -7,39 +7,27 @@ from rl_core.gradients import HyperParameters
 from rl_core.returns import n_step_target
 
 
-def bootstrapped_target(
-    batch: ReplayBatch, next_value: Tensor, hyper: HyperParameters, *, clips_reward: bool = False
-) -> Tensor:
-    """Discount the batch's scaled rewards, and the value of what follows them.
+def bootstrapped_target(batch: ReplayBatch, next_value: Tensor, hyper: HyperParameters) -> Tensor:
+    r"""Return $y = \sum_{k<m} \gamma^k r_k + \gamma^m (1 - d) V(s_m)$, shape `(N,)`.
 
     Args:
-        batch: with the rewards.
-        next_value: shape `(N,)`, of what follows.
-        hyper: with ``gamma``, ``reward_scale`` and, where rewards are clipped, ``clip_reward``.
-        clips_reward: bound the scaled rewards.
-
-    Returns:
-        Shape `(N,)`.
+        batch: with the rewards r of m steps, and whether they terminated, d.
+        next_value: V, shape `(N,)`, of what follows.
+        hyper: with ``gamma``, and what `scaled_reward` needs.
     """
-    reward = scaled_reward(batch, hyper, clips_reward=clips_reward)
+    reward = scaled_reward(batch, hyper)
     return n_step_target(reward, batch.num_steps, batch.terminated, next_value, hyper["gamma"])
 
 
-def scaled_reward(
-    batch: ReplayBatch, hyper: HyperParameters, *, clips_reward: bool = False
-) -> Tensor:
-    """Return the batch's rewards as they are learned from, scaled and then clipped.
+def scaled_reward(batch: ReplayBatch, hyper: HyperParameters) -> Tensor:
+    """Return the batch's rewards as they are learned from, `(N, n)`: scaled, and then clipped.
 
     Args:
         batch: with the rewards.
         hyper: with ``reward_scale`` and, where rewards are clipped, ``clip_reward``.
-        clips_reward: bound the scaled rewards.
-
-    Returns:
-        Shape `(N, n)`.
     """
     reward = batch.reward * hyper["reward_scale"]
-    if not clips_reward:
+    if "clip_reward" not in hyper:
         return reward
     bound = hyper["clip_reward"]
     return reward.clamp(-bound, bound)

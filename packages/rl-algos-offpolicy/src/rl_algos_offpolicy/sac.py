@@ -19,10 +19,18 @@ Source: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; discrete actions
 
 With discrete actions the expectations over a and a' in (1), (3) and (4) are sums over all actions.
 
-REDQ (Chen et al. 2021, https://arxiv.org/abs/2101.05982, Algorithm 1) takes in (1) the least of a
-few of many critics, drawn anew for each step, and in (3), by which it steps once per update, the
-mean of all. DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2) has two
-critics, which drop out and normalise their hidden layers in (1), (2) and (3).
+REDQ (Chen et al. 2021, https://arxiv.org/abs/2101.05982, Algorithm 1) has many critics and changes
+two equations; (7), (4) and (5) step once per update:
+
+(6) $y = r + \gamma\,(1 - d)\,(\min_{i \in M} Q_{\bar\theta_i}(s', a') - \alpha
+    \log \pi_\phi(a'|s'))$ with M a few of the critics, drawn anew for each step
+    (``num_target_critics``)
+
+(7) $L^\pi = \mathbb{E}[\alpha \log \pi_\phi(a|s) - \tfrac1N \sum_i Q_{\theta_i}(s, a)]$
+    (``policy_value="mean"``)
+
+DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2) has two critics with
+dropout and layer normalisation, and drops out in (1), (2) and (3) or (7), each by noise of its own.
 
 Deviations from the paper: the steps of (2), (3) and (4) are taken together, from the same
 parameters, not one after the other; (4) is the loss in log α that implementations use, whose
@@ -31,32 +39,31 @@ steps.
 """
 
 import copy
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from rl_algos_offpolicy._refusals import check_single_steps
 from rl_algos_offpolicy.actor import OffPolicyActor
-from rl_algos_offpolicy.critics.critics import Critics, of_action
-from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.losses import (
     absolute_error,
     bootstrapped_target,
     squared_error_loss,
     weighted_mean,
 )
-from rl_algos_offpolicy.memory import (
-    Seen,
-    constant,
-    current,
-    current_and_following,
-    following,
+from rl_algos_offpolicy.recurrent import (
+    NetworkInputs,
+    detached,
+    next_obs_inputs,
+    obs_and_next_obs_inputs,
+    obs_inputs,
 )
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
-from rl_algos_offpolicy.temperature import Temperature, default_target_entropy
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.errors import ConfigError
@@ -65,6 +72,60 @@ from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.storage import Storage
 
 _SMOOTHNESS = ("temporal_smoothness", "spatial_smoothness")
+
+
+class Temperature(nn.Module):
+    """α: the exponential of its learned logarithm, or exactly the number that it is given.
+
+    Args:
+        initial: where it starts.
+        is_learned: whether Eq. (4) moves it.
+
+    Attributes:
+        log: its logarithm, a parameter; there is none where it is fixed.
+    """
+
+    log: nn.Parameter
+    fixed: Tensor
+
+    def __init__(self, initial: float, is_learned: bool) -> None:
+        super().__init__()
+        self.is_learned = is_learned
+        if is_learned:
+            self.log = nn.Parameter(torch.tensor(math.log(initial)))
+        else:
+            self.register_buffer("fixed", torch.tensor(float(initial)))
+
+    def forward(self) -> Tensor:
+        """Return α, 0-dim, as a constant."""
+        return self.log.detach().exp() if self.is_learned else self.fixed
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyActions:
+    """Actions by which an expectation over the policy is taken: a sample, or all discrete ones.
+
+    Attributes:
+        action: a sample, shape `(N, A)`; None for all discrete actions.
+        log_prob: log π of it, shape `(N,)`, or of all actions, `(N, n)`.
+        prob: π of all actions, shape `(N, n)`; None for a sample.
+    """
+
+    action: Tensor | None
+    log_prob: Tensor
+    prob: Tensor | None
+
+    @classmethod
+    def of(cls, policy: Distribution, noise: Noise, name: str) -> Self:
+        """Sample real actions by the noise of a name, or take all discrete ones."""
+        if isinstance(policy, Categorical):
+            log_prob = torch.log_softmax(policy.logits, -1)
+            return cls(None, log_prob, log_prob.exp())
+        return cls(*policy.sample_with_log_prob(noise[name]), None)
+
+    def expectation(self, values: Tensor) -> Tensor:
+        """Estimate the expectation of values of these actions, or compute it, `(N,)`."""
+        return values if self.prob is None else (self.prob * values).sum(-1)
 
 
 class SAC(Algorithm[SACConfig, ReplayBatch]):
@@ -84,20 +145,138 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""
-        config = self.config
+        actor, config = self.actor, self.config
         self._is_smoothed = self._may_count(*_SMOOTHNESS)
-        check_actor(self.actor, config, is_smoothed=self._is_smoothed)
-        assert self.actor.policy is not None
-        self.policy = self.actor.policy
-        self.target_critics = copy.deepcopy(self.actor.critics)
+        check_actor(actor, config, is_smoothed=self._is_smoothed)
+        assert actor.policy is not None
+        self.policy = actor.policy
+        self.target_critics = copy.deepcopy(actor.critics)
         self.temperature = Temperature(config.initial_temperature, config.learn_temperature)
         self.temperature.to(self.device)
-        self._target_entropy = (
-            default_target_entropy(self.actor)
-            if config.target_entropy is None
-            else config.target_entropy
-        )
+        if config.target_entropy is not None:
+            self._target_entropy = config.target_entropy
+        elif actor.is_discrete:
+            self._target_entropy = 0.89 * math.log(actor.num_actions)
+        else:
+            self._target_entropy = -float(actor.action_spec.shape[0])
         return {"target_critics": self.target_critics, "temperature": self.temperature}
+
+    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (2) for the critics and, when due, (3) and (5) for the policy, (4) for α."""
+        policy_obs, policy_next_obs = obs_and_next_obs_inputs(self.policy, batch)
+        target = self.target(batch, noise, policy_next_obs)
+        critic_obs = obs_inputs(self.actor.critics, batch)
+        values = self.actor.critics(critic_obs, batch.action, noise.get("dropout/values"))
+        total = critic_loss = squared_error_loss(values, target, batch)  # Eq. (2)
+        metrics = {
+            "loss/critic": critic_loss,
+            "value/mean": masked_mean(values.mean(0), batch.mask),
+            "policy/temperature": self.temperature(),
+        }
+        if self.is_due("policy"):
+            loss, more = self.policy_loss(batch, policy_obs, detached(critic_obs), noise)
+            total, metrics = total + loss, {**metrics, **more}
+        return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})
+
+    @torch.no_grad()
+    def target(
+        self, batch: ReplayBatch, noise: Noise, policy_next_obs: NetworkInputs | None = None
+    ) -> Tensor:
+        """Eq. (1), or (6) of REDQ, shape `(N,)`.
+
+        Args:
+            batch: transitions.
+            noise: see `draw_update_noise`.
+            policy_next_obs: the policy's inputs at what follows; None finds them.
+        """
+        if policy_next_obs is None:
+            policy_next_obs = next_obs_inputs(self.policy, batch)
+        next_obs = next_obs_inputs(self.target_critics, batch)
+        chosen, dropout = noise.get("chosen"), noise.get("dropout/target")  # REDQ's M; DroQ
+        if chosen is not None and dropout is not None:
+            dropout = dropout.index_select(-2, chosen)
+        actions = PolicyActions.of(self.policy(policy_next_obs), noise, "next")
+        min_q = self.target_critics(next_obs, actions.action, dropout, chosen).amin(0)
+        next_value = actions.expectation(min_q - self.temperature() * actions.log_prob)
+        return bootstrapped_target(batch, next_value, self.hyper)
+
+    def policy_loss(
+        self, batch: ReplayBatch, policy_obs: NetworkInputs, critic_obs: NetworkInputs, noise: Noise
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Eq. (3) or (7), (4) and (5) and the add-ons' terms, 0-dim, and the metrics of each.
+
+        Args:
+            batch: transitions.
+            policy_obs: the policy's inputs at the observations.
+            critic_obs: the critics' inputs there, constant.
+            noise: see `draw_update_noise`.
+        """
+        distribution: Distribution = self.policy(policy_obs)
+        actions = PolicyActions.of(distribution, noise, "now")
+        q_pi = call_frozen(
+            self.actor.critics, critic_obs, actions.action, noise.get("dropout/policy")
+        )
+        q_pi = q_pi.amin(0) if self.config.policy_value == "min" else q_pi.mean(0)  # Eq. (3), (7)
+        objective = actions.expectation(self.temperature() * actions.log_prob - q_pi)
+        policy_loss = weighted_mean(objective, batch)
+        log_prob = actions.expectation(actions.log_prob).detach()
+        metrics = {
+            "loss/policy": policy_loss,
+            "policy/entropy": -masked_mean(log_prob, batch.mask),
+        }
+        added, more = self.add_on_terms(batch, distribution, metrics)
+        total = policy_loss + added
+        if self._is_smoothed:
+            smoothness = self.smoothness(batch, distribution.mode(), noise["nearby"])
+            metrics["loss/smoothness"] = smoothness
+            total = total + smoothness
+        if self.config.learn_temperature:
+            excess = masked_mean(log_prob + self._target_entropy, batch.mask)
+            metrics["loss/temperature"] = alpha_loss = -self.temperature.log * excess  # Eq. (4)
+            total = total + alpha_loss
+        return total, {**metrics, **more}
+
+    def smoothness(self, batch: ReplayBatch, here: Tensor, noise: Tensor) -> Tensor:
+        """Eq. (5), CAPS, 0-dim; each action is compared with its own successor and neighbour.
+
+        Args:
+            batch: transitions of one step.
+            here: the policy's modes μ(s) at the observations, shape `(N, A)`.
+            noise: standard normal, shape of the observations.
+        """
+        assert isinstance(batch.observation, Tensor)
+        hyper = self.hyper
+        nearby = batch.observation + hyper["smoothness_std"] * noise
+        after, around = (
+            self.policy(observation).mode() for observation in (batch.next_observation, nearby)
+        )
+        temporal = torch.linalg.vector_norm(here - after, dim=-1)
+        spatial = torch.linalg.vector_norm(here - around, dim=-1)
+        return weighted_mean(
+            hyper["temporal_smoothness"] * temporal + hyper["spatial_smoothness"] * spatial, batch
+        )
+
+    def draw_update_noise(self, batch: ReplayBatch) -> Noise:
+        """Draw for the actions now and next, CAPS' neighbours, REDQ's subset and DroQ's dropout.
+
+        Raises:
+            ConfigError: when successive actions shall be alike, and the batch skips those between.
+        """
+        self._check_single_steps(batch.reward.shape[-1])
+        actor, shape, generator = self.actor, tuple(batch.mask.shape), self.generator
+        noise = {name: actor.draw_noise(shape, generator) for name in ("now", "next")}
+        if self._is_smoothed:
+            assert isinstance(batch.observation, Tensor)
+            like = batch.observation.shape
+            noise["nearby"] = torch.randn(like, generator=generator, device=self.device)
+        if self.config.num_target_critics is not None:
+            num_critics = actor.config.num_critics
+            order = torch.randperm(num_critics, generator=generator, device=self.device)
+            noise["chosen"] = order[: self.config.num_target_critics]
+        if actor.config.critic_dropout:
+            for name in ("dropout/values", "dropout/target", "dropout/policy"):
+                noise[name] = actor.critics.draw_noise(shape, generator)
+        return noise
 
     @cached_property
     def schedule(self) -> UpdateSchedule:
@@ -136,7 +315,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
 
     def check_storage(self, storage: Storage[ReplayBatch]) -> None:
         """Refuse transitions of several steps where successive actions shall be alike."""
-        self._check_steps(storage.n_step)
+        self._check_single_steps(storage.n_step)
 
     def update_algorithm_parameter(
         self, parameter_name: str, new_parameter_value: Scheduled
@@ -154,167 +333,15 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             )
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
-    def draw_update_noise(self, batch: ReplayBatch) -> Noise:
-        """Draw for the actions now and next, the observations nearby, and the critics' parts.
-
-        Raises:
-            ConfigError: when successive actions shall be alike, and the batch skips those between.
-        """
-        self._check_steps(batch.reward.shape[-1])
-        shape, generator = tuple(batch.mask.shape), self.generator
-        noise = {name: self.actor.draw_noise(shape, generator) for name in ("now", "next")}
-        if self._is_smoothed:
-            assert isinstance(batch.observation, Tensor)
-            noise["nearby"] = torch.randn(
-                batch.observation.shape, generator=generator, device=self.device
-            )
-        if self.config.num_target_critics is not None:
-            drawn = torch.randperm(
-                self.actor.config.num_critics, generator=generator, device=self.device
-            )
-            noise["chosen"] = drawn[: self.config.num_target_critics]
-        if self.actor.config.critic_dropout:
-            assert isinstance(self.actor.critics, Critics)
-            for name in ("dropout/values", "dropout/target", "dropout/policy"):
-                noise[name] = self.actor.critics.draw_noise(shape, generator)
-        return noise
-
-    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
-        """Eq. (2) for the critics and, when due, (3) and (5) for the policy, (4) for α."""
-        acting, after = current_and_following(self.policy, batch)
-        target = self.target(batch, noise, after)
-        seen = current(self.actor.critics, batch)
-        values = self.values(seen, batch.action, noise.get("dropout/values"))
-        total = critic_term = squared_error_loss(values, target, batch)
-        metrics = {
-            "loss/critic": critic_term,
-            "value/mean": masked_mean(values.mean(0), batch.mask),
-            "policy/temperature": self.temperature(),
-        }
-        if self.is_due("policy"):
-            term, more = self.policy_loss(batch, acting, constant(seen), noise)
-            total, metrics = total + term, {**metrics, **more}
-        return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})
-
-    def values(self, seen: Seen, action: Tensor, dropout: Tensor | None) -> Tensor:
-        """Return what every critic thinks of the actions that were taken, `(C, N)`."""
-        values: Tensor
-        if not self.actor.is_discrete:
-            values = self.actor.critics(seen, action, dropout)
-            return values
-        values = self.actor.critics(seen, None, dropout)
-        return of_action(values, action)
-
-    @torch.no_grad()
-    def target(self, batch: ReplayBatch, noise: Noise, after: Seen | None = None) -> Tensor:
-        """Eq. (1), shape `(N,)`.
-
-        Args:
-            batch: transitions.
-            noise: see `draw_update_noise`.
-            after: what the policy is given of what follows; None finds it out.
-        """
-        alpha, critics = self.temperature(), self.target_critics
-        chosen, dropout = noise.get("chosen"), noise.get("dropout/target")
-        if chosen is not None and dropout is not None:
-            dropout = dropout.index_select(-2, chosen)
-        after = following(self.policy, batch) if after is None else after
-        distribution: Distribution = self.policy(after)
-        seen = following(critics, batch)
-        if self.actor.is_discrete:
-            probabilities, log_prob = _all_actions(distribution)
-            values = critics(seen, None, dropout, chosen).amin(0)
-            next_value = (probabilities * (values - alpha * log_prob)).sum(-1)
-        else:
-            action, log_prob = distribution.sample_with_log_prob(noise["next"])
-            values = critics(seen, action, dropout, chosen).amin(0)
-            next_value = values - alpha * log_prob
-        return bootstrapped_target(batch, next_value, self.hyper)
-
-    def policy_loss(
-        self, batch: ReplayBatch, acting: Seen, seen: Seen, noise: Noise
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Eq. (3), (4) and (5) and the add-ons' terms, 0-dim, and the metrics of each.
-
-        Args:
-            batch: what is learned from.
-            acting: what the policy is given of it.
-            seen: what the critics are given of it, as a constant.
-            noise: see `draw_update_noise`.
-        """
-        distribution: Distribution = self.policy(acting)
-        term, log_prob = self.policy_terms(batch, seen, distribution, noise)
-        metrics = {
-            "loss/policy": term,
-            "policy/entropy": -masked_mean(log_prob.detach(), batch.mask),
-        }
-        added, more = self.add_on_terms(batch, distribution, metrics)
-        total = term + added
-        if self._is_smoothed:
-            smoothness = self.smoothness(batch, distribution.mode(), noise["nearby"])
-            metrics["loss/smoothness"] = smoothness
-            total = total + smoothness
-        if self.config.learn_temperature:
-            excess = masked_mean(log_prob.detach() + self._target_entropy, batch.mask)
-            metrics["loss/temperature"] = temperature_term = -self.temperature.log * excess
-            total = total + temperature_term
-        return total, {**metrics, **more}
-
-    def policy_terms(
-        self, batch: ReplayBatch, seen: Seen, distribution: Distribution, noise: Noise
-    ) -> tuple[Tensor, Tensor]:
-        """Eq. (3), 0-dim, and the log-probabilities or minus the entropies, shape `(N,)`.
-
-        Args:
-            batch: whose weights and mask are used.
-            seen: what the critics are given of it, as a constant.
-            distribution: over actions.
-            noise: see `draw_update_noise`.
-        """
-        alpha, critics = self.temperature(), self.actor.critics
-        dropout = noise.get("dropout/policy")
-        if self.actor.is_discrete:
-            probabilities, log_prob = _all_actions(distribution)
-            values = self._climbed(call_frozen(critics, seen, None, dropout))
-            objective = (probabilities * (alpha * log_prob - values)).sum(-1)
-            return weighted_mean(objective, batch), (probabilities * log_prob).sum(-1)
-        action, log_prob = distribution.sample_with_log_prob(noise["now"])
-        values = self._climbed(call_frozen(critics, seen, action, dropout))
-        return weighted_mean(alpha * log_prob - values, batch), log_prob
-
-    def _climbed(self, values: Tensor) -> Tensor:
-        return values.amin(0) if self.config.policy_value == "least" else values.mean(0)
-
-    def smoothness(self, batch: ReplayBatch, here: Tensor, noise: Tensor) -> Tensor:
-        """Eq. (5), 0-dim; each action is compared with that of its own successor and neighbour."""
-        assert isinstance(batch.observation, Tensor)
-        hyper = self.hyper
-        nearby = batch.observation + hyper["smoothness_std"] * noise
-        after, around = (
-            self.policy(observation).mode() for observation in (batch.next_observation, nearby)
-        )
-        temporal = torch.linalg.vector_norm(here - after, dim=-1)
-        spatial = torch.linalg.vector_norm(here - around, dim=-1)
-        return weighted_mean(
-            hyper["temporal_smoothness"] * temporal + hyper["spatial_smoothness"] * spatial, batch
-        )
-
-    def _check_steps(self, num_steps: int) -> None:
-        if self._is_smoothed and self._may_count("temporal_smoothness"):
-            check_single_steps(
-                num_steps,
-                why="temporal_smoothness compares each action with the next one",
-                remedy="set storage.n_step to 1, or temporal_smoothness to 0",
+    def _check_single_steps(self, num_steps: int) -> None:
+        if self._is_smoothed and self._may_count("temporal_smoothness") and num_steps > 1:
+            raise ConfigError(
+                "temporal_smoothness compares each action with the next one, but the storage gives "
+                f"transitions of up to {num_steps} steps; set storage.n_step to 1, or "
+                "temporal_smoothness to 0"
             )
 
     def _may_count(self, *names: str) -> bool:
         """Return whether one of these hyper-parameters is above 0 at some time of the run."""
         schedules = [self.schedules[name] for name in names]
         return any(not each.is_constant or each.value(0.0) > 0.0 for each in schedules)
-
-
-def _all_actions(distribution: Distribution) -> tuple[Tensor, Tensor]:
-    """Return the probabilities of all actions and their logarithms, each `(*batch, n)`."""
-    assert isinstance(distribution, Categorical)
-    log_prob = torch.log_softmax(distribution.logits, -1)
-    return log_prob.exp(), log_prob

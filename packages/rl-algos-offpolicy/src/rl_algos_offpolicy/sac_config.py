@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from gymnasium import spaces
 
-from rl_algos_offpolicy.actor import OffPolicyActor
+from rl_algos_offpolicy.actor import OffPolicyActor, check_policy
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_core.actor import Actor
 from rl_core.config import (
     Count,
     Needs,
@@ -18,8 +17,8 @@ from rl_core.config import (
 )
 from rl_core.errors import ConfigError
 
-PolicyValue = Literal["least", "mean"]
-"""Which value of several critics the policy climbs."""
+PolicyValue = Literal["min", "mean"]
+"""Which value of several critics the policy maximizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +37,8 @@ class SACConfig(OffPolicyConfig):
         temporal_smoothness: λ_T of Eq. (5); needs a storage of single steps.
         spatial_smoothness: λ_S of Eq. (5).
         smoothness_std: σ of Eq. (5), in units of the observation.
-        num_target_critics: how many critics, drawn anew for each step, the least is taken of in
-            Eq. (1); None takes all.
-        policy_value: ``"least"`` is Eq. (3); ``"mean"`` takes the mean over the critics instead.
+        num_target_critics: size of M in Eq. (6); None takes the minimum over all critics, Eq. (1).
+        policy_value: ``"min"`` is Eq. (3), ``"mean"`` Eq. (7).
         policy_delay: steps of the critics per step of policy and temperature.
     """
 
@@ -57,7 +55,7 @@ class SACConfig(OffPolicyConfig):
     spatial_smoothness: ScheduledNonNegative = 0.0
     smoothness_std: ScheduledNonNegative = 0.05
     num_target_critics: Count | None = None
-    policy_value: PolicyValue = "least"
+    policy_value: PolicyValue = "min"
     policy_delay: Count = 1
     start_steps: NonNegativeInt = 1000
 
@@ -70,7 +68,7 @@ class SACConfig(OffPolicyConfig):
             )
 
 
-def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
+def check_actor(actor: OffPolicyActor, config: SACConfig, *, is_smoothed: bool) -> None:
     """Check an actor and the options against each other.
 
     Args:
@@ -87,10 +85,7 @@ def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
             "has no effect without spatial_smoothness; set that too, or leave it out",
             "smoothness_std",
         )
-    if not isinstance(actor, OffPolicyActor) or actor.config.policy != "stochastic":
-        raise ConfigError(
-            "SAC needs an OffPolicyActor with a stochastic policy; set actor.policy to 'stochastic'"
-        )
+    check_policy(actor, "stochastic", "SAC")
     num_critics, chosen = actor.config.num_critics, config.num_target_critics
     if chosen is not None and chosen > num_critics:
         raise ConfigError(
@@ -98,8 +93,8 @@ def check_actor(actor: Actor, config: SACConfig, *, is_smoothed: bool) -> None:
         )
     if actor.is_recurrent and is_smoothed:
         raise ConfigError(
-            "temporal_smoothness and spatial_smoothness do not go with an actor's memory, by "
-            "which the action depends on more than the observation; leave them at 0"
+            "temporal_smoothness and spatial_smoothness do not go with recurrent actors, whose "
+            "actions depend on more than the observation; leave them at 0"
         )
     is_smooth = isinstance(actor.observation_space, spaces.Box) and not actor.is_discrete
     if not is_smooth and (config.temporal_smoothness or config.spatial_smoothness):

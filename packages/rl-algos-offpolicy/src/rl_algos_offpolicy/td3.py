@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_algos_offpolicy.defaults import off_policy_recipe
+from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_algos_offpolicy.losses import (
     absolute_error,
@@ -30,11 +30,11 @@ from rl_algos_offpolicy.losses import (
     squared_error_loss,
     weighted_mean,
 )
-from rl_algos_offpolicy.memory import constant, current, following
+from rl_algos_offpolicy.recurrent import detached, next_obs_inputs, obs_inputs
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.config import Count, ScheduledNonNegative
-from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients import LossOutput, Noise, call_frozen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,31 +80,31 @@ class TD3(DeterministicAlgorithm[TD3Config]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics and, when it is due, (3) for the policy."""
         target = self.target(batch, noise["target"])
-        seen = current(self.actor.critics, batch)
-        values = self.actor.q_values(seen, batch.action, {})
-        total = critic_term = squared_error_loss(values, target, batch)
+        critics = self.actor.critics
+        critic_obs = obs_inputs(critics, batch)
+        values = critics(critic_obs, batch.action)
+        total = critic_loss = squared_error_loss(values, target, batch)  # Eq. (2)
         metrics = {
-            "loss/critic": critic_term,
+            "loss/critic": critic_loss,
             "value/mean": masked_mean(values.mean(0), batch.mask),
         }
         if self.is_due("policy"):
-            distribution = self.policy(current(self.policy, batch))
-            value = self.climbed(constant(seen), distribution)
-            policy_term = -weighted_mean(value, batch)
-            metrics["loss/policy"] = policy_term
-            added, more = self.add_on_terms(batch, distribution, metrics)
+            policy = self.policy(obs_inputs(self.policy, batch))
+            first = slice(0, 1)  # of the critics, which are constants here
+            q_pi = call_frozen(critics, detached(critic_obs), policy.mode(), None, first)[0]
+            metrics["loss/policy"] = policy_loss = -weighted_mean(q_pi, batch)  # Eq. (3)
+            added, more = self.add_on_terms(batch, policy, metrics)
             metrics |= more
-            total = total + policy_term + added
+            total = total + policy_loss + added
         return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})
 
     @torch.no_grad()
     def target(self, batch: ReplayBatch, noise: Tensor) -> Tensor:
         """Eq. (1), shape `(N,)`."""
-        hyper = self.hyper
-        bound = hyper["target_noise_clip"]
-        smoothing = (hyper["target_noise"] * noise).clamp(-bound, bound)
-        action = (
-            self.target_policy(following(self.target_policy, batch)).mode() + smoothing
-        ).clamp(-1.0, 1.0)
-        next_value = self.target_critics(following(self.target_critics, batch), action).amin(0)
-        return self.clipped(bootstrapped_target(batch, next_value, hyper))
+        bound = self.hyper["target_noise_clip"]
+        smoothing = (self.hyper["target_noise"] * noise).clamp(-bound, bound)
+        policy = self.target_policy(next_obs_inputs(self.target_policy, batch))
+        action = (policy.mode() + smoothing).clamp(-1.0, 1.0)
+        next_obs = next_obs_inputs(self.target_critics, batch)
+        min_q = self.target_critics(next_obs, action).amin(0)
+        return self.clip_returns(bootstrapped_target(batch, min_q, self.hyper))

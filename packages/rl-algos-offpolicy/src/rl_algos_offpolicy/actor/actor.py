@@ -1,18 +1,22 @@
 """The actor of off-policy algorithms: critics, and a policy where there is one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import gymnasium
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
-from rl_algos_offpolicy.actor.config import OffPolicyActorConfig, check_spaces
-from rl_algos_offpolicy.actor.networks import Extractors, NetworkMaker
-from rl_algos_offpolicy.critics.composed import ComposedCritics
-from rl_algos_offpolicy.critics.critics import Critics, of_action
-from rl_algos_offpolicy.memory import Remembered, Seen
+from rl_algos_offpolicy.actor.config import (
+    OffPolicyActorConfig,
+    PolicyKind,
+    check_spaces,
+    policy_misfit,
+)
+from rl_algos_offpolicy.actor.networks import NetworkBuilder, SpaceExtractor, WidthExtractor
+from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.actor import Actor
+from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
 from rl_core.nn.encoder import check_encoder_options
 from rl_core.nn.heads import ActionHead, Categories
@@ -26,16 +30,17 @@ class OffPolicyActor(Actor):
     The actor's own actions are in [-1, 1] where they are real numbers, and scaled to the bounds
     for the environment.
 
-    A policy is an observation's encoder, layers, a memory and an action head. A critic is encoders
-    of the observation and of a real action side by side, layers, a memory and a linear output. Of
-    these, critics share the encoder of the observation, which is computed once for all.
+    A policy is an observation's encoder, layers, a recurrent core and an action head. A critic is
+    encoders of the observation and of a real action side by side, layers, a recurrent core and a
+    linear output. Of these, critics share the encoder of the observation, which is computed once
+    for all. There is no recurrent core by default.
 
     The encoders and the layers may be the user's: what makes them is called once for the policy and
     once for each critic, so that none is shared. What it makes is an ``nn.Module`` with an integer
     ``out_features`` that takes any batch axes. The class of a module is such a maker.
 
-    A critic's memory sees the actions that were taken. While acting, the states of policy and
-    critics advance together, and storages keep both.
+    A critic's recurrent core sees the actions that were taken. While acting, the states of policy
+    and critics advance together, and storages keep both.
 
     Args:
         observation_space: vectors, images, categories, or a dict of them.
@@ -63,28 +68,28 @@ class OffPolicyActor(Actor):
         action_space: gymnasium.Space[object],
         config: OffPolicyActorConfig | None = None,
         *,
-        observation_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None,
-        action_extractor: Callable[[gymnasium.Space[object]], nn.Module] | None = None,
-        common_extractor: Callable[[int], nn.Module] | None = None,
+        observation_extractor: SpaceExtractor | None = None,
+        action_extractor: SpaceExtractor | None = None,
+        common_extractor: WidthExtractor | None = None,
     ) -> None:
         super().__init__(observation_space, action_space)
         self.config = config = config or OffPolicyActorConfig()
         check_spaces(observation_space, action_space, config)
-        extractors = Extractors(
+        builder = NetworkBuilder(
+            observation_space=observation_space,
+            action_space=action_space,
+            config=config,
             observation_extractor=observation_extractor,
             action_extractor=action_extractor,
             common_extractor=common_extractor,
         )
-        extractors.check(config, action_space)
         if observation_extractor is None:
             check_encoder_options(observation_space, config, has_body=config.body is not None)
-        self._uses_objects = bool(extractors)
-        make = NetworkMaker(observation_space, action_space, config, extractors)
-        self.policy = None if config.policy == "greedy" else make.policy()
+        self._uses_objects = builder.has_extractors
+        self.policy = None if config.policy == "greedy" else builder.build_policy()
         if isinstance(action_space, spaces.Discrete):
             self._categories = Categories(action_space)
-        action_size = 0 if self.is_discrete else self.action_spec.shape[0]
-        self.critics: Critics | ComposedCritics = make.critics(action_size)
+        self.critics = builder.build_critics()
 
     @property
     def uses_objects(self) -> bool:
@@ -93,8 +98,8 @@ class OffPolicyActor(Actor):
 
     @property
     def state_sizes(self) -> Mapping[str, int]:
-        """Sizes of the policy's memory and of all critics' together."""
-        if not isinstance(self.critics, ComposedCritics) or not self.critics.is_recurrent:
+        """Sizes of the recurrent states of the policy, and of all critics together."""
+        if not self.critics.is_recurrent:
             return {}
         sizes = {} if self.policy is None else {"policy": self.policy.trunk.state_size}
         return {**sizes, "critics": self.critics.state_size}
@@ -144,14 +149,13 @@ class OffPolicyActor(Actor):
     def greedy_values(
         self, observation: Observation, state: State, episode_start: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Return what the first critic thinks of all discrete actions, `(*batch, n)`.
+        """Return the first critic's values of all discrete actions, `(*batch, n)`.
 
         Also the recurrent state after each step; the arguments are those of `distribution`.
         """
         if not self.is_recurrent:
             values: Tensor = self.critics(observation)[0]
             return values, {}
-        assert isinstance(self.critics, ComposedCritics)
         assert episode_start is not None
         all_values, after = self.critics.step(observation, state["critics"], episode_start)
         return all_values[0], {"critics": after}
@@ -164,29 +168,26 @@ class OffPolicyActor(Actor):
         after: State,
         episode_start: Tensor | None,
     ) -> State:
-        """Let the critics' memories see what was done; see `Actor.remember_action`."""
+        """Let the critics' recurrent cores see the action; see `Actor.remember_action`."""
         if self.policy is None or not self.is_recurrent:
             return after
-        assert isinstance(self.critics, ComposedCritics)
         assert episode_start is not None
         features = self.critics.encode(observation)
         states = self.critics.advance(features, action, before["critics"], episode_start)
         return {**after, "critics": states}
 
-    def q_values(self, observation: Seen, action: Tensor | None, state: State) -> Tensor:
+    def q_values(self, observation: NetworkInputs, action: Tensor | None, state: State) -> Tensor:
         """Return the values of given actions, or of all discrete ones; see `Actor.q_values`.
 
         Args:
-            observation: with any batch axes, also as the critics remember it.
+            observation: with any batch axes, or what recurrent critics are given of it.
             action: shape `(*batch, ...)`, or None.
-            state: each `(*batch, S)`; not looked at by critics without memory, or where
-                ``observation`` holds their state.
+            state: each `(*batch, S)`; looked at where recurrent critics are given observations.
         """
-        if self.is_recurrent and not isinstance(observation, Remembered):
-            assert isinstance(self.critics, ComposedCritics)
-            observation = Remembered(self.critics.encode(observation), state["critics"])
+        if self.is_recurrent and not isinstance(observation, RecurrentInputs):
+            observation = RecurrentInputs(self.critics.encode(observation), state["critics"])
         values: Tensor = self.critics(observation, action)
-        return values if action is None or not self.is_discrete else of_action(values, action)
+        return values
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Scale to the bounds, or count from the space's first category."""
@@ -204,14 +205,9 @@ class OffPolicyActor(Actor):
         """Draw what sampling from the policy needs."""
         if self.policy is None:
             return torch.zeros(*batch_shape, 0, device=self.device)
-        head = self.policy.head
-        return draw_noise(
-            head.noise_kind,
-            (*batch_shape, *head.noise_shape),
-            generator,
-            device=self.device,
-            dtype=torch.float32,
-        )
+        head, device = self.policy.head, self.device
+        shape = (*batch_shape, *head.noise_shape)
+        return draw_noise(head.noise_kind, shape, generator, device=device, dtype=torch.float32)
 
     def random_actions(
         self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
@@ -234,3 +230,17 @@ class OffPolicyActor(Actor):
         """Whether an encoder, the user's too, keeps running statistics."""
         policy = self.policy
         return self.critics.normalizes or (policy is not None and policy.trunk.normalizes)
+
+
+def check_policy(actor: Actor, kind: PolicyKind, algorithm: str) -> OffPolicyActor:
+    """Return the actor, if it has the kind of policy that an algorithm learns.
+
+    Raises:
+        ConfigError: for another actor or kind of policy, saying which algorithms can learn it.
+    """
+    if not isinstance(actor, OffPolicyActor) or actor.config.policy != kind:
+        raise ConfigError(
+            f"{algorithm} needs an OffPolicyActor with a {kind} policy; "
+            + (policy_misfit(kind, actor.action_space) or f"set actor.policy to '{kind}'")
+        )
+    return actor

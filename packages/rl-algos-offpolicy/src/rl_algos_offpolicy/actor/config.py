@@ -1,5 +1,6 @@
 """Which networks an off-policy actor is made of, and for which spaces."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -7,9 +8,13 @@ import gymnasium
 from annotated_types import Interval
 from gymnasium import spaces
 
-from rl_algos_offpolicy._refusals import misfit
 from rl_algos_offpolicy.critics.config import CriticConfig, ReturnKind
-from rl_core.config import Count, Needs, Widths, Without
+from rl_core.config import (
+    Count,
+    Needs,
+    Widths,
+    Without,
+)
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.heads import box_size
 from rl_core.nn.init import Start
@@ -21,6 +26,13 @@ from rl_core.spaces import ACTION_MASK_KEY
 
 PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 """How actions are chosen: sampled, by a function of the observation, or by the first critic."""
+
+LEARNERS: Mapping[PolicyKind, tuple[str, ...]] = {
+    "greedy": ("dqn", "rainbow"),
+    "deterministic": ("td3", "ddpg"),
+    "stochastic": ("sac", "bc"),
+}
+"""Which algorithms of this package learn each kind of policy, by their registered names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +171,7 @@ def check_spaces(
     if isinstance(action_space, spaces.Box):
         box_size(action_space)  # refuses whole numbers, before a policy for them is looked for
     is_discrete = isinstance(action_space, spaces.Discrete)
-    problem = misfit(config.policy, action_space)
+    problem = policy_misfit(config.policy, action_space)
     if problem is not None:
         raise ConfigError(problem)
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
@@ -174,3 +186,25 @@ def check_spaces(
         raise SpaceError(
             f"off-policy actors do not take the observation '{ACTION_MASK_KEY}'; leave it out"
         )
+
+
+def policy_misfit(policy: PolicyKind, action_space: gymnasium.Space[object]) -> str | None:
+    """Say why a kind of policy cannot choose such actions, and which algorithms can.
+
+    Returns:
+        None where it can.
+    """
+    is_discrete = isinstance(action_space, spaces.Discrete)
+    unfit = "deterministic" if is_discrete else "greedy"
+    if policy != unfit:
+        return None
+    needed = "real actions (Box)" if is_discrete else "Discrete actions"
+    fitting = ", or ".join(
+        f"{' or '.join(learners)} (actor.policy '{kind}')"
+        for kind, learners in LEARNERS.items()
+        if kind != unfit
+    )
+    return (
+        f"actor.policy '{policy}' needs {needed}, but the environment has {action_space}; choose "
+        f"{fitting}"
+    )

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from rl_algos_offpolicy.memory import Remembered, Seen
+from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.heads import ActionHead
 from rl_core.nn.torso import Trunk
@@ -13,11 +13,11 @@ class Policy(nn.Module):
     """A trunk and an action head.
 
     Args:
-        trunk: features of the observation, and what is remembered.
+        trunk: features of the observation, with a recurrent core or without.
         head: distribution over actions.
     """
 
-    memory_name = "policy"
+    state_name = "policy"
 
     def __init__(self, trunk: Trunk, head: ActionHead) -> None:
         super().__init__()
@@ -26,16 +26,16 @@ class Policy(nn.Module):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it has a memory."""
+        """Whether there is a recurrent core."""
         return self.trunk.memory is not None
 
-    def forward(self, observation: Seen) -> Distribution:
-        """Return the distribution over actions at rows with any batch axes."""
-        if isinstance(observation, Remembered):
+    def forward(self, inputs: NetworkInputs) -> Distribution:
+        """Return the distribution over actions at inputs with any batch axes."""
+        if isinstance(inputs, RecurrentInputs):
             assert self.trunk.memory is not None
-            features, _ = self.trunk.memory.step(observation.features, observation.state)
+            features, _ = self.trunk.memory.step(inputs.features, inputs.state)
         else:
-            features, _ = self.trunk(observation, None, None)
+            features, _ = self.trunk(inputs, None, None)
         distribution: Distribution = self.head(features)
         return distribution
 
@@ -47,13 +47,13 @@ class Policy(nn.Module):
         return self.head(features), after
 
     def encode(self, observation: Observation) -> Tensor:
-        """Compute what goes into the memory."""
+        """Compute what goes into the recurrent core."""
         return self.trunk.encode(observation)
 
     def advance(
         self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> Tensor:
-        """Return the states after each row; the policy's memory sees no actions."""
+        """Return the states after each row; the policy's core sees no actions."""
         assert self.trunk.memory is not None
         _, states = self.trunk.memory(features, state, episode_start)
         after: Tensor = states

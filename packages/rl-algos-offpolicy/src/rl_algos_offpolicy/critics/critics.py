@@ -1,4 +1,12 @@
-"""Action-value functions: several critics, evaluated as one batched ensemble."""
+"""Action-value functions: several critics of one shape, as one pipeline of exchangeable parts.
+
+    observation ── encoder ─┐
+                            ├─ torso ── recurrent core ── head ── Q, of each of C critics
+    real action ── encoder ─┘
+
+Only the encoder of observations and the head are always there. Parts of the project's own are
+ensembles, which compute all critics by batched products; the user's run one critic after the other.
+"""
 
 from collections.abc import Sequence
 
@@ -7,189 +15,244 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy.critics.distributional import ReturnDistribution
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
-from rl_algos_offpolicy.memory import Seen
+from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
 from rl_core.nn.ensemble import EnsembleMLP, Members
-from rl_core.nn.init import Start
-from rl_core.nn.mlp import Activation
+from rl_core.nn.recurrent import RecurrentNet
 from rl_core.types import Observation
 
 
 class Critics(nn.Module):
-    """Action values of an observation and a real action, or of an observation and every action.
+    """Q of an observation and a real action, or of an observation and every discrete action.
 
-    The critics are independent but for the encoder: where it has parameters, such as convolutions,
-    these are computed once for all, and learn from all critics' losses.
+    Critics are independent but for a shared encoder: what it has to learn, such as convolutions, is
+    computed once for all and learns from all critics' losses. Each critic has a recurrent state of
+    its own; those of all make one row.
 
     Args:
-        encoder: what turns observations into features; it must have ``out_features``.
-        num_critics: how many, C.
-        hidden_sizes: widths of each critic's layers.
-        activation: after each of them.
-        action_size: width of a real action, which is an input; 0 for discrete actions.
-        num_actions: outputs of each critic; 1 where the action is an input.
-        dueling: value and advantages as streams of their own (Wang et al. 2016,
-            https://arxiv.org/abs/1511.06581, Eq. 9); each has its own layers.
-        returns: what is answered for each discrete action; None for its expected return.
-        noisy_sigma: σ₀ of noisy layers; None for plain ones.
-        layer_norm: normalise hidden layers; not with noisy ones.
-        dropout: of hidden layers' outputs; not with noisy ones.
-        start: of layers that are not noisy.
+        encoders: of observations, with ``out_features``: one per critic, or one that all share.
+        head: from features to Q of the C critics, or to their advantages where they duel.
+        value_stream: V of dueling critics (Wang et al. 2016, https://arxiv.org/abs/1511.06581),
+            for discrete actions; None without.
+        torso: layers between encoders and head: an ensemble, or one module per critic. None where
+            the head has all layers.
+        core: a recurrent network of C members after the torso, which has to be there then.
+        takes_action: a real action is an input.
+        action_encoders: of real actions, one per critic. Empty where an action goes in as it is.
+        returns: what the head knows of the return of a discrete action; None for its expectation.
 
     Attributes:
+        is_recurrent: whether there is a recurrent core.
+        num_critics: C.
         noise_size: K, how many numbers one critic's noisy weights or dropout take; 0 without.
     """
 
-    is_recurrent = False
+    state_name = "critics"
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoders: Sequence[nn.Module],
+        head: EnsembleMLP | NoisyEnsembleMLP,
+        value_stream: EnsembleMLP | NoisyEnsembleMLP | None = None,
         *,
-        num_critics: int,
-        hidden_sizes: Sequence[int],
-        activation: Activation = "relu",
-        action_size: int = 0,
-        num_actions: int = 1,
-        dueling: bool = False,
+        torso: EnsembleMLP | nn.ModuleList | None = None,
+        core: RecurrentNet | None = None,
+        takes_action: bool = False,
+        action_encoders: Sequence[nn.Module] = (),
         returns: ReturnDistribution | None = None,
-        noisy_sigma: float | None = None,
-        layer_norm: bool = False,
-        dropout: float = 0.0,
-        start: Start = "uniform",
     ) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoders = nn.ModuleList(encoders)
+        self.action_encoders = nn.ModuleList(action_encoders)
+        self.torso = torso
+        self.core = core
+        self.head = head
+        self.value_stream = value_stream
         self.returns = returns
-        self._takes_action = action_size > 0
-        self._is_scalar = num_actions == 1 and action_size > 0
-        width = feature_size(encoder) + action_size
-        num_outputs = 1 if returns is None else returns.num_outputs
+        self.is_recurrent = core is not None
+        self.num_critics = head.num_members
+        self.noise_size = sum(p.noise_size for p in (head, value_stream) if p is not None)
+        self._takes_action = takes_action
+        self._feature_size = feature_size(self.encoders[0])
+        # Otherwise all critics are given the same features, which are not copied for each.
+        self._is_per_critic = torso is not None or len(encoders) > 1 or len(action_encoders) > 0
 
-        def network(out_features: int) -> EnsembleMLP | NoisyEnsembleMLP:
-            sizes = num_critics, width, hidden_sizes, out_features
-            if noisy_sigma is None:
-                return EnsembleMLP(
-                    *sizes,
-                    activation=activation,
-                    layer_norm=layer_norm,
-                    dropout=dropout,
-                    start=start,
-                )
-            return NoisyEnsembleMLP(*sizes, activation=activation, initial_sigma=noisy_sigma)
-
-        self.values = network(num_actions * num_outputs)
-        self.baseline = network(num_outputs) if dueling else None
-        self._noise_sizes = [
-            part.noise_size for part in (self.values, self.baseline) if part is not None
-        ]
-        self.noise_size = sum(self._noise_sizes)
+    @property
+    def state_size(self) -> int:
+        """Numbers per environment in the recurrent states of all critics; 0 without a core."""
+        return 0 if self.core is None else self.num_critics * self.core.state_size
 
     def forward(
         self,
-        observation: Seen,
+        inputs: NetworkInputs,
         action: Tensor | None = None,
         noise: Tensor | None = None,
         members: Members = None,
     ) -> Tensor:
-        """Evaluate actions by their expected returns.
+        """Return expected returns of given actions `(C, *batch)`, or of all n, `(C, *batch, n)`.
 
         Args:
-            observation: with any batch axes.
-            action: shape `(*batch, A)`; None where all actions are evaluated.
+            inputs: with any batch axes.
+            action: shape `(*batch, ...)`; None evaluates all discrete actions.
             noise: see `outputs`.
             members: see `outputs`.
-
-        Returns:
-            Shape `(C, *batch)`, or `(C, *batch, n)` for all n actions.
         """
-        return self.expected(self.outputs(observation, action, noise, members))
+        values = self.expected(self.outputs(inputs, action, noise, members))
+        if action is None or self._takes_action:
+            return values
+        return of_action(values, action)
 
     def outputs(
         self,
-        observation: Seen,
+        inputs: NetworkInputs,
         action: Tensor | None = None,
         noise: Tensor | None = None,
         members: Members = None,
     ) -> Tensor:
-        """Answer what is learned: expected returns, or the numbers of their distributions.
+        """Return what is learned: expected returns, or the numbers of their distributions.
 
         Args:
-            observation: with any batch axes.
-            action: shape `(*batch, A)`; None where all actions are evaluated.
-            noise: of noisy layers, shape `(C, K)`, or `(*batch, C, K)` for weights of each row's
-                own; None takes the mean weights. Of dropout, shape `(*batch, C, K)`; None drops
+            inputs: with any batch axes.
+            action: shape `(*batch, A)`, real; discrete actions are all evaluated.
+            noise: of noisy layers, shape `(C, K)`, or `(*batch, C, K)` for other weights in each
+                row; None takes the mean weights. Of dropout, shape `(*batch, C, K)`; None drops
                 nothing.
-            members: which critics answer, C of them where the shapes say C; None asks all. Not
+            members: which critics are asked, C of them where the shapes say C; None asks all. Not
                 for noisy layers.
 
         Returns:
-            As `forward`, with one more axis at the end where returns have a distribution.
+            Shape `(C, *batch)`, or `(C, *batch, n)` for all n discrete actions, with one more axis
+            at the end where returns have a distribution.
         """
-        features = self.encoder(observation)
-        if self._takes_action:
-            assert action is not None
-            features = torch.cat([features, action], -1)
-        own, common = self._inputs(features, noise)
-        some = {} if members is None else {"members": members}
-        baseline = None if self.baseline is None else self.baseline(*common, **some)
-        values = joined(self.values(*own, **some), baseline, self.returns)
-        return values.squeeze(-1) if self._is_scalar else values
+        if not isinstance(inputs, RecurrentInputs):
+            features = self._torso_features(self.encode(inputs), action)
+            return self._head_outputs(features, noise, members)
+        assert self.core is not None
+        features = self._torso_features(inputs.features, action).movedim(0, -3)
+        features, _ = self.core.step(features, self._state_of_each(inputs.state))
+        return self._head_outputs(features.movedim(-3, 0), noise, members)
 
     def expected(self, outputs: Tensor) -> Tensor:
-        """Return the expected returns of what `outputs` answered, for all or for given actions."""
+        """Return the expected returns of `outputs`, for all or for given actions."""
         return outputs if self.returns is None else self.returns.expected(outputs)
+
+    def encode(self, observation: Observation) -> Tensor:
+        """Compute the observation's features, side by side where each critic has its own."""
+        features = [encoder(observation) for encoder in self.encoders]
+        return features[0] if len(features) == 1 else torch.cat(features, -1)
+
+    def step(
+        self, observation: Observation, state: Tensor, episode_start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Evaluate all discrete actions, advancing the recurrent states.
+
+        Args:
+            observation: with batch axes `(N,)`, or `(T, N)`.
+            state: shape `(N, S)`.
+            episode_start: shape of the batch axes, bool: zero the state before these rows.
+
+        Returns:
+            Values `(C, *batch, n)`, and the state after each step, `(*batch, S)`.
+        """
+        features, states = self._run_core(self.encode(observation), None, state, episode_start)
+        return self.expected(self._head_outputs(features)), states
+
+    def advance(
+        self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor | None
+    ) -> Tensor:
+        """Return the recurrent states after each step, `(*batch, S)`.
+
+        Args:
+            features: shape `(N, F)` or `(T, N, F)`, of `encode`.
+            action: shape of the batch axes, and that of a real action; discrete ones are not
+                looked at.
+            state: shape `(N, S)`, before the first step.
+            episode_start: shape of the batch axes, bool: zero the state before these steps; None
+                zeroes none.
+        """
+        return self._run_core(features, action, state, episode_start)[1]
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw the noise of noisy layers, or of dropout, shape `(*batch_shape, C, K)`."""
-        shape = (*batch_shape, self.values.num_members, self.noise_size)
-        if isinstance(self.values, NoisyEnsembleMLP):
+        shape = (*batch_shape, self.num_critics, self.noise_size)
+        if isinstance(self.head, NoisyEnsembleMLP):
             return draw_weight_noise(shape, generator)
         return torch.rand(shape, generator=generator, device=generator.device)
 
-    def _inputs(
-        self, features: Tensor, noise: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return what the networks of values and baseline are called with."""
-        if noise is None:
-            return (features,), (features,)
-        own, *common = torch.split(noise, self._noise_sizes, -1)
-        return (features, own), (features, *common)
-
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
-        """Take observations into the encoder's running statistics, where it has any."""
-        if isinstance(self.encoder, NormalizingEncoder):
-            self.encoder.update_normalization(observation, mask)
+        """Take observations into the encoders' running statistics, where they have any."""
+        for encoder in self.encoders:
+            if isinstance(encoder, NormalizingEncoder):
+                encoder.update_normalization(observation, mask)
 
     @property
     def normalizes(self) -> bool:
-        """Whether the encoder has running statistics."""
-        return normalizes(self.encoder)
+        """Whether the encoders have running statistics."""
+        return any(normalizes(encoder) for encoder in self.encoders)
 
+    def _torso_features(self, features: Tensor, action: Tensor | None) -> Tensor:
+        """Return what goes into core or head: `(*batch, H)` for all critics, or `(C, *batch, H)`.
 
-def joined(values: Tensor, baseline: Tensor | None, returns: ReturnDistribution | None) -> Tensor:
-    """Put together what networks answer for all actions, and for the state where they duel.
+        Args:
+            features: shape `(*batch, F)`, of `encode`.
+            action: shape `(*batch, A)`; not looked at where it is no input.
+        """
+        if not self._takes_action:
+            action = None
+        if not self._is_per_critic:
+            return features if action is None else torch.cat([features, action], -1)
+        parts = [_split(features, self._feature_size).movedim(-2, 0)]  # (C or 1, *batch, F)
+        if action is not None:
+            own = [encoder(action) for encoder in self.action_encoders]
+            parts.append(torch.stack(own) if own else action.unsqueeze(0))
+        x = torch.cat([part.expand(self.num_critics, *part.shape[1:]) for part in parts], -1)
+        if isinstance(self.torso, nn.ModuleList):
+            return torch.stack([layers(own) for layers, own in zip(self.torso, x, strict=True)])
+        return x if self.torso is None else self.torso(x, is_per_member=True)
 
-    Args:
-        values: shape `(C, *batch, n)`, or `(C, *batch, n * K)` for K numbers of distributions.
-        baseline: shape `(C, *batch, 1)`, or `(C, *batch, K)`; None without dueling.
-        returns: whose numbers they are; None for expected returns.
+    def _run_core(
+        self, features: Tensor, action: Tensor | None, state: Tensor, episode_start: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the recurrent core's outputs `(C, *batch, H)` and states `(*batch, S)`."""
+        assert self.core is not None
+        inputs = self._torso_features(features, action).movedim(0, -3)
+        outputs, states = self.core(inputs, self._state_of_each(state), episode_start)
+        return outputs.movedim(-3, 0), states.transpose(-3, -2).flatten(-2)
 
-    Returns:
-        Shape `(C, *batch, n)`, or `(C, *batch, n, K)`.
-    """
-    if returns is None:
-        if baseline is None:
-            return values
-        return baseline + values - values.mean(-1, keepdim=True)
-    values = values.reshape(*values.shape[:-1], -1, returns.num_outputs)
-    if baseline is None:
-        return values
-    return baseline.unsqueeze(-2) + values - values.mean(-2, keepdim=True)
+    def _state_of_each(self, state: Tensor) -> Tensor:
+        """Give each critic its own state, `(*T, C, N, S / C)`."""
+        return _split(state, state.shape[-1] // self.num_critics).transpose(-3, -2)
+
+    def _head_outputs(
+        self, features: Tensor, noise: Tensor | None = None, members: Members = None
+    ) -> Tensor:
+        """Return `outputs` of what `_torso_features` or `_run_core` returned."""
+        head_noise, value_noise = None, None
+        if noise is not None:
+            head_noise, value_noise = noise.tensor_split([self.head.noise_size], -1)
+        options: dict[str, object] = {}
+        if self._is_per_critic:
+            options = {"is_per_member": True}
+        elif members is not None:
+            options = {"members": members}
+        values: Tensor = self.head(features, head_noise, **options)
+        axis = -1  # of actions
+        if self.returns is not None:
+            axis = -2
+            values = values.reshape(*values.shape[:-1], -1, self.returns.num_outputs)
+        if self.value_stream is not None:
+            state_value = self.value_stream(features, value_noise, **options)
+            if self.returns is not None:
+                state_value = state_value.unsqueeze(-2)
+            # Wang et al. 2016, Eq. (9): Q = V + A - mean of A over the actions
+            values = state_value + values - values.mean(axis, keepdim=True)
+        if self._is_per_critic and members is not None:
+            values = values[members]
+        return values.squeeze(-1) if self._takes_action else values
 
 
 def of_action(outputs: Tensor, action: Tensor) -> Tensor:
-    """Pick what critics answer for given discrete actions.
+    """Pick critics' outputs for given discrete actions.
 
     Args:
         outputs: shape `(C, *batch, n)`, with any axes after it.
@@ -201,3 +264,8 @@ def of_action(outputs: Tensor, action: Tensor) -> Tensor:
     dim = 1 + action.dim()
     index = action.reshape(1, *action.shape, *[1] * (outputs.dim() - dim))
     return torch.take_along_dim(outputs, index, dim).squeeze(dim)
+
+
+def _split(row: Tensor, width: int) -> Tensor:
+    """Cut the last axis into pieces of a width, `(*batch, pieces, width)`."""
+    return row.reshape(*row.shape[:-1], -1, width)

@@ -1,4 +1,4 @@
-r"""Distributions of returns: what critics answer instead of expected values.
+r"""Distributions of returns: what critics learn instead of expected values.
 
 Source: categorical: Bellemare et al. 2017, https://arxiv.org/abs/1707.06887, Algorithm 1;
 quantiles: Dabney et al. 2018, https://arxiv.org/abs/1710.10044, Eq. (9) and (10).
@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_core.batch import masked_mean
+from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.returns import n_step_distribution, n_step_target
 
 
 class ReturnDistribution(nn.Module, ABC):
-    """A distribution of returns as K numbers that a critic answers for each action.
+    """A distribution of returns as K numbers that a critic has for each action.
 
     Attributes:
         num_outputs: K.
@@ -33,21 +33,13 @@ class ReturnDistribution(nn.Module, ABC):
         """Return the expected return, `(...)`, of a critic's outputs `(..., K)`."""
 
     @abstractmethod
-    def target(
-        self,
-        outputs: Tensor,
-        reward: Tensor,
-        num_steps: Tensor,
-        terminated: Tensor,
-        gamma: Tensor,
-    ) -> Tensor:
+    def target(self, outputs: Tensor, batch: ReplayBatch, reward: Tensor, gamma: Tensor) -> Tensor:
         """Move a distribution of returns back over a few rewards.
 
         Args:
             outputs: shape `(N, K)`, of what follows.
-            reward: shape `(N, n)`, zeros beyond ``num_steps``.
-            num_steps: shape `(N,)`, int, from 1 to n.
-            terminated: shape `(N,)`, bool.
+            batch: whose ``num_steps`` and ``terminated`` are used.
+            reward: shape `(N, n)`, as they are learned from.
             gamma: 0-dim, per step.
 
         Returns:
@@ -99,17 +91,11 @@ class CategoricalReturns(ReturnDistribution):
         """Weigh the atoms by their probabilities."""
         return outputs.softmax(-1) @ self.atoms
 
-    def target(
-        self,
-        outputs: Tensor,
-        reward: Tensor,
-        num_steps: Tensor,
-        terminated: Tensor,
-        gamma: Tensor,
-    ) -> Tensor:
+    def target(self, outputs: Tensor, batch: ReplayBatch, reward: Tensor, gamma: Tensor) -> Tensor:
         """Return the probabilities m of the moved distribution, projected onto the atoms."""
         probabilities = outputs.softmax(-1)
-        return n_step_distribution(probabilities, self.atoms, reward, num_steps, terminated, gamma)
+        steps, ends = batch.num_steps, batch.terminated
+        return n_step_distribution(probabilities, self.atoms, reward, steps, ends, gamma)
 
     def errors(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. (1); priorities go by the divergence, which is 0 where the target is met."""
@@ -144,19 +130,12 @@ class QuantileReturns(ReturnDistribution):
         """Average the quantiles."""
         return outputs.mean(-1)
 
-    def target(
-        self,
-        outputs: Tensor,
-        reward: Tensor,
-        num_steps: Tensor,
-        terminated: Tensor,
-        gamma: Tensor,
-    ) -> Tensor:
+    def target(self, outputs: Tensor, batch: ReplayBatch, reward: Tensor, gamma: Tensor) -> Tensor:
         """Return the moved quantiles y."""
         return n_step_target(
             reward.unsqueeze(-2),
-            num_steps.unsqueeze(-1),
-            terminated.unsqueeze(-1),
+            batch.num_steps.unsqueeze(-1),
+            batch.terminated.unsqueeze(-1),
             outputs,
             gamma,
         )

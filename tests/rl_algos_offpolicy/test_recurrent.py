@@ -20,13 +20,12 @@ from rl_algos_offpolicy import (
     OffPolicyActorConfig,
     SACConfig,
 )
-from rl_algos_offpolicy.critics.composed import ComposedCritics
-from rl_algos_offpolicy.memory import (
-    Remembered,
-    Seen,
-    current,
-    current_and_following,
-    following,
+from rl_algos_offpolicy.recurrent import (
+    NetworkInputs,
+    RecurrentInputs,
+    next_obs_inputs,
+    obs_and_next_obs_inputs,
+    obs_inputs,
 )
 from rl_core.algorithm import AnyAlgorithm, random_step
 from rl_core.batch import ReplayBatch, SequenceStart
@@ -144,13 +143,13 @@ def test_states_along_a_sequence_are_those_of_acting(make: Maker, is_random: boo
     run = _Run(algorithm, is_random=is_random)
     networks = {"critics": algorithm.actor.critics, "policy": algorithm.actor.policy}
     for name in algorithm.actor.state_sizes:
-        seen = current(networks[name], run.batch)
-        assert isinstance(seen, Remembered)
+        inputs = obs_inputs(networks[name], run.batch)
+        assert isinstance(inputs, RecurrentInputs)
         for row in range(T):
             expected = run.states[W + row][name]
-            torch.testing.assert_close(seen.state[row], expected)
-        after = following(networks[name], run.batch)
-        assert isinstance(after, Remembered)
+            torch.testing.assert_close(inputs.state[row], expected)
+        after = next_obs_inputs(networks[name], run.batch)
+        assert isinstance(after, RecurrentInputs)
         for row in range(T):
             for env in range(NUM_ENVS):
                 later = W + row + int(run.batch.num_steps[row, env])
@@ -161,13 +160,13 @@ def test_states_along_a_sequence_are_those_of_acting(make: Maker, is_random: boo
 def test_values_along_a_sequence_are_those_of_single_rows(make: Maker) -> None:
     algorithm = make()
     run, actor = _Run(algorithm), algorithm.actor
-    values = actor.q_values(current(actor.critics, run.batch), run.batch.action, {})
+    values = actor.q_values(obs_inputs(actor.critics, run.batch), run.batch.action, {})
     assert values.shape == (actor.config.num_critics, T, NUM_ENVS)
     for row in range(T):
         alone = actor.q_values(run.observation[W + row], run.action[W + row], run.states[W + row])
         torch.testing.assert_close(values[:, row], alone)
     if actor.policy is not None:
-        modes = actor.policy(current(actor.policy, run.batch)).mode()
+        modes = actor.policy(obs_inputs(actor.policy, run.batch)).mode()
         none = torch.zeros(NUM_ENVS, dtype=torch.bool)
         for row in range(T):
             step = run.observation[W + row], run.states[W + row], none
@@ -180,22 +179,22 @@ def test_one_pass_over_a_sequence_finds_what_two_do(make: Maker) -> None:
     actor, batch = algorithm.actor, _Run(algorithm).batch
     networks = [actor.critics] if actor.policy is None else [actor.critics, actor.policy]
     for network in networks:
-        now, after = current_and_following(network, batch)
-        expected_now, expected_after = current(network, batch), following(network, batch)
+        now, after = obs_and_next_obs_inputs(network, batch)
+        expected_now, expected_after = obs_inputs(network, batch), next_obs_inputs(network, batch)
         for found, expected in ((now, expected_now), (after, expected_after)):
-            assert isinstance(found, Remembered)
-            assert isinstance(expected, Remembered)
+            assert isinstance(found, RecurrentInputs)
+            assert isinstance(expected, RecurrentInputs)
             torch.testing.assert_close(found.features, expected.features)
             torch.testing.assert_close(found.state, expected.state)
-        assert isinstance(after, Remembered)
+        assert isinstance(after, RecurrentInputs)
         assert not after.state.requires_grad
         assert not after.features.requires_grad
         torch.testing.assert_close(_gradients(network, now), _gradients(network, expected_now))
 
 
-def _gradients(network: nn.Module, seen: Seen) -> tuple[Tensor, ...]:
-    assert isinstance(seen, Remembered)
-    total = seen.state.square().sum() + seen.features.sum()
+def _gradients(network: nn.Module, inputs: NetworkInputs) -> tuple[Tensor, ...]:
+    assert isinstance(inputs, RecurrentInputs)
+    total = inputs.state.square().sum() + inputs.features.sum()
     parameters = list(network.parameters())
     return torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
 
@@ -228,7 +227,7 @@ def test_the_network_that_learns_runs_over_a_sequence_once(
 
 
 @pytest.mark.parametrize("of_parts", [DQN, SAC])
-def test_observations_of_parts_are_remembered_alike(of_parts: type[DQN] | type[SAC]) -> None:
+def test_observations_of_parts_are_encoded_alike(of_parts: type[DQN] | type[SAC]) -> None:
     """The same numbers in two entries give the same loss."""
     space, policy = (CATEGORIES, "greedy") if of_parts is DQN else (BOX, "stochastic")
     parts = spaces.Dict({name: spaces.Box(-1.0, 1.0, (n,)) for name, n in (("a", 1), ("b", 2))})
@@ -261,7 +260,6 @@ def test_target_networks_warm_up_by_themselves() -> None:
     with torch.no_grad():
         for parameter in critics.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape))
-    assert isinstance(critics, ComposedCritics)
     assert run.batch.start is not None
     state = first = run.batch.start.state["critics"]
     begins, values = run.batch.start.episode_start, []
@@ -271,12 +269,12 @@ def test_target_networks_warm_up_by_themselves() -> None:
             state = torch.where(begins[row].unsqueeze(-1), first, state)
         found, state = critics.step(run.observation[row], state, start)
         values.append(found)
-    after = critics(following(critics, run.batch))
+    after = critics(next_obs_inputs(critics, run.batch))
     for row in range(T):
         for env in range(NUM_ENVS):
             later = W + row + int(run.batch.num_steps[row, env])
             torch.testing.assert_close(after[:, row, env], values[later][:, env])
-    online = algorithm.actor.critics(following(algorithm.actor.critics, run.batch))
+    online = algorithm.actor.critics(next_obs_inputs(algorithm.actor.critics, run.batch))
     assert not torch.allclose(online, after)
 
 
@@ -291,9 +289,9 @@ def test_a_sequence_without_rows_before_it_begins_in_the_stored_state() -> None:
         action=run.action[W : W + T + N_STEP - 1],
         episode_start=run.start[W : W + 1],  # where one begins, its state is zero already
     )
-    warmed, begun = (current(critics, replace(run.batch, start=one)) for one in (start, bare))
-    assert isinstance(warmed, Remembered)
-    assert isinstance(begun, Remembered)
+    warmed, begun = (obs_inputs(critics, replace(run.batch, start=one)) for one in (start, bare))
+    assert isinstance(warmed, RecurrentInputs)
+    assert isinstance(begun, RecurrentInputs)
     torch.testing.assert_close(begun.state, warmed.state)
 
 
@@ -321,8 +319,8 @@ def test_gradients_flow_back_in_time(make: Maker) -> None:
     inside = batch.observation
     assert isinstance(inside, Tensor)
     inside.requires_grad_()
-    seen = current(algorithm.actor.critics, batch)
-    last = algorithm.actor.q_values(seen, batch.action, {})[:, -1].sum()
+    inputs = obs_inputs(algorithm.actor.critics, batch)
+    last = algorithm.actor.q_values(inputs, batch.action, {})[:, -1].sum()
     (gradient,) = torch.autograd.grad(last, inside)
     assert gradient.abs().sum(-1).gt(0.0).all()
 
@@ -405,7 +403,7 @@ def test_every_critic_has_a_state_that_advances_by_itself() -> None:
     assert [bool((moved[k] != values[k]).any()) for k in range(3)] == [False, True, False]
 
 
-def test_critics_remember_what_was_done() -> None:
+def test_critics_states_depend_on_the_actions_taken() -> None:
     algorithm = _td3()
     actor, start = algorithm.actor, torch.zeros(2, dtype=torch.bool)
     observation, state = torch.zeros(2, 3), actor.actor_initial_states(2)
@@ -437,44 +435,43 @@ def test_the_smallest_window_has_nothing_to_run_over() -> None:
     assert algorithm.loss(batch, algorithm.draw_update_noise(batch)).loss.isfinite()
 
 
-def test_noisy_networks_have_no_memory() -> None:
+def test_noisy_networks_are_not_recurrent() -> None:
     with pytest.raises(ConfigError, match="noisy does not go with recurrent_net"):
         _actor(CATEGORIES, policy="greedy", noisy=True)
 
 
-def test_memory_and_storage_must_fit() -> None:
+def test_recurrent_actors_and_storages_must_fit() -> None:
     recurrent = _dqn()
     plain = DQN(
         _actor(CATEGORIES, policy="greedy", recurrent_net="none", recurrent_hidden_size=None)
     )
     with pytest.raises(ConfigError, match=r"set storage\.sequences"):
         recurrent.gradient_step(make_replay_batch(plain, seed=0))
-    with pytest.raises(ConfigError, match="the actor has no memory"):
+    with pytest.raises(ConfigError, match="the actor is not recurrent"):
         plain.gradient_step(make_replay_batch(recurrent, seed=0))
 
 
 @pytest.mark.parametrize("smoothness", [0.1, Linear(0.0, 0.1)])
-def test_smooth_actions_do_not_go_with_memory(smoothness: float | Linear) -> None:
-    with pytest.raises(ConfigError, match="memory"):
+def test_smooth_actions_do_not_go_with_recurrent_actors(smoothness: float | Linear) -> None:
+    with pytest.raises(ConfigError, match="do not go with recurrent actors"):
         SAC(_actor(BOX), SACConfig(temporal_smoothness=smoothness))
 
 
-def test_dqn_hand_computed_with_memory() -> None:
+def test_dqn_hand_computed_with_a_recurrent_core() -> None:
     """One critic that counts: its state is a fixed function of the number of rows seen."""
     actor = _actor(
         CATEGORIES, policy="greedy", num_critics=1, hidden_sizes=(), recurrent_hidden_size=1
     )
     critics = actor.critics
-    assert isinstance(critics, ComposedCritics)
     with torch.no_grad():
         for parameter in critics.parameters():
             nn.init.zeros_(parameter)
-        assert critics.memory is not None
+        assert critics.core is not None
         # An open update gate of sigmoid(0) = 1/2 and a candidate of tanh(∞) = 1: h ← (1 + h) / 2.
-        gates = critics.memory.input_layers[0].bias
+        gates = critics.core.input_layers[0].bias
         assert isinstance(gates, Tensor)
         gates[..., 2] = 50.0
-        critics.values.weights[0][:, 0] = 1.0
+        critics.head.weights[0][:, 0] = 1.0
     algorithm = DQN(actor, DQNConfig(gamma=0.5, loss="square", double=False))
     batch = ReplayBatch(
         observation=torch.zeros(2, 1, 3),
