@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import torch
 
-from rl_core.config import Schedule, as_schedule, parse_schedule, unused_options
+from rl_core.config import Config, Schedule, as_schedule, parse_schedule
 from rl_core.config import Scheduled as Scheduled
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.gradients import HyperParameters
@@ -96,20 +96,22 @@ class Schedules(Mapping[str, Schedule]):
 
     def _check(self, name: str, value: float | Schedule) -> None:
         """Let the config's own checks judge a new value."""
+        if isinstance(self._config, Config):  # options without effect change nothing
+            self._config.check_field(name, value)
+            return
         assert is_dataclass(self._config)
         assert not isinstance(self._config, type)
         replace(self._config, **{name: value})
 
 
 def schedules_of(config: object) -> dict[str, Schedule]:
-    """Find the fields that may change while running, but for those without a value or an effect."""
+    """Find the fields that may change while running; those set to None are left out."""
     if not is_dataclass(config):
         raise ConfigError(f"config must be a dataclass, got {type(config).__name__}")
     hints = typing.get_type_hints(type(config))
-    values = {field.name: getattr(config, field.name) for field in fields(config)}
-    unused = unused_options(type(config), values)
     return {
-        name: as_schedule(value)
-        for name, value in values.items()
-        if Schedule in typing.get_args(hints[name]) and value is not None and name not in unused
+        field.name: as_schedule(getattr(config, field.name))
+        for field in fields(config)
+        if Schedule in typing.get_args(hints[field.name])
+        and getattr(config, field.name) is not None
     }

@@ -91,6 +91,15 @@ class Config:
     def __post_init__(self) -> None:
         _check(type(self), partial(getattr, self), "")
 
+    def check_field(self, name: str, value: object) -> None:
+        """Check another value of a field by its annotation alone.
+
+        Raises:
+            ConfigError: as when a config with it is made.
+        """
+        owner: Callable[..., object] = type(self)
+        check_argument(name, value, _declared(owner)[name][0])
+
     def refuse(self, reason: str, *options: str, section: str = "") -> None:
         """Refuse options that are not the default, where something else makes them useless.
 
