@@ -48,7 +48,7 @@ def test_names_bring_their_options_with_texts_and_defaults(rl: Run) -> None:
     assert (status, err) == (0, "")
     text = flat(out)
     for part in (
-        "--algorithm.gamma FLOAT|SCHEDULE discount per step, in [0, 1]. (default: 0.99)",
+        "--algorithm.gamma FLOAT|SCHEDULE discount per step (in [0, 1]) (default: 0.99)",
         "--algorithm.optimizer.eps FLOAT",
         "(default: 1e-05)",
         "--actor.name NAME registered name of the actor",
@@ -69,6 +69,6 @@ def test_defaults_from_a_file_are_shown(rl: Run) -> None:
     Path("my.toml").write_text("seed = 9\n[algorithm]\ngamma = 0.5\n[trainer]\ntotal_steps = 77\n")
     _, out, _ = rl("train", "ppo", "CartPole-v1", "--config", "my.toml", "--help")
     text = flat(out)
-    assert "in [0, 1]. (default: 0.5)" in text
+    assert "(in [0, 1]) (default: 0.5)" in text
     assert "at least 0. (default: 9)" in text
     assert "(default: 77)" in text

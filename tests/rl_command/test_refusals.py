@@ -95,7 +95,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ),
         (
             "ppo CartPole-v1 --algorithm.optimizer.momentum 0.9",
-            ["error: --algorithm.optimizer.momentum=0.9 has no effect with the optimiser 'adam'"],
+            ["error: --algorithm.optimizer.momentum has no effect with name='adam'"],
         ),
         (
             "ppo CartPole-v1 --trainer.log-every 0",
