@@ -242,9 +242,9 @@ SPOILT: Sequence[tuple[dict[str, object], str]] = [
     ({"observation": np.zeros((2, 3))}, r"the observation has shape \(2, 3\)"),
     ({"observation": np.zeros((2, 2), np.complex64)}, "the observation has dtype complex64"),
     ({"observation": None}, r"the observation has shape \(\)"),
-    ({"observation": [[0.0], [0.0, 1.0]]}, "the observation is no array"),
+    ({"observation": [[0.0], [0.0, 1.0]]}, "the observation is not an array"),
     ({"truncated": np.zeros(2)}, "truncated has dtype float64; expected bool"),
-    ({"info": None}, r"step\(\) answered None as info; expected a dict"),
+    ({"info": None}, r"step\(\) returned None as info; expected a dict"),
 ]
 
 
@@ -264,7 +264,7 @@ def test_tensors_that_do_not_fit_are_refused_by_field() -> None:
         envs.step(ZEROS)
     live.spoil["observation"] = [[0.0], [0.0, 1.0]]
     envs.reset()
-    with pytest.raises(EnvironmentFaultError, match="the observation is no array"):
+    with pytest.raises(EnvironmentFaultError, match="the observation is not an array"):
         envs.step(ZEROS)
 
 
@@ -273,10 +273,10 @@ def test_answers_of_another_number_of_values_are_refused() -> None:
     envs = GymVecEnv(live, name="Live")
     envs.reset()
     live.step = lambda action: (np.zeros((2, 2)), np.zeros(2), np.zeros(2), {})  # type: ignore[assignment, method-assign, return-value]  # what is tested
-    with pytest.raises(EnvironmentFaultError, match=r"^Live, step 1: step\(\) answered 4 values"):
+    with pytest.raises(EnvironmentFaultError, match=r"^Live, step 1: step\(\) returned 4 values"):
         envs.step(ZEROS)
     live.reset = lambda **kwargs: np.zeros((2, 2))  # type: ignore[assignment, method-assign]  # what is tested
-    with pytest.raises(EnvironmentFaultError, match=r"reset\(\) answered ndarray; .* 2 values"):
+    with pytest.raises(EnvironmentFaultError, match=r"reset\(\) returned one ndarray; .* 2 values"):
         envs.reset()
 
 

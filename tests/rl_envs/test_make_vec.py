@@ -93,14 +93,14 @@ def test_every_fault_names_the_environment_the_step_and_the_field(
         "wrong_shape": "shape (4,)",
         "wrong_dtype": "dtype <U",
         "complex_observation": "dtype complex64",
-        "ragged_observation": "the observation is no array",
-        "four_values": "step() answered 4 values; Gymnasium expects 5 values",
+        "ragged_observation": "the observation is not an array",
+        "four_values": "step() returned 4 values; Gymnasium expects 5 values",
         "raise_step": "scripted step fault",
         "raise_long": "ValueError: scripted scripted",
         "raise_exit": "SystemExit: scripted exit",
         "raise_unpicklable": "scripted step fault",
         "raise_reset": "scripted reset fault",
-        "bare_reset": "reset() answered ndarray; Gymnasium expects 2 values: observation, info",
+        "bare_reset": "reset() returned one ndarray; Gymnasium expects 2 values: observation, info",
     }
     assert "\n" not in message
     assert len(message) < 500

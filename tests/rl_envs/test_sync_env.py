@@ -213,9 +213,9 @@ def test_a_row_is_never_stretched_to_its_place() -> None:
 FAULTS: Mapping[FaultName, str] = {
     "wrong_shape": r"shape \(4,\)",
     "none_observation": "the observation is None",
-    "none_info": "answered None as info",
-    "ragged_observation": "the observation is no array",
-    "four_values": "answered 4 values; Gymnasium expects 5",
+    "none_info": "returned None as info",
+    "ragged_observation": "the observation is not an array",
+    "four_values": "returned 4 values; Gymnasium expects 5",
 }
 
 
@@ -252,7 +252,7 @@ def test_a_fault_while_an_ended_row_resets_names_it() -> None:
 def test_a_reset_that_tells_no_dict_is_refused() -> None:
     env = CountingEnv([9])
     env.reset = lambda **kwargs: (np.zeros(3, np.float32), None)  # type: ignore[assignment, method-assign]  # what is tested
-    with pytest.raises(EnvironmentFaultError, match=r"environment 0: reset\(\) answered None"):
+    with pytest.raises(EnvironmentFaultError, match=r"environment 0: reset\(\) returned None"):
         SyncVecEnv([env]).reset()
 
 
@@ -285,7 +285,9 @@ def test_a_category_that_does_not_exist_is_refused_in_whichever_step_it_comes(
     envs.reset()
     envs.step(ZEROS[:1])
     envs.step(ZEROS[:1])
-    with pytest.raises(EnvironmentFaultError, match=r"step 3, environment 0: the observation is"):
+    with pytest.raises(
+        EnvironmentFaultError, match=r"step 3, environment 0: the observation holds"
+    ):
         envs.step(ZEROS[:1])
 
 
@@ -323,7 +325,7 @@ def test_infos_that_do_not_go_together_harm_only_who_reads_them() -> None:
     envs = SyncVecEnv([Shapeless([9], index=2), Shapeless([9], index=3)])
     envs.reset()
     step = envs.step(ZEROS)
-    with pytest.raises(EnvironmentFaultError, match=r"environment 1: its info .* go together"):
+    with pytest.raises(EnvironmentFaultError, match=r"environment 1: its info .* cannot be joined"):
         step.info.get("seen")
 
 
