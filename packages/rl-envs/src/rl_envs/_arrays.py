@@ -15,13 +15,7 @@ from torch import Tensor
 from rl_core.env import as_numpy, category_problem, observation_problem
 from rl_core.env.checks import category_range
 from rl_core.errors import DataError, EnvironmentFaultError, in_brief
-from rl_core.spaces import (
-    Space,
-    event_shape,
-    flatten_observation,
-    leaf_spaces,
-    tensor_dtype,
-)
+from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.types import ArrayObservation
 
 Fault: TypeAlias = Callable[[str, int | None], EnvironmentFaultError]
@@ -125,8 +119,7 @@ class Arrays(ABC):
 
     def indices(self, mask: Rows) -> list[int]:
         """Return the rows where a mask holds."""
-        rows: list[int] = as_numpy(mask).nonzero()[0].tolist()
-        return rows
+        return as_numpy(mask).nonzero()[0].tolist()
 
     def take_observation(self, raw: object) -> Rows:
         """Flatten, convert and copy a batch of observations.

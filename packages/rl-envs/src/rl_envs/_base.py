@@ -45,7 +45,7 @@ class BaseGymVecEnv(VecEnv):
         seed: int | None,
         check: bool,
         component: ComponentSpec | None,
-        is_fresh: bool,
+        is_fresh: bool = True,
     ) -> None:
         self._num_envs = num_envs
         self._observation_space, self._action_space = cast("tuple[Space, Space]", spaces)

@@ -8,7 +8,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from torch import Tensor
 
 from rl_core.config import ComponentSpec
-from rl_core.env import EnvStep, GoalFunctions, action_error, spread_seed
+from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy, spread_seed
 from rl_core.errors import ConfigError, nearest
 from rl_core.types import ArrayLike, ArrayObservation
 from rl_envs._arrays import Rows, TorchArrays
@@ -117,12 +117,10 @@ class GymVecEnv(BaseGymVecEnv):
         If the environments run in processes of their own, another one is built here to ask.
         """
         base = self._envs.unwrapped
-        if isinstance(base, SyncVectorEnv):
-            return GoalFunctions.of_env(base.envs[0])
-        if not isinstance(base, AsyncVectorEnv):
-            return GoalFunctions.of_env(base)
         with self._locating("goal_functions"):
-            return GoalFunctions.of_env(next(iter(base.env_fns))())
+            if isinstance(base, AsyncVectorEnv):
+                return GoalFunctions.of_env(next(iter(base.env_fns))())
+            return GoalFunctions.of_env(base.envs[0] if isinstance(base, SyncVectorEnv) else base)
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         env_seed: int | list[int] | None = None
@@ -152,8 +150,7 @@ class GymVecEnv(BaseGymVecEnv):
         """Return next observation, final observation and info of a step with ended rows."""
         arrays = self._arrays
         if self._mode is AutoresetMode.DISABLED:
-            mask = np.zeros(self._num_envs, np.bool_)
-            mask[arrays.indices(ended)] = True
+            mask = as_numpy(ended)
             if not mask.any():
                 return observation, None, info
             raw, reset_info = self._reset_envs(None, {"reset_mask": mask})

@@ -86,7 +86,6 @@ class SyncVecEnv(BaseGymVecEnv):
             seed=seed,
             check=check,
             component=component,
-            is_fresh=True,
         )
         leaf = self._arrays.leaf
         # A single observation of this shape and dtype is usual; the dtype is learned from the
@@ -115,8 +114,8 @@ class SyncVecEnv(BaseGymVecEnv):
 
         final_observation: ArrayObservation | None = None
         if ended:
-            last = {index: single for index, (single, _) in ended.items()}
-            final_observation = arrays.replace_rows(observation, last)
+            last_rows = {index: single for index, (single, _) in ended.items()}
+            final_observation = arrays.replace_rows(observation, last_rows)
         self._check_step(observation, reward, final_observation)
         self._is_ready = True
         return EnvStep(

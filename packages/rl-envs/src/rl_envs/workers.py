@@ -89,12 +89,8 @@ class WorkerVectorEnv(AsyncVectorEnv):
 
     def _check_spaces(self) -> None:
         # The last thing the base class does when it starts, and the first time it reads a pipe.
-        self._pipes = [
-            _WatchedPipe(index, pipe, process, self.error_queue, self.timeout_s)
-            for index, (pipe, process) in enumerate(
-                zip(self.parent_pipes, self.processes, strict=True)
-            )
-        ]
+        rows = zip(range(self.num_envs), self.parent_pipes, self.processes, strict=True)
+        self._pipes = [_WatchedPipe(*row, self.error_queue, self.timeout_s) for row in rows]
         self.parent_pipes = self._pipes  # type: ignore[assignment]  # it offers what the base uses
         try:
             super()._check_spaces()  # type: ignore[no-untyped-call]  # Gymnasium's
@@ -139,16 +135,16 @@ class _WatchedPipe:
     def recv(self) -> tuple[Any, bool]:
         if self.timeout_s is not None and not self.poll(max(self.deadline - time.monotonic(), 0.0)):
             raise EnvironmentFaultError(
-                f"environment {self.index}: no answer within {self.timeout_s:g} s; it hangs, or "
+                f"environment {self.index}: no response within {self.timeout_s:g} s; it hangs, or "
                 "timeout_s is too small for it"
             )
         try:
-            answer, is_success = self.pipe.recv()
+            returned, is_success = self.pipe.recv()
         except (EOFError, OSError) as error:
             raise self._died() from error
         if not is_success:
             raise self._failed()
-        return answer, is_success
+        return returned, is_success
 
     def _died(self) -> EnvironmentFaultError:
         self.process.join(_LAST_WORDS_S)
@@ -161,10 +157,9 @@ class _WatchedPipe:
             index, _, error, trace = self.errors.get(timeout=_LAST_WORDS_S)
         except queue.Empty:
             return EnvironmentFaultError(f"environment {self.index}: failed without a message")
-        if isinstance(error, EnvironmentFaultError):
-            fault = EnvironmentFaultError(str(error))
-        else:
-            fault = EnvironmentFaultError(f"environment {index}: raised {in_brief(error)}")
+        is_named = isinstance(error, EnvironmentFaultError)
+        message = str(error) if is_named else f"environment {index}: raised {in_brief(error)}"
+        fault = EnvironmentFaultError(message)
         fault.add_note(f"In its process:\n{trace}")
         return fault
 

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal, Self, cast
 
 from rl_core.config import ComponentSpec
@@ -170,10 +169,5 @@ class VecEnv(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -68,7 +68,7 @@ class TestTorch(VecEnvSuite):
 
 
 class TensorCartPoles(VectorWrapper):
-    """Answers tensors, as environments on an accelerator do."""
+    """Returns tensors, as environments on an accelerator do."""
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -268,7 +268,7 @@ def test_tensors_that_do_not_fit_are_refused_by_field() -> None:
         envs.step(ZEROS)
 
 
-def test_answers_of_another_number_of_values_are_refused() -> None:
+def test_another_number_of_returned_values_is_refused() -> None:
     live = LiveEnv()
     envs = GymVecEnv(live, name="Live")
     envs.reset()
@@ -441,7 +441,7 @@ def test_the_plain_maker_takes_ids_functions_and_arguments() -> None:
         ("os:CartPole-v1", "import os yourself and ask for 'CartPole-v1'"),
     ],
 )
-def test_a_wrong_id_is_answered_with_a_right_one(env_id: str, message: str) -> None:
+def test_a_wrong_id_is_refused_with_a_right_one(env_id: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_gym_vec(env_id)
 
@@ -458,7 +458,7 @@ def test_an_id_without_version_means_the_newest() -> None:
         ("phys2d/CartPole-v1", "jax", "pip install"),
     ],
 )
-def test_a_missing_simulator_is_answered_with_the_pip_line(
+def test_a_missing_simulator_is_refused_with_the_pip_line(
     env_id: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(sys.modules):
