@@ -17,7 +17,7 @@ from rl_core.nn.init import fan_in_uniform_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, make_encoder
 from rl_core.nn.mlp import MLP
-from rl_core.nn.torso import Trunk
+from rl_core.nn.torso import Torso
 
 _REPLACED = {
     "observation_extractor": ("normalize_observations", "image_features", "body", "critic_body"),
@@ -104,7 +104,7 @@ class NetworkMaker:
         """Make a policy with the head of its kind."""
         config, space = self._config, self._action_space
         memory = config.memory
-        trunk = Trunk(
+        trunk = Torso(
             self._encoder("body"),
             memory=memory.kind,
             memory_size=memory.size,
