@@ -119,7 +119,7 @@ class TestImageLayout:
 
     def test_other_arrays_are_refused(self) -> None:
         for shape in ((84, 84), (2, 2, 84, 84, 1)):
-            with pytest.raises(SpaceError, match="one axis more for a stack"):
+            with pytest.raises(SpaceError, match="one more axis in front for a stack"):
                 image_layout(shape)
 
 

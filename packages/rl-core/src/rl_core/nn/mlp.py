@@ -14,7 +14,7 @@ from rl_core.errors import ConfigError, nearest
 from rl_core.nn.init import orthogonal_
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
-"""The names of the activations that a network can be given."""
+"""The names of the activations."""
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -27,10 +27,10 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation_function(name: Activation) -> Callable[[Tensor], Tensor]:
-    """Return the activation of a name.
+    """Look up an activation by name.
 
     Raises:
-        ConfigError: when there is none.
+        ConfigError: if the name is unknown.
     """
     if name not in _FUNCTIONS:
         raise ConfigError(f"activation: unknown name '{name}'{nearest(name, _FUNCTIONS)}")
