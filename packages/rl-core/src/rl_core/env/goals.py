@@ -1,7 +1,6 @@
 """Rewards and terminations of a goal environment as functions of goals, for hindsight replay."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import gymnasium
@@ -15,7 +14,6 @@ GoalFunction: TypeAlias = Callable[[Array, Array, Mapping[str, object]], object]
 """Takes achieved goals `(N, ...)`, desired goals `(N, ...)` and an empty info."""
 
 
-@dataclass(frozen=True, eq=False)
 class GoalFunctions:
     """Reward and termination as functions of goals, as in Gymnasium-Robotics' ``GoalEnv``.
 
@@ -23,16 +21,23 @@ class GoalFunctions:
     empty info, and returns N values. If it returns a single value, it does not support batches and
     is called for each transition.
 
-    Attributes:
+    Args:
         compute_reward: the reward of a transition.
         compute_terminated: whether the episode ends with a transition; None if goals do not
             decide that.
         name: what error messages call the first function.
     """
 
-    compute_reward: GoalFunction
-    compute_terminated: GoalFunction | None = None
-    name: str = field(default="compute_reward", kw_only=True)
+    def __init__(
+        self,
+        compute_reward: GoalFunction,
+        compute_terminated: GoalFunction | None = None,
+        *,
+        name: str = "compute_reward",
+    ) -> None:
+        self.name = name
+        self.compute_reward = compute_reward
+        self.compute_terminated = compute_terminated
 
     @classmethod
     def of_env(cls, env: object) -> "GoalFunctions | None":
