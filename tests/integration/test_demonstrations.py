@@ -20,8 +20,7 @@ from rl_core.errors import DataError, MissingExtraError, SpaceError
 from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import HindsightConfig, ReplayBuffer, RolloutStorage
-from rl_train import Trainer, TrainerConfig, make
-from rl_train.builder.actors import load_actor
+from rl_train import Trainer, TrainerConfig, load_actor, make
 from rl_train.demonstrations import load_minari, read_demonstrations
 
 ID = "toolbox/swing-v0"

@@ -12,7 +12,7 @@ from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.heads import make_head
-from rl_core.nn.torso import MemoryKind, Trunk
+from rl_core.nn.torso import MemoryKind, Torso
 from rl_core.spaces import Space
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
@@ -28,7 +28,7 @@ class Policy(Actor):
     ) -> None:
         super().__init__(observation_space, action_space)
         encoder = ObservationEncoder(observation_space, normalize=True, image_features=4)
-        self.trunk = Trunk(encoder, (6,), memory=memory, memory_size=3)
+        self.trunk = Torso(encoder, (6,), memory=memory, memory_size=3)
         self.head = make_head(action_space, self.trunk.out_features, gain=1.0)
 
     @property

@@ -17,7 +17,7 @@ from rl_core.nn.images import image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
-from rl_core.nn.torso import Trunk
+from rl_core.nn.torso import Torso
 from rl_core.spaces import Space
 
 
@@ -119,7 +119,7 @@ class TestImageLayout:
 
     def test_other_arrays_are_refused(self) -> None:
         for shape in ((84, 84), (2, 2, 84, 84, 1)):
-            with pytest.raises(SpaceError, match="one axis more for a stack"):
+            with pytest.raises(SpaceError, match="one more axis in front for a stack"):
                 image_layout(shape)
 
 
@@ -541,7 +541,7 @@ class TestEncoder:
         torch.testing.assert_close(encoder(observation)[0, :, -1], torch.tensor([-1.0, 1.0]))
 
     def test_nothing_but_a_mask_is_refused(self) -> None:
-        with pytest.raises(SpaceError, match="nothing but an action mask"):
+        with pytest.raises(SpaceError, match="only an action mask"):
             ObservationEncoder(spaces.Dict({"action_mask": spaces.MultiBinary(2)}))
 
     def test_an_extractor_must_say_its_size(self) -> None:
@@ -550,10 +550,10 @@ class TestEncoder:
             feature_size(nn.Tanh())
 
 
-class TestTrunk:
-    def test_a_feed_forward_trunk_is_encoder_and_layers(self) -> None:
+class TestTorso:
+    def test_a_feed_forward_torso_is_encoder_and_layers(self) -> None:
         encoder = ObservationEncoder(spaces.Box(-1.0, 1.0, (3,), np.float32))
-        trunk = Trunk(encoder, (5, 4))
+        trunk = Torso(encoder, (5, 4))
         features, after = trunk(_seeded(2, 3), None, None)
         assert after is None
         assert trunk.state_size == 0
@@ -562,7 +562,7 @@ class TestTrunk:
 
     def test_memory_comes_after_the_layers(self) -> None:
         encoder = ObservationEncoder(spaces.Discrete(3))
-        trunk = Trunk(encoder, (5,), memory="lstm", memory_size=4, memory_layers=2)
+        trunk = Torso(encoder, (5,), memory="lstm", memory_size=4, memory_layers=2)
         assert (trunk.out_features, trunk.state_size) == (4, 16)
         start = torch.zeros(6, 2, dtype=torch.bool)
         features, states = trunk(torch.zeros(6, 2, dtype=torch.int64), torch.zeros(2, 16), start)
@@ -570,6 +570,6 @@ class TestTrunk:
         assert states.shape == (6, 2, 16)
 
     def test_a_users_extractor_may_come_first(self) -> None:
-        trunk = Trunk(nn.Linear(3, 6), ())
+        trunk = Torso(nn.Linear(3, 6), ())
         assert trunk.out_features == 6
         trunk.update_normalization(_seeded(2, 3))

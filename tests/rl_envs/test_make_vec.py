@@ -93,21 +93,21 @@ def test_every_fault_names_the_environment_the_step_and_the_field(
         "wrong_shape": "shape (4,)",
         "wrong_dtype": "dtype <U",
         "complex_observation": "dtype complex64",
-        "ragged_observation": "the observation is no array",
-        "four_values": "step() answered 4 values; Gymnasium expects 5 values",
+        "ragged_observation": "the observation is not an array",
+        "four_values": "step() returned 4 values; Gymnasium expects 5 values",
         "raise_step": "scripted step fault",
         "raise_long": "ValueError: scripted scripted",
         "raise_exit": "SystemExit: scripted exit",
         "raise_unpicklable": "scripted step fault",
         "raise_reset": "scripted reset fault",
-        "bare_reset": "reset() answered ndarray; Gymnasium expects 2 values: observation, info",
+        "bare_reset": "reset() returned one ndarray; Gymnasium expects 2 values: observation, info",
     }
     assert "\n" not in message
     assert len(message) < 500
     assert expected.get(fault, fault.partition("_")[2]) in message
 
 
-def test_a_failing_close_is_told_and_not_repeated() -> None:
+def test_a_failing_close_is_raised_and_not_repeated() -> None:
     assert "close() raised RuntimeError" in _run_until_fault(_in_turn(_trio("raise_close")))
 
 
@@ -123,7 +123,7 @@ def test_a_worker_that_hangs_is_named_within_its_timeout_and_close_returns() -> 
     start = time.monotonic()
     message = _run_until_fault(envs)
     assert time.monotonic() - start < 3.0
-    assert "step 3, environment 1: no answer within 0.5 s" in message
+    assert "step 3, environment 1: no response within 0.5 s" in message
 
 
 def test_a_worker_killed_between_two_steps_is_named() -> None:
@@ -282,7 +282,7 @@ def _not_there(name: str) -> None:
     raise ModuleNotFoundError(f"No module named '{name}'")
 
 
-def test_an_id_whose_package_is_missing_is_answered_with_the_pip_line(
+def test_an_id_whose_package_is_missing_is_refused_with_the_pip_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rl_envs.registry.find_module", lambda name: None)
@@ -290,7 +290,7 @@ def test_an_id_whose_package_is_missing_is_answered_with_the_pip_line(
         make_vec("ALE/Pong-v5")
 
 
-def test_a_robot_whose_package_is_missing_is_answered_with_the_pip_line(
+def test_a_robot_whose_package_is_missing_is_refused_with_the_pip_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "gymnasium_robotics", raising=False)
@@ -302,7 +302,7 @@ def test_a_robot_whose_package_is_missing_is_answered_with_the_pip_line(
         make_vec("FetchReach-v4")
 
 
-def test_an_environment_that_ends_the_program_while_it_is_built_is_told() -> None:
+def test_an_environment_that_ends_the_program_while_it_is_built_is_reported() -> None:
     def build() -> gymnasium.Env:
         raise SystemExit("no licence")
 
@@ -331,7 +331,7 @@ def test_an_identity_task_pays_its_known_optimum() -> None:
     assert np.asarray(step.terminated).all()
 
 
-def test_a_missing_simulator_is_answered_with_the_pip_line() -> None:
+def test_a_missing_simulator_is_refused_with_the_pip_line() -> None:
     def build() -> gymnasium.Env:
         raise ModuleNotFoundError("No module named 'roombasim'", name="roombasim")
 

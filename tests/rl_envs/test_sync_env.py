@@ -131,8 +131,8 @@ def test_steps_and_infos_are_those_of_gymnasiums_own_vectoriser(kind: str) -> No
         _same(ours.reset(seed=2), theirs.reset(seed=2), "reset")
 
 
-class AnsweringEnv(CountingEnv):
-    """A counter of which a part of each answer can be replaced."""
+class ChangedReturnEnv(CountingEnv):
+    """A counter whose returned values can be changed."""
 
     def __init__(self, change: Callable[..., tuple[Any, ...]], length: int = 9) -> None:
         super().__init__([length], index=1)
@@ -163,9 +163,11 @@ def _rows(step: Any) -> tuple[Array, Array, Array]:
         lambda o, r, e, c, i: (o.astype(np.float64)[::-1][::-1], np.float16(r), e, c, i),
     ],
 )
-def test_answers_of_unusual_types_are_taken(change: Callable[..., tuple[Any, ...]]) -> None:
-    expected = _first(SyncVecEnv([AnsweringEnv(lambda *answer: answer)] * 1))
-    assert _first(SyncVecEnv([AnsweringEnv(change)])) == expected
+def test_returned_values_of_unusual_types_are_accepted(
+    change: Callable[..., tuple[Any, ...]],
+) -> None:
+    expected = _first(SyncVecEnv([ChangedReturnEnv(lambda *answer: answer)] * 1))
+    assert _first(SyncVecEnv([ChangedReturnEnv(change)])) == expected
 
 
 def test_numbers_that_would_be_cut_are_refused_and_stay_refused() -> None:
@@ -175,7 +177,7 @@ def test_numbers_that_would_be_cut_are_refused_and_stay_refused() -> None:
         return np.array([0.5, 1.5, 2.5]), reward, ends, is_cut, info
 
     for length in (1, 9):
-        env = AnsweringEnv(fraction, length)
+        env = ChangedReturnEnv(fraction, length)
         env.observation_space = spaces.MultiDiscrete([5, 5, 5])
         envs = SyncVecEnv([env], check=False)
         for _ in range(3):
@@ -202,7 +204,7 @@ def test_a_row_is_never_stretched_to_its_place() -> None:
     def shorter(observation: Array, *rest: Any) -> tuple[Any, ...]:
         return observation if observation[2] < 3 else observation[:1], *rest
 
-    envs = SyncVecEnv([AnsweringEnv(shorter)])
+    envs = SyncVecEnv([ChangedReturnEnv(shorter)])
     envs.reset()
     envs.step(ZEROS[:1])
     envs.step(ZEROS[:1])
@@ -213,9 +215,9 @@ def test_a_row_is_never_stretched_to_its_place() -> None:
 FAULTS: Mapping[FaultName, str] = {
     "wrong_shape": r"shape \(4,\)",
     "none_observation": "the observation is None",
-    "none_info": "answered None as info",
-    "ragged_observation": "the observation is no array",
-    "four_values": "answered 4 values; Gymnasium expects 5",
+    "none_info": "returned None as info",
+    "ragged_observation": "the observation is not an array",
+    "four_values": "returned 4 values; Gymnasium expects 5",
 }
 
 
@@ -232,7 +234,7 @@ def test_what_cannot_be_taken_is_refused_without_checks_too(fault: FaultName) ->
 
 
 def test_a_reward_that_is_no_number_is_refused_without_checks_too() -> None:
-    envs = SyncVecEnv([AnsweringEnv(lambda o, r, e, c, i: (o, "much", e, c, i))], check=False)
+    envs = SyncVecEnv([ChangedReturnEnv(lambda o, r, e, c, i: (o, "much", e, c, i))], check=False)
     envs.reset()
     with pytest.raises(EnvironmentFaultError, match=r"step 1, environment 0: .*could not convert"):
         envs.step(ZEROS[:1])
@@ -249,10 +251,10 @@ def test_a_fault_while_an_ended_row_resets_names_it() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_a_reset_that_tells_no_dict_is_refused() -> None:
+def test_a_reset_that_returns_no_info_is_refused() -> None:
     env = CountingEnv([9])
     env.reset = lambda **kwargs: (np.zeros(3, np.float32), None)  # type: ignore[assignment, method-assign]  # what is tested
-    with pytest.raises(EnvironmentFaultError, match=r"environment 0: reset\(\) answered None"):
+    with pytest.raises(EnvironmentFaultError, match=r"environment 0: reset\(\) returned None"):
         SyncVecEnv([env]).reset()
 
 
@@ -260,7 +262,7 @@ def test_ctrl_c_in_an_environment_is_no_fault_of_its() -> None:
     def interrupted(*answer: object) -> tuple[object, ...]:
         raise KeyboardInterrupt
 
-    envs = SyncVecEnv([AnsweringEnv(interrupted)])
+    envs = SyncVecEnv([ChangedReturnEnv(interrupted)])
     envs.reset()
     with pytest.raises(KeyboardInterrupt):
         envs.step(ZEROS[:1])
@@ -278,19 +280,21 @@ def test_a_category_that_does_not_exist_is_refused_in_whichever_step_it_comes(
     space: gymnasium.Space[Any], good: object, bad: object
 ) -> None:
     told = iter([good, good, bad])
-    env = AnsweringEnv(lambda o, *rest: (next(told), *rest))
+    env = ChangedReturnEnv(lambda o, *rest: (next(told), *rest))
     env.observation_space = space
     env.reset = lambda **kwargs: (good, {})  # type: ignore[assignment, method-assign]  # a category
     envs = SyncVecEnv([env])
     envs.reset()
     envs.step(ZEROS[:1])
     envs.step(ZEROS[:1])
-    with pytest.raises(EnvironmentFaultError, match=r"step 3, environment 0: the observation is"):
+    with pytest.raises(
+        EnvironmentFaultError, match=r"step 3, environment 0: the observation holds"
+    ):
         envs.step(ZEROS[:1])
 
 
 class OneBoard(CountingEnv):
-    """Tells one and the same dict every time, written over."""
+    """Returns the same info dict every time, overwritten."""
 
     def __init__(self) -> None:
         super().__init__([3])
@@ -323,7 +327,7 @@ def test_infos_that_do_not_go_together_harm_only_who_reads_them() -> None:
     envs = SyncVecEnv([Shapeless([9], index=2), Shapeless([9], index=3)])
     envs.reset()
     step = envs.step(ZEROS)
-    with pytest.raises(EnvironmentFaultError, match=r"environment 1: its info .* go together"):
+    with pytest.raises(EnvironmentFaultError, match=r"environment 1: its info .* cannot be joined"):
         step.info.get("seen")
 
 
@@ -361,7 +365,7 @@ def test_actions_that_are_no_array_go_to_the_environment_they_are_for() -> None:
         envs.step(ZEROS[:1])
 
 
-def test_all_are_closed_before_the_first_fault_is_told() -> None:
+def test_all_are_closed_before_the_first_fault_is_raised() -> None:
     closed: list[int] = []
 
     class Closing(CountingEnv):

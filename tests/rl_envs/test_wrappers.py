@@ -69,7 +69,7 @@ def test_the_hidden_entries_are_what_the_simulator_calls_velocities(
 
 def test_observations_of_another_size_are_not_guessed_at() -> None:
     stacked = FlattenObservation(FrameStackObservation(gymnasium.make("CartPole-v1"), 2))
-    with pytest.raises(ConfigError, match=r"in observations of 4 numbers, and these have 8; give"):
+    with pytest.raises(ConfigError, match=r"in observations of 4 numbers, but these have 8; give"):
         MaskVelocity(stacked)
     assert MaskVelocity(stacked, [1, 3, 5, 7]).observation_space.shape == (4,)
 

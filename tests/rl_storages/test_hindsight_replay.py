@@ -459,5 +459,5 @@ def test_a_fault_of_the_users_function_is_not_the_environments() -> None:
     storage.allocate(life.spec(), seeded())
     for transition in life.transitions(5):
         storage.insert_transition(transition)
-    with pytest.raises(EnvironmentFaultError, match=r"^her_function answered nan"):
+    with pytest.raises(EnvironmentFaultError, match=r"^her_function returned nan"):
         _draw(storage, 8)

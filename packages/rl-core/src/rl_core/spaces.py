@@ -1,8 +1,8 @@
 """The toolbox's view of Gymnasium spaces: one leaf, or a flat mapping of leaves.
 
-A leaf is a Box, Discrete, MultiDiscrete or MultiBinary space. Dict and Tuple spaces, nested as
-deep as they are, become one mapping whose keys are the paths, joined with ``/`` in the order the
-space declares (``camera/left``, ``0/position``).
+A leaf is a Box, Discrete, MultiDiscrete or MultiBinary space. Dict and Tuple spaces, nested to any
+depth, become one mapping. Its keys are the paths, joined with ``/``, in the order that the space
+declares (``camera/left``, ``0/position``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,10 +23,10 @@ Space: TypeAlias = gymnasium.Space[object]
 LEAF_TYPES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 ACTION_MASK_KEY = "action_mask"
-"""The key of a dict observation that says which actions are allowed; no network reads it."""
+"""Key of the flags in a dict observation that say which actions are allowed; no network input."""
 
 _TOLERANCE = 1e-4
-"""By how much of a bound's width an action may lie outside, for rounding."""
+"""How far an action may exceed its bounds, as a fraction of their distance, for rounding."""
 
 _TORCH_DTYPES = {
     "bool": torch.bool,
@@ -52,8 +52,8 @@ def leaf_spaces(space: Space) -> Space | dict[str, Space]:
         The space itself when it is a leaf; for a Dict or Tuple a mapping from path to leaf.
 
     Raises:
-        SpaceError: for a space that is none of these, for an empty Dict or Tuple, and for two
-            entries whose paths are the same.
+        SpaceError: for any other space, for an empty Dict or Tuple, and for two entries with the
+            same path.
     """
     if isinstance(space, LEAF_TYPES):
         return cast("Space", space)
@@ -73,13 +73,13 @@ def flatten_observation(space: Space, observation: object) -> ArrayObservation:
 
     Args:
         space: the space of a single observation.
-        observation: what the environment answered: an array, or nested mappings and tuples.
+        observation: what the environment returned: an array, or nested mappings and tuples.
 
     Returns:
-        The same object when the space is a leaf; else a dict from path to array.
+        The same object if the space is a leaf; else a dict from path to array.
 
     Raises:
-        DataError: when the nesting of the observation is not that of the space.
+        DataError: if the observation is not nested like the space.
     """
     if isinstance(space, LEAF_TYPES):
         return cast("ArrayLike", observation)
@@ -89,13 +89,13 @@ def flatten_observation(space: Space, observation: object) -> ArrayObservation:
 
 
 def tensor_dtype(space: Space) -> torch.dtype:
-    """Return the dtype in which values of a leaf space are stored and learned from.
+    """Return the dtype in which values of a leaf space are stored and trained on.
 
     Every floating-point Box becomes float32; integers and booleans keep their width, images stay
     uint8; Discrete and MultiDiscrete are int64.
 
     Raises:
-        SpaceError: when the space is not a leaf, or its dtype has no tensor form.
+        SpaceError: if the space is not a leaf, or torch has no such dtype.
     """
     _require_leaf(space)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -112,7 +112,7 @@ def event_shape(space: Space) -> tuple[int, ...]:
     """Return the shape of one value of a leaf space; ``()`` for Discrete.
 
     Raises:
-        SpaceError: when the space is not a leaf.
+        SpaceError: if the space is not a leaf.
     """
     _require_leaf(space)
     assert space.shape is not None
@@ -120,15 +120,15 @@ def event_shape(space: Space) -> tuple[int, ...]:
 
 
 def made_up_observation(space: Space, device: torch.device) -> Observation:
-    """Return a batch of one made-up observation, to see what a network answers.
+    """Return a batch of one made-up observation, to see what a network returns for it.
 
     Args:
         space: of one observation.
-        device: where the tensors shall be.
+        device: of the tensors.
 
     Returns:
-        Shape `(1, ...)`: ones, or the nearest numbers that a leaf's bounds allow, and first
-        categories.
+        Shape `(1, ...)`: ones, or the nearest numbers that a leaf's bounds allow; the first
+        category of categorical leaves.
     """
     leaves = leaf_spaces(space)
 
@@ -154,16 +154,16 @@ def random_env_actions(
 ) -> Tensor:
     """Draw the environment's actions at random.
 
-    Uniformly where there are two bounds, from a standard normal where there is none, and an
-    exponential's distance of mean 1 from the bound where there is one.
+    Each number is uniform between two bounds, standard normal without bounds, and at an
+    exponentially distributed distance of mean 1 from a single bound.
 
     Args:
         space: Discrete, MultiDiscrete, MultiBinary or Box.
-        num_envs: how many.
+        num_envs: the number of actions.
         generator: on ``device``.
         device: of the result.
-        mask: bool, which actions are drawn; shape `(num_envs, n)` for a Discrete space, for a
-            MultiDiscrete one `(num_envs, m)` with m the sum of its choices; None allows all.
+        mask: bool, True for allowed actions; shape `(num_envs, n)` for a Discrete space, and
+            `(num_envs, m)` for a MultiDiscrete one, with m the sum of its choices. None allows all.
 
     Returns:
         Shape `(num_envs, *space.shape)`.
@@ -187,28 +187,29 @@ def random_env_actions(
     drawn = torch.randn(uniform.shape, generator=generator, device=device)
     has_low, has_high = torch.isfinite(low), torch.isfinite(high)
     width = torch.where(has_low & has_high, high - low, 0.0)
-    distance = -torch.log1p(-uniform)  # a number in [0, 1) as an exponential's
+    distance = -torch.log1p(-uniform)  # inverse of the exponential's distribution function
     drawn = torch.where(has_low, low + torch.where(has_high, uniform * width, distance), drawn)
     drawn = torch.where(has_high & ~has_low, high - distance, drawn)
     return drawn.clamp(low, high).to(tensor_dtype(space))
 
 
 def _draw_allowed(uniform: Tensor, mask: Tensor) -> Tensor:
-    """Return the index of one of the allowed, the same share of numbers in [0, 1) for each."""
+    """Return an allowed index; each one gets the same share of the numbers in [0, 1)."""
     counted = mask.long().cumsum(-1)
     wanted = (uniform * counted[..., -1]).long()
     return (counted > wanted.unsqueeze(-1)).long().argmax(-1)
 
 
 def mask_sizes(observation_space: Space, action_space: Space) -> tuple[int, ...] | None:
-    """Return how many actions each choice has, one after the other in a mask; None without one.
+    """Return the number of actions of each choice in an action mask; None without a mask.
 
     Args:
-        observation_space: of one environment; a dict's entry ``action_mask`` is the mask.
+        observation_space: of one environment; the entry ``action_mask`` of a dict is the mask,
+            with the choices one after the other.
         action_space: of one environment.
 
     Raises:
-        SpaceError: when the actions cannot be masked, or the mask is not as long as they are many.
+        SpaceError: if the actions cannot be masked, or the mask has another length.
     """
     if not (
         isinstance(observation_space, spaces.Dict) and ACTION_MASK_KEY in observation_space.spaces
@@ -226,8 +227,8 @@ def mask_sizes(observation_space: Space, action_space: Space) -> tuple[int, ...]
     shape = observation_space[ACTION_MASK_KEY].shape
     if shape != (sum(sizes),):
         raise SpaceError(
-            f"the observation's '{ACTION_MASK_KEY}' has shape {shape}, but {action_space} takes "
-            f"one of shape ({sum(sizes)},), a flag for each action of each choice"
+            f"the observation's '{ACTION_MASK_KEY}' has shape {shape}, but {action_space} needs "
+            f"shape ({sum(sizes)},), a flag for each action of each choice"
         )
     return tuple(sizes)
 
@@ -235,17 +236,17 @@ def mask_sizes(observation_space: Space, action_space: Space) -> tuple[int, ...]
 def is_image(space: Space) -> bool:
     """Decide whether a leaf space holds images, which are fed to a convolutional network.
 
-    It does when it is a Box of rank 3, or of rank 4 with a stack of frames of at least 36x36 along
-    its first axis, of which each is either
+    It does if it is a Box of rank 3, or of rank 4 with a stack of frames of at least 36x36 along
+    its first axis, and each image is either
 
-    - of dtype uint8, in whatever order its axes are, or
-    - of a floating-point dtype with bounds of 0 and 1 or of 0 and 255 throughout and one of the
-      first and last of its three axes, the channels, shorter than both others.
+    - of dtype uint8, with its axes in any order, or
+    - of a floating-point dtype, with all bounds 0 and 1 or all bounds 0 and 255, and with a first
+      or last axis (the channels) that is shorter than both others.
 
-    The channels are the shorter of first and last axis, the last one when they are equal.
+    The channels are the shorter one of first and last axis, or the last one if they are equal.
 
     Raises:
-        SpaceError: when the space is not a leaf.
+        SpaceError: if the space is not a leaf.
     """
     _require_leaf(space)
     if not isinstance(space, spaces.Box) or len(space.shape) not in (3, 4):
@@ -265,15 +266,15 @@ def is_image(space: Space) -> bool:
 
 
 def check_same_space(expected: Space, actual: Space, what: str) -> None:
-    """Refuse a space that is not the one a part was built for.
+    """Refuse a space other than the one that a part was built for.
 
     Args:
-        expected: the space the part was built for.
-        actual: the space it is offered.
+        expected: the space that the part was built for.
+        actual: the space of the environment at hand.
         what: names the space in the message, such as ``"observation space"``.
 
     Raises:
-        SpaceError: when the two differ in kind, shape, dtype or bounds.
+        SpaceError: if the two differ in kind, shape, dtype or bounds.
     """
     if expected != actual:
         raise SpaceError(
@@ -283,15 +284,15 @@ def check_same_space(expected: Space, actual: Space, what: str) -> None:
 
 
 def action_problem(space: Space, actions: Array, length: int, each: str) -> str | None:
-    """Say why some numbers are no actions of a space; None when they are.
+    """Say why an array does not hold actions of a space; None if it does.
 
-    Rounding may carry real actions out of their bounds by 0.0001 of these' distance.
+    Box actions may exceed their bounds by 0.0001 of the bounds' distance, for rounding.
 
     Args:
         space: of one action.
-        actions: what should have shape `(length, ...)`.
-        length: how many there should be.
-        each: what there is one for, such as ``"step"``.
+        actions: expected to have shape `(length, ...)`.
+        length: the expected number of actions.
+        each: what each action belongs to, such as ``"step"``, for the message.
     """
     shape = (length, *(space.shape or ()))
     kinds = "f" if isinstance(space, spaces.Box) else "biu"
@@ -367,6 +368,6 @@ def _nesting_error(path: str, expected: str, observation: object) -> DataError:
 def _require_leaf(space: Space) -> None:
     if not isinstance(space, LEAF_TYPES):
         raise SpaceError(
-            f"{space} is no single leaf; take it apart with leaf_spaces first, which supports "
-            "Box, Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of these"
+            f"{space} is not a leaf; take it apart with leaf_spaces first, which supports Box, "
+            "Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of these"
         )

@@ -1,19 +1,19 @@
-"""Vectorised environments, wrappers, and tasks of our own."""
+"""Vector environments, wrappers, and tasks of our own."""
 
 import gymnasium
 
-from rl_envs.adapter import GymVecEnv as GymVecEnv
 from rl_envs.bit_flipping import BitFlipping as BitFlipping
 from rl_envs.guard import EnvGuard as EnvGuard
-from rl_envs.maker import AnyEnv as AnyEnv
+from rl_envs.gymnasium_vector import GymVecEnv as GymVecEnv
 from rl_envs.maker import EnvFunction as EnvFunction
 from rl_envs.maker import EnvMaker as EnvMaker
 from rl_envs.maker import EnvWrapper as EnvWrapper
-from rl_envs.maker import as_vec_env as as_vec_env
 from rl_envs.maker import checked_num_envs as checked_num_envs
-from rl_envs.maker import make_gym_vec as make_gym_vec
 from rl_envs.registry import find_spec as find_spec
 from rl_envs.sync import SyncVecEnv as SyncVecEnv
+from rl_envs.vectorize import AnyEnv as AnyEnv
+from rl_envs.vectorize import as_vec_env as as_vec_env
+from rl_envs.vectorize import make_gym_vec as make_gym_vec
 from rl_envs.vectorize import make_vec as make_vec
 
 __version__ = "0.1.0"

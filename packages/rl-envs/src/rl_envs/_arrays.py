@@ -1,303 +1,335 @@
-"""The array operations of the adapter, once for NumPy and once for torch."""
+"""Batches of what environments return: copied, converted and checked, with NumPy or torch."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
-from rl_core.env import as_numpy
+from rl_core.env import as_numpy, category_problem, observation_problem
 from rl_core.env.checks import category_range
-from rl_core.errors import EnvironmentFaultError, in_brief
-from rl_core.spaces import Space, event_shape, tensor_dtype
-from rl_core.types import ArrayLike
+from rl_core.errors import DataError, EnvironmentFaultError, in_brief
+from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
+from rl_core.types import ArrayObservation
 
 Fault: TypeAlias = Callable[[str, int | None], EnvironmentFaultError]
-"""Builds an error from a message and the environment's index, where one is to blame."""
+"""Builds an error from a message and the index of the environment at fault, if it is one."""
 
 Rows: TypeAlias = Any
 """An array or a tensor with a leading axis `B`; mypy has no type for what both can do."""
 
 DEFERRED_STEPS = 32
-"""How many steps of an accelerator go by between two looks at the finite checks."""
+"""How many steps an accelerator runs between two looks at the results of finite checks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """What one array of every step must look like."""
+class ArraySpec:
+    """The field, shape and dtype of one array of every step; for categories also their range."""
 
     field: str
     shape: tuple[int, ...]
     torch_dtype: torch.dtype
-    numpy_dtype: "np.dtype[np.generic]"
+    numpy_dtype: "np.dtype[Any]"
+    space: Space | None = None
     least: Rows = None
     greatest: Rows = None
 
     @classmethod
-    def of_leaf(cls, key: str, space: Space, num_envs: int) -> "Column":
-        """Describe the observations of one leaf space."""
-        field = f"observation '{key}'" if key else "the observation"
-        column = cls.make(field, (num_envs, *event_shape(space)), tensor_dtype(space))
-        least, greatest = category_range(space)
-        return replace(column, least=least, greatest=greatest)
-
-    @classmethod
-    def of_rewards(cls, num_envs: int) -> "Column":
-        """Describe the rewards."""
-        return cls.make("the reward", (num_envs,), torch.float32)
-
-    @classmethod
-    def make(cls, field: str, shape: tuple[int, ...], dtype: torch.dtype) -> "Column":
-        """Describe a column by its torch dtype."""
-        return cls(field, shape, dtype, torch.empty(0, dtype=dtype).numpy().dtype)
+    def make(
+        cls, field: str, num_envs: int, dtype: torch.dtype, space: Space | None = None
+    ) -> "ArraySpec":
+        """Describe one scalar, or one value of a leaf space, per environment."""
+        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        if space is None:
+            return cls(field, (num_envs,), dtype, numpy_dtype)
+        shape = (num_envs, *event_shape(space))
+        return cls(field, shape, dtype, numpy_dtype, space, *category_range(space))
 
 
 class Arrays(ABC):
-    """What the adapter does to arrays of shape `(B, ...)`.
+    """Array operations on batches of shape `(B, ...)`, and on observations made of them.
 
     Args:
-        num_envs: rows.
+        space: of a single observation.
+        num_envs: ``B``.
         fault: builds the errors.
     """
 
-    def __init__(self, num_envs: int, fault: Fault) -> None:
+    kind: type
+    convert: Callable[[object], Rows]
+    """Converts any array to this kind."""
+
+    copy: Callable[[Rows], Rows]
+    where: Callable[[Rows, Rows, Rows], Rows]
+    _every_row: Rows
+
+    def __init__(self, space: Space, num_envs: int, fault: Fault) -> None:
+        self.space = space
         self.num_envs = num_envs
         self.fault = fault
+        self.reward = ArraySpec.make("the reward", num_envs, torch.float32)
+        self.terminated = ArraySpec.make("terminated", num_envs, torch.bool)
+        self.truncated = ArraySpec.make("truncated", num_envs, torch.bool)
+        self._leaves = leaves = leaf_spaces(space)
+        # An observation is one array, described by `leaf`, or a dict described by `leaf_specs`.
+        self.leaf: ArraySpec | None = None
+        self.leaf_specs: dict[str, ArraySpec] = {}
+        if isinstance(leaves, dict):
+            for key, leaf in leaves.items():
+                name = f"observation '{key}'"
+                self.leaf_specs[key] = ArraySpec.make(name, num_envs, tensor_dtype(leaf), leaf)
+        else:
+            self.leaf = ArraySpec.make("the observation", num_envs, tensor_dtype(leaves), leaves)
+        self._is_flat_dict = isinstance(space, spaces.Dict) and set(space) == set(self.leaf_specs)
+        # By field, the first step in which each row was not finite, -1 for none.
+        self._first_bad: dict[str, Tensor] = {}
 
     @abstractmethod
-    def take(self, raw: object, column: Column) -> Rows:
-        """Return a copy of the environment's own array in the column's dtype.
+    def take(self, spec: ArraySpec, raw: object) -> Rows:
+        """Return a copy of an environment's own array in the spec's dtype.
 
         Raises:
-            EnvironmentFaultError: when shape or kind of dtype are not the column's.
+            EnvironmentFaultError: if shape or kind of dtype differ from the spec.
         """
-
-    @abstractmethod
-    def action(self, action: ArrayLike) -> Rows:
-        """Convert what a policy answers to what the environment understands."""
-
-    @abstractmethod
-    def every_row(self) -> Rows:
-        """Return a new mask that holds everywhere."""
-
-    @abstractmethod
-    def select(self, mask: Rows, where_true: Rows, where_false: Rows) -> Rows:
-        """Take each row from one of two arrays, or from an array and a number."""
-
-    @abstractmethod
-    def duplicate(self, rows: Rows) -> Rows:
-        """Return a copy."""
 
     @abstractmethod
     def may_hold(self, mask: Rows) -> bool:
-        """Whether a mask holds anywhere; True when only waiting for a device could tell."""
+        """Whether a mask holds anywhere; True if only waiting for a device could tell."""
 
     @abstractmethod
-    def indices(self, mask: Rows) -> list[int]:
-        """Return the rows where a mask holds."""
-
-    @abstractmethod
-    def set_row(self, rows: Rows, index: int, value: object, column: Column) -> None:
-        """Write one row, refusing a value of another shape."""
-
-    @abstractmethod
-    def check_values(self, rows: Rows, column: Column, step: int) -> None:
+    def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
         """Refuse NaN and infinity, now or within the next `DEFERRED_STEPS` steps.
 
-        In NumPy's arrays categories that do not exist are refused too.
+        NumPy arrays are also searched for categories that do not exist.
         """
 
     @abstractmethod
-    def settle(self) -> None:
+    def _fits(self, array: Rows, spec: ArraySpec) -> bool:
+        """Whether the kind of an array's dtype is that of a spec."""
+
+    def every_row(self) -> Rows:
+        """Return a new mask that holds everywhere."""
+        return self.copy(self._every_row)
+
+    def indices(self, mask: Rows) -> list[int]:
+        """Return the rows where a mask holds."""
+        return as_numpy(mask).nonzero()[0].tolist()
+
+    def take_observation(self, raw: object) -> Rows:
+        """Flatten, convert and copy a batch of observations.
+
+        Raises:
+            EnvironmentFaultError: if it does not fit the declared space.
+        """
+        if self.leaf is not None:
+            return self.take(self.leaf, raw)
+        flat = self._flat(raw, None)
+        return {key: self.take(spec, flat[key]) for key, spec in self.leaf_specs.items()}
+
+    def select(
+        self, mask: Rows, where_true: ArrayObservation, where_false: ArrayObservation
+    ) -> Rows:
+        """Take each row from one of two observations."""
+
+        def select(_: ArraySpec, left: Rows, right: Rows) -> Rows:
+            return self.where(mask.reshape(-1, *[1] * (left.ndim - 1)), left, right)
+
+        return self._map(select, where_true, where_false)
+
+    def write_row(self, observation: Rows, index: int, raw: object) -> None:
+        """Write one environment's observation into a row of a batch.
+
+        Raises:
+            EnvironmentFaultError: if it does not fit the declared space.
+        """
+        if self.leaf is not None:
+            observation[index] = self._checked(self.leaf, raw, index)
+            return
+        flat = self._flat(raw, index)
+        for key, spec in self.leaf_specs.items():
+            observation[key][index] = self._checked(spec, flat[key], index)
+
+    def replace_rows(self, observation: ArrayObservation, rows: Mapping[int, object]) -> Rows:
+        """Return a copy of a batch of observations with some rows replaced.
+
+        Raises:
+            EnvironmentFaultError: if one of them does not fit the declared space.
+        """
+        replaced = self._map(lambda _, array: self.copy(array), observation)
+        for index, raw in rows.items():
+            self.write_row(replaced, index, raw)
+        return replaced
+
+    def check_observation(self, observation: Rows, step: int) -> None:
+        """Check the values of every array of an observation; see `check_values`."""
+        if self.leaf is not None:
+            self.check_values(self.leaf, observation, step)
+            return
+        for key, spec in self.leaf_specs.items():
+            self.check_values(spec, observation[key], step)
+
+    def check_space(self, observation: ArrayObservation) -> None:
+        """Compare with the declared space, including category ranges; waits for a device."""
+        problem = observation_problem(self._leaves, observation, (self.num_envs,))
+        if problem is not None:
+            raise self.fault(problem, None)
+
+    def raise_deferred(self) -> None:
         """Raise what a deferred check found."""
+        for field, first_bad in self._first_bad.items():
+            for index, step in enumerate(first_bad.tolist()):
+                if step >= 0:
+                    self._first_bad.clear()
+                    raise self.fault(f"{field} was not finite in step {step}", index)
+
+    def _map(self, function: Callable[..., Rows], *observations: Rows) -> Rows:
+        """Call a function with the spec and the arrays of each leaf."""
+        if self.leaf is not None:
+            return function(self.leaf, *observations)
+        return {
+            key: function(spec, *[one[key] for one in observations])
+            for key, spec in self.leaf_specs.items()
+        }
+
+    def _flat(self, raw: Rows, index: int | None) -> Rows:
+        if self._is_flat_dict and isinstance(raw, dict) and raw.keys() == self.leaf_specs.keys():
+            return raw
+        try:
+            return flatten_observation(self.space, raw)
+        except DataError as error:
+            raise self.fault(str(error), index) from error
+
+    def _checked(self, spec: ArraySpec, raw: Rows, index: int | None) -> Rows:
+        """Return an array that fits a spec, or one row of it, without a copy."""
+        try:
+            array: Rows = raw if raw.__class__ is self.kind else self.convert(raw)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise self.fault(f"{spec.field} is not an array: {in_brief(error)}", index) from error
+        expected = spec.shape if index is None else spec.shape[1:]
+        if array.shape != expected:
+            shape = tuple(array.shape)
+            raise self.fault(f"{spec.field} has shape {shape}; expected {expected}", index)
+        if not self._fits(array, spec):
+            dtypes = f"{array.dtype}; expected {spec.numpy_dtype}"
+            raise self.fault(f"{spec.field} has dtype {dtypes}", index)
+        return array
 
 
 class NumpyArrays(Arrays):
     """Operations on NumPy arrays.
 
     Args:
-        num_envs: rows.
+        space: of a single observation.
+        num_envs: ``B``.
         fault: builds the errors.
-        is_fresh: the environment answers arrays that nothing else refers to, so they need no copy.
+        is_fresh: the environment keeps no reference to the arrays it returns, so that they need
+            no copy.
     """
 
-    def __init__(self, num_envs: int, fault: Fault, *, is_fresh: bool) -> None:
-        super().__init__(num_envs, fault)
-        self.is_fresh = is_fresh
+    def __init__(self, space: Space, num_envs: int, fault: Fault, *, is_fresh: bool) -> None:
+        super().__init__(space, num_envs, fault)
+        self.kind, self.convert = np.ndarray, as_numpy
+        self.copy, self.where = np.ndarray.copy, np.where
         self._every_row = np.ones(num_envs, np.bool_)
+        self.is_fresh = is_fresh
 
-    def take(self, raw: object, column: Column) -> Rows:
-        if raw.__class__ is not np.ndarray:
-            raw = self._array(raw, column, None)
-        assert isinstance(raw, np.ndarray)
-        dtype = column.numpy_dtype
-        if raw.shape != column.shape:
-            raise self.fault(f"{column.field} has shape {raw.shape}; expected {column.shape}", None)
-        if raw.dtype == dtype:
-            return raw if self.is_fresh and raw.flags.c_contiguous else raw.copy()
-        if not _fits(raw.dtype, dtype):
-            raise self.fault(f"{column.field} has dtype {raw.dtype}; expected {dtype}", None)
-        return raw.astype(dtype, order="C")
+    def take(self, spec: ArraySpec, raw: Rows) -> Rows:
+        dtype = spec.numpy_dtype
+        if raw.__class__ is np.ndarray and raw.shape == spec.shape:
+            if raw.dtype == dtype:
+                return raw if self.is_fresh and raw.flags.c_contiguous else raw.copy()
+            if _can_cast(raw.dtype, dtype):
+                return raw.astype(dtype, order="C")
+        return self._checked(spec, raw, None).astype(dtype, order="C")
 
-    def action(self, action: ArrayLike) -> Rows:
-        return action if isinstance(action, np.ndarray) else as_numpy(action)
-
-    def every_row(self) -> Rows:
-        return self._every_row.copy()
-
-    def select(self, mask: Rows, where_true: Rows, where_false: Rows) -> Rows:
-        return np.where(mask.reshape(-1, *[1] * (where_true.ndim - 1)), where_true, where_false)
-
-    def duplicate(self, rows: Rows) -> Rows:
-        return rows.copy()
+    def empty_observation(self) -> Rows:
+        """Return new arrays whose rows are still to be written."""
+        if self.leaf is not None:
+            return np.empty(self.leaf.shape, self.leaf.numpy_dtype)
+        return {
+            key: np.empty(spec.shape, spec.numpy_dtype) for key, spec in self.leaf_specs.items()
+        }
 
     def may_hold(self, mask: Rows) -> bool:
         return bool(np.count_nonzero(mask))
 
-    def indices(self, mask: Rows) -> list[int]:
-        return cast("list[int]", mask.nonzero()[0].tolist())
-
-    def set_row(self, rows: Rows, index: int, value: object, column: Column) -> None:
-        array = value if isinstance(value, np.ndarray) else self._array(value, column, index)
-        if array.shape != column.shape[1:] or not _fits(array.dtype, column.numpy_dtype):
-            raise self.fault(_row_problem(column, array.shape, array.dtype), index)
-        rows[index] = array
-
-    def check_values(self, rows: Rows, column: Column, step: int) -> None:
-        # The dot product with itself is the cheapest look at all entries. A large but finite entry
-        # can overflow it, which the second look sorts out.
-        if column.greatest is not None:
-            fits = (rows >= column.least) & (rows <= column.greatest)
-            problem = _category_problem
+    def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
+        if spec.greatest is not None:
+            fits = (rows >= spec.least) & (rows <= spec.greatest)
+        # The dot product with itself is the cheapest look at all entries. Large finite entries can
+        # overflow it; the second look finds no fault then.
         elif rows.dtype.kind != "f" or math.isfinite(np.vdot(rows, rows)):
             return
         else:
-            fits, problem = np.isfinite(rows), _finite_problem
+            fits = np.isfinite(rows)
         if not fits.all():
             index = int(np.flatnonzero(~fits.reshape(len(rows), -1).all(axis=1))[0])
-            raise self.fault(problem(column, rows[index]), index)
+            raise self.fault(_value_problem(spec, rows[index]), index)
 
-    def settle(self) -> None:
-        pass
-
-    def _array(self, raw: object, column: Column, index: int | None) -> Rows:
-        try:
-            return as_numpy(raw)
-        except (TypeError, ValueError) as error:
-            raise self.fault(f"{column.field} is no array: {in_brief(error)}", index) from error
+    def _fits(self, array: Rows, spec: ArraySpec) -> bool:
+        return _can_cast(array.dtype, spec.numpy_dtype)
 
 
 class TorchArrays(Arrays):
-    """Operations on tensors, which on an accelerator do not wait for it.
+    """Operations on tensors, without waiting for an accelerator.
 
     Args:
-        num_envs: rows.
+        space: of a single observation.
+        num_envs: ``B``.
         fault: builds the errors.
         device: where the environment's tensors are.
     """
 
-    def __init__(self, num_envs: int, fault: Fault, device: torch.device) -> None:
-        super().__init__(num_envs, fault)
-        self.device = device
+    def __init__(self, space: Space, num_envs: int, fault: Fault, device: torch.device) -> None:
+        super().__init__(space, num_envs, fault)
+        self.kind, self.convert = Tensor, partial(torch.as_tensor, device=device)
+        self.copy, self.where = torch.clone, torch.where
+        self._every_row = torch.ones(num_envs, dtype=torch.bool, device=device)
         self.waits = device.type == "cpu"
-        self._first_bad: dict[str, Tensor] = {}
         self._looked_at = 0
 
-    def take(self, raw: object, column: Column) -> Rows:
-        tensor = raw if isinstance(raw, Tensor) else self._tensor(raw, column, None)
-        if tensor.shape != column.shape:
-            raise self.fault(
-                f"{column.field} has shape {tuple(tensor.shape)}; expected {column.shape}", None
-            )
-        if tensor.is_complex() or tensor.is_floating_point() > column.torch_dtype.is_floating_point:
-            raise self.fault(
-                f"{column.field} has dtype {tensor.dtype}; expected {column.torch_dtype}", None
-            )
-        return tensor.detach().to(
-            column.torch_dtype, copy=True, memory_format=torch.contiguous_format
-        )
-
-    def action(self, action: ArrayLike) -> Rows:
-        return torch.as_tensor(action, device=self.device)
-
-    def every_row(self) -> Rows:
-        return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-
-    def select(self, mask: Rows, where_true: Rows, where_false: Rows) -> Rows:
-        return torch.where(mask.reshape(-1, *[1] * (where_true.dim() - 1)), where_true, where_false)
-
-    def duplicate(self, rows: Rows) -> Rows:
-        return rows.clone()
+    def take(self, spec: ArraySpec, raw: object) -> Rows:
+        tensor = self._checked(spec, raw, None).detach()
+        return tensor.to(spec.torch_dtype, copy=True, memory_format=torch.contiguous_format)
 
     def may_hold(self, mask: Rows) -> bool:
         return bool(mask.any()) if self.waits else True
 
-    def indices(self, mask: Rows) -> list[int]:
-        return cast("list[int]", mask.nonzero().flatten().tolist())
-
-    def set_row(self, rows: Rows, index: int, value: object, column: Column) -> None:
-        tensor = self._tensor(value, column, index)
-        if tensor.shape != column.shape[1:]:
-            raise self.fault(_row_problem(column, tuple(tensor.shape), tensor.dtype), index)
-        rows[index] = tensor
-
-    def check_values(self, rows: Rows, column: Column, step: int) -> None:
+    def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
         if not rows.is_floating_point():
             return
         bad = ~torch.isfinite(rows).reshape(len(rows), -1).all(dim=1)
-        if column.field not in self._first_bad:
-            never = torch.full((self.num_envs,), -1, dtype=torch.int64, device=self.device)
-            self._first_bad[column.field] = never
-        first = self._first_bad[column.field]
+        if spec.field not in self._first_bad:
+            self._first_bad[spec.field] = torch.full_like(bad, -1, dtype=torch.int64)
+        first = self._first_bad[spec.field]
         first.masked_fill_(bad & (first < 0), step)
         if self.waits or step - self._looked_at >= DEFERRED_STEPS:
             self._looked_at = step
-            self.settle()
+            self.raise_deferred()
 
-    def settle(self) -> None:
-        for field, first_bad in self._first_bad.items():
-            steps = first_bad.tolist()
-            for index, step in enumerate(steps):
-                if step >= 0:
-                    self._first_bad.clear()
-                    raise self.fault(f"{field} was not finite in step {step}", index)
-
-    def _tensor(self, raw: object, column: Column, index: int | None) -> Tensor:
-        try:
-            return torch.as_tensor(raw, device=self.device)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise self.fault(f"{column.field} is no array: {in_brief(error)}", index) from error
+    def _fits(self, array: Rows, spec: ArraySpec) -> bool:
+        may_be_float = spec.torch_dtype.is_floating_point
+        return not array.is_complex() and (may_be_float or not array.is_floating_point())
 
 
 @cache
-def _fits(given: "np.dtype[Any]", wanted: "np.dtype[Any]") -> bool:
+def _can_cast(given: "np.dtype[Any]", wanted: "np.dtype[Any]") -> bool:
     if np.can_cast(given, wanted, "same_kind"):
         return True
-    # Flags given as integers, and categories given as unsigned ones, are what they seem to be.
+    # Flags may come as integers, and categories as unsigned ones.
     return given.kind in "biu" and wanted.kind in "bi" and wanted.itemsize in (1, 8)
 
 
-def _row_problem(column: Column, shape: tuple[int, ...], dtype: object) -> str:
-    return (
-        f"{column.field} has shape {shape} and dtype {dtype}; expected {column.shape[1:]} and "
-        f"{column.torch_dtype}"
-    )
-
-
-def _finite_problem(column: Column, row: "np.ndarray[Any, np.dtype[Any]]") -> str:
+def _value_problem(spec: ArraySpec, row: "np.ndarray[Any, np.dtype[Any]]") -> str:
+    if spec.greatest is not None and spec.space is not None:
+        return str(category_problem(spec.field, spec.space, row))
     if row.ndim == 0:
-        return f"{column.field} is {row}; expected a finite number"
+        return f"{spec.field} is {row}; expected a finite number"
     place = tuple(int(axis) for axis in np.argwhere(~np.isfinite(row))[0])
-    return f"{column.field} is {row[place]} at {list(place)}; expected finite numbers"
-
-
-def _category_problem(column: Column, row: "np.ndarray[Any, np.dtype[Any]]") -> str:
-    return (
-        f"{column.field} is {row.tolist()}; expected {np.asarray(column.least).tolist()} to "
-        f"{np.asarray(column.greatest).tolist()}"
-    )
+    return f"{spec.field} is {row[place]} at {list(place)}; expected finite numbers"

@@ -1,4 +1,4 @@
-"""Bit flipping: a task of goals that no exploration finds when it is long."""
+"""Bit flipping: a goal task that exploration alone does not solve when there are many bits."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
@@ -14,25 +14,25 @@ Bits: TypeAlias = npt.NDArray[np.int8]
 
 
 class BitFlipping(gymnasium.Env[dict[str, Bits], np.int64]):
-    """Flip one bit per step until n bits are the wanted ones; the reward is -1 until they are.
+    """Flip one bit per step until all n bits equal the goal; the reward is -1 until they do.
 
     The observation is a dict of ``observation`` and ``achieved_goal``, both the bits, and
-    ``desired_goal``, the wanted ones; each is n numbers of 0 and 1. Action i flips bit i. An
-    episode terminates when the bits are the wanted ones, and reports ``is_success``; it is
-    truncated after ``max_steps``. `compute_reward` and `compute_terminated` judge goals as
-    Gymnasium-Robotics' ``GoalEnv`` does.
+    ``desired_goal``; each is an array of n zeros and ones. Action i flips bit i. An episode
+    terminates when the bits equal the goal, and is truncated after ``max_steps``; its info reports
+    ``is_success``. `compute_reward` and `compute_terminated` work as in Gymnasium-Robotics'
+    ``GoalEnv``.
 
     Source: Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495, section 3.1.
 
     Args:
         num_bits: n.
-        max_steps: after which an episode is truncated; None takes n.
+        max_steps: truncate an episode after so many steps; None takes n.
         varies: truncate each episode after a random number of steps, from half of ``max_steps``
             to all of them.
-        ends_on_success: whether an episode terminates when the bits are the wanted ones.
+        ends_on_success: whether an episode terminates when the bits equal the goal.
 
     Raises:
-        ConfigError: when a number is out of range.
+        ConfigError: if a number is out of range.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # Gymnasium's attribute
@@ -53,11 +53,8 @@ class BitFlipping(gymnasium.Env[dict[str, Bits], np.int64]):
         self.varies = varies
         self.ends_on_success = ends_on_success
         bits = spaces.Box(0, 1, (num_bits,), np.int8)
-        entries: dict[str, gymnasium.Space[Any]] = {
-            "observation": bits,
-            "achieved_goal": bits,
-            "desired_goal": bits,
-        }
+        keys = ("observation", "achieved_goal", "desired_goal")
+        entries: dict[str, gymnasium.Space[Any]] = dict.fromkeys(keys, bits)
         self.observation_space = cast("gymnasium.Space[dict[str, Bits]]", spaces.Dict(entries))
         self.action_space = spaces.Discrete(num_bits)
         self._bits: Bits = np.zeros(num_bits, dtype=np.int8)
@@ -67,7 +64,7 @@ class BitFlipping(gymnasium.Env[dict[str, Bits], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Bits], dict[str, Any]]:
-        """Draw new bits, and other ones that are wanted."""
+        """Draw new bits, and a goal that differs from them."""
         super().reset(seed=seed)
         self._bits = self._drawn()
         self._goal = self._drawn()
@@ -93,12 +90,12 @@ class BitFlipping(gymnasium.Env[dict[str, Bits], np.int64]):
     def compute_reward(
         self, achieved_goal: Bits, desired_goal: Bits, info: Mapping[str, object]
     ) -> npt.NDArray[np.float32]:
-        """Return 0 where all bits are the wanted ones, and -1 elsewhere.
+        """Return 0 where all bits equal the goal, and -1 elsewhere.
 
         Args:
             achieved_goal: shape `(..., n)`.
             desired_goal: shape `(..., n)`.
-            info: is not looked at.
+            info: ignored.
 
         Returns:
             Shape `(...)`.
@@ -109,7 +106,7 @@ class BitFlipping(gymnasium.Env[dict[str, Bits], np.int64]):
     def compute_terminated(
         self, achieved_goal: Bits, desired_goal: Bits, info: Mapping[str, object]
     ) -> npt.NDArray[np.bool_]:
-        """Return where all bits are the wanted ones, if that ends an episode; see above."""
+        """Return where all bits equal the goal, if that ends an episode; see above."""
         is_success: npt.NDArray[np.bool_] = (achieved_goal == desired_goal).all(-1)
         return is_success & self.ends_on_success
 

@@ -1,16 +1,19 @@
-"""A thin wrapper around each environment, so that a fault can be told by its place."""
+"""A thin wrapper around each environment that names it, and the field, in every fault."""
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import SupportsFloat
+from typing import SupportsFloat, cast
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from rl_core.env import observation_problem
-from rl_core.env.checks import RESET_ANSWER, STEP_ANSWER, answer_problem
 from rl_core.errors import DataError, EnvironmentFaultError, in_brief
 from rl_core.spaces import flatten_observation, leaf_spaces
+
+RESET_FIELDS = ("observation", "info")
+STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 _FLAGS = (bool, int, np.bool_, np.integer)
@@ -19,9 +22,9 @@ _FLAGS = (bool, int, np.bool_, np.integer)
 class EnvGuard(gymnasium.Wrapper):
     """Name the environment and the field in every fault; keep final observations apart.
 
-    Vectorisers join the answers of their environments into one array, and an error there names no
-    environment. Each step is checked as far as it costs next to nothing; the first reset and step,
-    and each whose observation has another shape or dtype than the one before, thoroughly.
+    Vectorisers join what their environments return into one array, and an error there names no
+    environment. Each step is checked as far as it costs next to nothing. The first reset and step,
+    and each step whose observation changes shape or dtype, are checked thoroughly.
 
     The last observation of an episode is copied, because a vectoriser that resets in the same
     step holds it while the environment, which may reuse its buffer, is reset.
@@ -29,15 +32,14 @@ class EnvGuard(gymnasium.Wrapper):
     Args:
         env: the environment.
         index: its row in the vectorised environment.
-        check: False leaves out the checks, but still names the environment when it raises.
+        check: False leaves out the checks, but still names the environment if it raises.
     """
 
     def __init__(self, env: gymnasium.Env, index: int, *, check: bool = True) -> None:
         super().__init__(env)
         self.index = index
         self.check = check
-        self.spec_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        self.max_episode_steps = env.spec.max_episode_steps if env.spec is not None else None
+        self.spec_id, self.max_episode_steps = name_and_limit(env.spec, env.unwrapped)
         self._reset_form: object = None
         self._step_form: object = None
         self._leaves = leaf_spaces(env.observation_space)
@@ -48,16 +50,15 @@ class EnvGuard(gymnasium.Wrapper):
         """Reset the environment.
 
         Raises:
-            EnvironmentFaultError: when it raises or answers something its spaces do not declare.
+            EnvironmentFaultError: if it raises, or returns something its spaces do not declare.
         """
         try:
-            answer = self.env.reset(seed=seed, options=options)
+            returned = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
-            raise self.raised("reset()", error) from error
-        if not isinstance(answer, tuple | list) or len(answer) != len(RESET_ANSWER):
-            raise self._fault(answer_problem("reset()", answer, RESET_ANSWER))
-        observation, info = answer
-        self._check_info("reset()", info)
+            raise self._fault(f"reset() raised {in_brief(error)}") from error
+        if problem := return_problem("reset()", returned, RESET_FIELDS):
+            raise self._fault(problem)
+        observation, info = returned
         if self.check and (form := _form(observation)) != self._reset_form:
             self._check_observation("reset()", observation)
             self._reset_form = form
@@ -67,36 +68,29 @@ class EnvGuard(gymnasium.Wrapper):
         """Step the environment.
 
         Raises:
-            EnvironmentFaultError: when it raises or answers something its spaces do not declare.
+            EnvironmentFaultError: if it raises, or returns something its spaces do not declare.
         """
         try:
-            answer = self.env.step(action)
+            returned = self.env.step(action)
         except (Exception, SystemExit) as error:
-            raise self.raised("step()", error) from error
-        if not isinstance(answer, tuple | list) or len(answer) != len(STEP_ANSWER):
-            raise self.miscounted(answer)
-        observation, reward, terminated, truncated, info = answer
-        self.check_answer(observation, reward, terminated, truncated, info)
+            raise self._fault(f"step() raised {in_brief(error)}") from error
+        self.check_step(returned)
+        observation, reward, terminated, truncated, info = returned
         if terminated or truncated:
             observation = deepcopy(observation)
         return observation, reward, terminated, truncated, info
 
-    def check_answer(
-        self,
-        observation: object,
-        reward: object,
-        terminated: object,
-        truncated: object,
-        info: object,
-    ) -> None:
-        """Compare what a step answered with what it may answer.
+    def check_step(self, returned: object) -> None:
+        """Check the values that a step returned.
 
         Raises:
-            EnvironmentFaultError: when a part is not of its kind.
+            EnvironmentFaultError: if their number is wrong, or one is not of its kind.
         """
-        self._check_info("step()", info)
+        if problem := return_problem("step()", returned, STEP_FIELDS):
+            raise self._fault(problem)
         if not self.check:
             return
+        observation, reward, terminated, truncated, _ = cast("tuple[object, ...]", returned)
         if type(reward) is not float:
             self._check_scalar("reward", reward, _NUMBERS, "a number")
         if type(terminated) is not bool or type(truncated) is not bool:
@@ -110,20 +104,12 @@ class EnvGuard(gymnasium.Wrapper):
         """Close the environment.
 
         Raises:
-            EnvironmentFaultError: when it raises.
+            EnvironmentFaultError: if it raises.
         """
         try:
             self.env.close()
         except (Exception, SystemExit) as error:
-            raise self.raised("close()", error) from error
-
-    def raised(self, call: str, error: BaseException) -> EnvironmentFaultError:
-        """Build the error that says which environment raised, and in which call."""
-        return self._fault(f"{call} raised {in_brief(error)}")
-
-    def miscounted(self, answer: object) -> EnvironmentFaultError:
-        """Build the error of a step whose answer has another number of values."""
-        return self._fault(answer_problem("step()", answer, STEP_ANSWER))
+            raise self._fault(f"close() raised {in_brief(error)}") from error
 
     def _check_observation(self, call: str, observation: object) -> None:
         try:
@@ -134,26 +120,54 @@ class EnvGuard(gymnasium.Wrapper):
         if problem is not None:
             raise self._fault(f"{call}: {problem}")
 
-    def _check_info(self, call: str, info: object) -> None:
-        if not isinstance(info, dict):
-            raise self._fault(f"{call} answered {info!r} as info; expected a dict")
-
     def _check_scalar(
         self, field: str, value: object, kinds: tuple[type, ...], expected: str
     ) -> None:
         if isinstance(value, kinds) or (isinstance(value, np.ndarray) and value.shape == ()):
             return
-        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
-        raise self._fault(
-            f"step() answered {type(value).__name__}{shape} as {field}; expected {expected}"
-        )
+        got = "None" if value is None else f"a {type(value).__name__}"
+        if isinstance(value, np.ndarray):
+            got = f"an array of shape {value.shape}"
+        raise self._fault(f"step() returned {got} as {field}; expected {expected}")
 
     def _fault(self, message: str) -> EnvironmentFaultError:
         return EnvironmentFaultError(f"environment {self.index}: {message}")
 
 
+def return_problem(
+    call: str, returned: object, fields: tuple[str, ...], info_type: type = dict
+) -> str | None:
+    """Say if a call returned another number of values than Gymnasium's API asks for, or no info.
+
+    Args:
+        call: names it in the message.
+        returned: whatever it returned.
+        fields: what it should have returned; `RESET_FIELDS` or `STEP_FIELDS`.
+        info_type: the type of the last of them.
+    """
+    # Not tuple | list, which would be built anew in every step.
+    if not isinstance(returned, (tuple, list)):
+        got = "None" if returned is None else f"one {type(returned).__name__}"
+    elif len(returned) != len(fields):
+        got = f"{len(returned)} values"
+    elif not isinstance(returned[-1], info_type):
+        return f"{call} returned {returned[-1]!r} as info; expected a dict"
+    else:
+        return None
+    return f"{call} returned {got}; Gymnasium expects {len(fields)} values: {', '.join(fields)}"
+
+
+def name_and_limit(spec: EnvSpec | None, env: object) -> tuple[str, int | None]:
+    """Return the id and time limit of a registered environment; else its class name and None."""
+    if spec is None:
+        return type(env).__name__, None
+    return spec.id, spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
+
+
 def _form(observation: object) -> object:
-    """Return what tells an observation of another kind from the last one, and costs little."""
+    """Return what tells an observation from one of another shape or dtype, and costs little."""
+    if observation.__class__ is np.ndarray:  # first, because most are
+        return observation.shape, observation.dtype
     if isinstance(observation, Mapping):
         return tuple(map(_form, observation.values()))
     if isinstance(observation, tuple):

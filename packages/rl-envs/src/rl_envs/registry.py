@@ -1,4 +1,4 @@
-"""Gymnasium's registry, with answers that say how to mend a wrong id."""
+"""Looks up ids in Gymnasium's registry; errors say how to mend a wrong id."""
 
 import difflib
 import importlib
@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from rl_core.errors import ConfigError, MissingExtraError
 
 _PACKAGES = {"ALE": ("ale_py", "ale-py")}
-"""By namespace of ids, the module that registers them and the distribution it comes from."""
+"""By namespace of ids: the module that registers them, and its distribution."""
 
 _ROBOTICS = (
     "Fetch",
@@ -22,23 +22,23 @@ _ROBOTICS = (
     "AdroitHand",
     "FrankaKitchen",
 )
-"""How the ids of Gymnasium-Robotics begin, which have no namespace."""
+"""Prefixes of the ids of Gymnasium-Robotics, which have no namespace."""
 
 
 def find_spec(env_id: str) -> EnvSpec:
     """Look up a registered environment; an id without a version means the newest.
 
     Raises:
-        ConfigError: when the id is not registered; the message names the newest version or the
+        ConfigError: if the id is not registered; the message names the newest version or the
             nearest id. Also for ``module:id``, because a name must not choose code to import.
-        MissingExtraError: when the package of a known namespace is not installed.
+        MissingExtraError: if the package of a known namespace is not installed.
     """
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
     if ":" in env_id:
         module, _, name = env_id.partition(":")
         raise ConfigError(
-            f"the environment id '{env_id}' names a module to import, which an id may not; import "
+            f"the environment id '{env_id}' names a module to import, which is not allowed; import "
             f"{module} yourself and ask for '{name}'"
         )
     try:
@@ -48,30 +48,23 @@ def find_spec(env_id: str) -> EnvSpec:
     module, distribution = _PACKAGES.get(namespace or "", ("", ""))
     if module and find_module(module) is None:
         raise MissingExtraError(f"{env_id} needs its simulator: pip install {distribution}")
-    if namespace is None and name.startswith(_ROBOTICS) and _register_robotics(env_id):
+    is_robotics = namespace is None and name.startswith(_ROBOTICS)
+    if is_robotics and "gymnasium_robotics" not in sys.modules:
+        try:  # importing it registers its ids
+            gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
+        except ImportError as error:
+            raise MissingExtraError(
+                f"{env_id} needs its simulator: pip install 'rl-envs[robotics]' ({error})"
+            ) from error
         return find_spec(env_id)
     newest = find_highest_version(namespace, name)
     if newest is None:
         raise ConfigError(f"no environment is registered as '{env_id}'{_similar(env_id)}")
     newest_id = get_env_id(namespace, name, newest)
-    if version is None:
-        return gymnasium.registry[newest_id]
-    raise ConfigError(
-        f"no environment is registered as '{env_id}'; the newest version is '{newest_id}'"
-    )
-
-
-def _register_robotics(env_id: str) -> bool:
-    """Import Gymnasium-Robotics, which registers its ids, and return whether that was news."""
-    if "gymnasium_robotics" in sys.modules:
-        return False
-    try:
-        gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{env_id} needs its simulator: pip install 'rl-envs[robotics]' ({error})"
-        ) from error
-    return True
+    if version is not None:
+        hint = f"; the newest version is '{newest_id}'"
+        raise ConfigError(f"no environment is registered as '{env_id}'{hint}")
+    return gymnasium.registry[newest_id]
 
 
 def _similar(env_id: str) -> str:

@@ -1,16 +1,22 @@
-"""One call from an environment to a vector of them."""
+"""Vector environments from an id, a function or an object of the user's own."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
+
+import gymnasium
+from gymnasium.vector import VectorEnv
 
 from rl_core.config import ComponentSpec
 from rl_core.env import VecEnv, checked_seed
 from rl_core.errors import ConfigError, nearest
 from rl_core.types import Json
-from rl_envs.adapter import GymVecEnv
+from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
+
+AnyEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
+"""What can be stepped: the toolbox's own vectors, Gymnasium's, and a single environment."""
 
 VECTORIZATIONS = ("auto", "sync", "async", "native")
 
@@ -38,30 +44,45 @@ def make_vec(
         num_envs: how many step together, ``B``.
         seed: used by the first `reset` that is given none.
         vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` each in a
-            process of its own, which pays when a step takes longer than about 0.1 ms. ``"native"``
-            is the vectorised form that some ids have, ``"auto"`` native from 6 on where there is
-            one that takes the arguments, and sync elsewhere. Sync and async reset a row in the step
-            that ends its episode; native forms commonly in the next (see `EnvStep`).
-        env_kwargs: what each environment is built with.
+            process of its own, which pays if a step takes longer than about 0.1 ms. ``"native"``
+            is the vectorised form that some ids have. ``"auto"`` is native from 6 environments on
+            if there is a native form that takes the arguments, and sync otherwise. Sync and async
+            reset a row in the step that ends its episode, native forms usually in the next one
+            (see `EnvStep`).
+        env_kwargs: arguments for each environment.
         wrappers: applied to each environment in this order, the last one outermost.
         mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
         timeout_s: how long one reset or step may take before its process counts as hung; async
-            only, None for ever.
+            only, None for no limit.
 
     Returns:
         The environments; `close` them, or use them in a ``with`` statement.
 
     Raises:
-        ConfigError: when the id is unknown, or an argument does not fit.
-        MissingExtraError: when the simulator is not installed.
-        EnvironmentFaultError: when an environment raises while being built.
-        SpaceError: when its observation space is not supported.
+        ConfigError: if the id is unknown, or an argument does not fit.
+        MissingExtraError: if the simulator is not installed.
+        EnvironmentFaultError: if an environment raises while it is built.
+        SpaceError: if its observation space is not supported.
     """
-    _check_arguments(num_envs, seed, vectorization, env_kwargs, wrappers, timeout_s)
-    around = (*([MaskVelocity] if mask_velocity else []), *wrappers)
-    maker = EnvMaker(env, dict(env_kwargs or {}), around, check)
+    checked_num_envs(num_envs)
+    if seed is not None:
+        checked_seed(seed)
+    if vectorization not in VECTORIZATIONS:
+        hint = nearest(str(vectorization), VECTORIZATIONS)
+        raise ConfigError(f"vectorization={vectorization!r}{hint}")
+    if not isinstance(env_kwargs, Mapping | None):
+        raise ConfigError(f"env_kwargs={env_kwargs!r}; expected a mapping of arguments, or None")
+    if not isinstance(wrappers, Sequence):
+        raise ConfigError(f"wrappers={wrappers!r}; expected a list of functions of environments")
+    if vectorization != "async" and timeout_s != _TIMEOUT_S:
+        raise ConfigError(
+            f"timeout_s={timeout_s!r} has no effect with vectorization={vectorization!r}: only "
+            "'async' has processes that could hang; leave it out"
+        )
+    masks = [MaskVelocity] if mask_velocity else []
+    maker = EnvMaker(env, env_kwargs, [*masks, *wrappers], check)
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -69,18 +90,10 @@ def make_vec(
             "vectorization": vectorization,
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
+            **({"mask_velocity": True} if mask_velocity else {}),
+            **({"env_kwargs": dict(env_kwargs)} if env_kwargs else {}),
         }
-        if mask_velocity:
-            options["mask_velocity"] = True
-        if env_kwargs:
-            options["env_kwargs"] = dict(env_kwargs)
         component = ComponentSpec("env", env, options)
-    is_many = num_envs >= _MANY
-    if vectorization == "native" or (
-        vectorization == "auto" and is_many and maker.has_native_vector
-    ):
-        native = maker.native_vector(num_envs)
-        return GymVecEnv(native, seed=seed, check=check, component=component)
     if vectorization == "async":
         workers = WorkerVectorEnv(maker.numbered(num_envs), timeout_s=timeout_s)
         return GymVecEnv(
@@ -91,30 +104,62 @@ def make_vec(
             max_episode_steps=workers.get_attr("max_episode_steps")[0],
             component=component,
         )
+    is_auto_native = vectorization == "auto" and num_envs >= _MANY and maker.has_native_vector
+    if vectorization == "native" or is_auto_native:
+        native = maker.native_vector(num_envs)
+        return GymVecEnv(native, seed=seed, check=check, component=component)
     return maker.sync(num_envs, seed=seed, component=component)
 
 
-def _check_arguments(
-    num_envs: int,
-    seed: int | None,
-    vectorization: str,
-    env_kwargs: Mapping[str, Json] | None,
-    wrappers: Sequence[EnvWrapper],
-    timeout_s: float | None,
-) -> None:
-    if vectorization not in VECTORIZATIONS:
-        raise ConfigError(
-            f"vectorization={vectorization!r}{nearest(str(vectorization), VECTORIZATIONS)}"
-        )
-    checked_num_envs(num_envs)
-    if seed is not None:
-        checked_seed(seed)
-    if not isinstance(env_kwargs, Mapping | None):
-        raise ConfigError(f"env_kwargs={env_kwargs!r}; expected a mapping of arguments, or None")
-    if not isinstance(wrappers, Sequence):
-        raise ConfigError(f"wrappers={wrappers!r}; expected a list of functions of environments")
-    if vectorization != "async" and timeout_s != _TIMEOUT_S:
-        raise ConfigError(
-            f"timeout_s={timeout_s!r} has no effect with vectorization={vectorization!r}: only "
-            "'async' has processes that could hang; leave it out"
-        )
+def make_gym_vec(
+    env: str | EnvFunction, num_envs: int = 1, seed: int | None = None, **env_kwargs: object
+) -> VecEnv:
+    """Make a vector environment in this process, the plain way.
+
+    An id with a vectorised form of its own (``CartPole-v1``) gets it, unless that form does not
+    take the arguments; all others are stepped one by one and reset in the same step.
+
+    Args:
+        env: a registered id, or a function that builds one environment.
+        num_envs: ``B``.
+        seed: used by the first `reset` that is given none.
+        **env_kwargs: arguments for each environment.
+
+    Returns:
+        The environments, checked for faults in every step.
+
+    Raises:
+        ConfigError: if the id is unknown, or an argument does not fit.
+        MissingExtraError: if the simulator is not installed.
+        EnvironmentFaultError: if an environment raises while it is built.
+        SpaceError: if its observation space is not supported.
+    """
+    maker = EnvMaker(env, env_kwargs)
+    component = None
+    if isinstance(env, str) and not env_kwargs:
+        component = ComponentSpec("env", env, {"num_envs": num_envs})
+    if maker.has_native_vector:
+        return GymVecEnv(maker.native_vector(num_envs), seed=seed, component=component)
+    return maker.sync(num_envs, seed=seed, component=component)
+
+
+def as_vec_env(envs: AnyEnv) -> VecEnv:
+    """Turn a user's own environments into a `VecEnv`.
+
+    Args:
+        envs: a `VecEnv`, returned unchanged; a Gymnasium vector environment, adapted; or a single
+            environment, which becomes a vector of one. Closing the result closes it.
+
+    Raises:
+        ConfigError: if it is none of these.
+    """
+    if isinstance(envs, VecEnv):
+        return envs
+    if isinstance(envs, VectorEnv):
+        return GymVecEnv(envs)
+    if isinstance(envs, gymnasium.Env):
+        return EnvMaker(lambda: envs).sync(1)
+    raise ConfigError(
+        f"got a {type(envs).__name__}; expected a VecEnv, a gymnasium.vector.VectorEnv or a "
+        "gymnasium.Env (for an id, call make_gym_vec or rl_envs.make_vec first)"
+    )

@@ -1,4 +1,4 @@
-"""A vector of environments in processes of their own, whose failures are told and ended."""
+"""Environments in worker processes, watched so that one that fails or hangs is named."""
 
 import math
 import queue
@@ -7,6 +7,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import Process, Queue
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,26 +20,26 @@ from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from rl_core.errors import ConfigError, EnvironmentFaultError, in_brief
 
 _LAST_WORDS_S = 1.0
-"""How long a worker that fails or closes is given to say so."""
+"""How long to wait for a failed worker's message or exit code."""
 
 
 class WorkerVectorEnv(AsyncVectorEnv):
     """Gymnasium's asynchronous vector environment, with a watch over its workers.
 
-    A worker that raises, dies or does not answer in time becomes an `EnvironmentFaultError` that
-    names it; the others are left as they are, and all that can be done then is `close`, which
-    kills what does not end by itself. Observations come through shared memory and are handed out
-    without a copy, which the adapter makes. Workers leave Ctrl-C, which a terminal sends to every
-    process of a command, to the one that they work for.
+    If a worker raises, dies or exceeds the timeout, an `EnvironmentFaultError` names it. The others
+    are left as they are; the only call that makes sense then is `close`, which kills workers that
+    do not end by themselves. Observations come through shared memory without a copy, which
+    `GymVecEnv` makes. Workers ignore Ctrl-C, which a terminal sends to every process of a command;
+    the process that started them ends them.
 
     Args:
         env_functions: build the environments, each in its worker; the first is also called here,
             to learn its spaces.
-        timeout_s: how long one reset or step of any environment may take; None for ever.
+        timeout_s: how long one reset or step of any environment may take; None for no limit.
 
     Raises:
-        ConfigError: when the timeout is no positive number.
-        EnvironmentFaultError: when a worker fails to start.
+        ConfigError: if the timeout is not a positive number.
+        EnvironmentFaultError: if a worker fails to start.
     """
 
     def __init__(
@@ -65,13 +67,14 @@ class WorkerVectorEnv(AsyncVectorEnv):
         """End all workers: ask those that wait for a command, and kill those that do not comply.
 
         Args:
-            timeout: how long they are given to close; two seconds when None.
-            terminate: do not ask.
+            timeout: how long to wait for them to close; two seconds if None.
+            terminate: kill them without asking.
         """
         deadline = time.monotonic() + (2.0 if timeout is None else timeout)
         if not terminate and self._state is AsyncState.DEFAULT:
             for pipe in self._pipes:
-                pipe.send_last(("close", None))
+                with suppress(OSError):  # a worker that died hears nothing
+                    pipe.pipe.send(("close", None))
             for process in self.processes:
                 process.join(max(deadline - time.monotonic(), 0.0))
         for process in self.processes:
@@ -86,12 +89,8 @@ class WorkerVectorEnv(AsyncVectorEnv):
 
     def _check_spaces(self) -> None:
         # The last thing the base class does when it starts, and the first time it reads a pipe.
-        self._pipes = [
-            _WatchedPipe(index, pipe, process, self.error_queue, self.timeout_s)
-            for index, (pipe, process) in enumerate(
-                zip(self.parent_pipes, self.processes, strict=True)
-            )
-        ]
+        rows = zip(range(self.num_envs), self.parent_pipes, self.processes, strict=True)
+        self._pipes = [_WatchedPipe(*row, self.error_queue, self.timeout_s) for row in rows]
         self.parent_pipes = self._pipes  # type: ignore[assignment]  # it offers what the base uses
         try:
             super()._check_spaces()  # type: ignore[no-untyped-call]  # Gymnasium's
@@ -106,24 +105,20 @@ def _work(*arguments: object) -> None:
     _async_worker(*arguments)  # type: ignore[arg-type]  # Gymnasium's own, as it gives them
 
 
+@dataclass
 class _WatchedPipe:
-    """The end of a pipe to one worker that neither waits for ever nor keeps silent."""
+    """The end of a pipe to one worker that neither waits for ever nor hides why it failed."""
 
-    def __init__(
-        self,
-        index: int,
-        pipe: Connection,
-        process: Process,
-        errors: "Queue[tuple[int, type[Exception], Exception, str]]",
-        timeout_s: float | None,
-    ) -> None:
-        self.index = index
-        self.pipe = pipe
-        self.process = process
-        self.errors = errors
-        self.timeout_s = timeout_s
-        self.deadline = 0.0
-        self._has_answer = _waiter(pipe)
+    index: int
+    pipe: Connection
+    process: Process
+    errors: "Queue[tuple[int, type[Exception], Exception, str]]"
+    timeout_s: float | None
+    deadline: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.poll = _make_poll(self.pipe)
+        self.close = self.pipe.close
 
     @property
     def closed(self) -> bool:
@@ -137,33 +132,19 @@ class _WatchedPipe:
         except OSError as error:
             raise self._died() from error
 
-    def send_last(self, command: object) -> None:
-        try:
-            self.pipe.send(command)
-        except OSError:
-            return
-
     def recv(self) -> tuple[Any, bool]:
-        if self.timeout_s is not None and not self._has_answer(
-            max(self.deadline - time.monotonic(), 0.0)
-        ):
+        if self.timeout_s is not None and not self.poll(max(self.deadline - time.monotonic(), 0.0)):
             raise EnvironmentFaultError(
-                f"environment {self.index}: no answer within {self.timeout_s:g} s; it hangs, or "
+                f"environment {self.index}: no response within {self.timeout_s:g} s; it hangs, or "
                 "timeout_s is too small for it"
             )
         try:
-            answer, is_success = self.pipe.recv()
+            returned, is_success = self.pipe.recv()
         except (EOFError, OSError) as error:
             raise self._died() from error
         if not is_success:
             raise self._failed()
-        return answer, is_success
-
-    def poll(self, timeout: float = 0.0) -> bool:
-        return self._has_answer(timeout)
-
-    def close(self) -> None:
-        self.pipe.close()
+        return returned, is_success
 
     def _died(self) -> EnvironmentFaultError:
         self.process.join(_LAST_WORDS_S)
@@ -176,15 +157,14 @@ class _WatchedPipe:
             index, _, error, trace = self.errors.get(timeout=_LAST_WORDS_S)
         except queue.Empty:
             return EnvironmentFaultError(f"environment {self.index}: failed without a message")
-        if isinstance(error, EnvironmentFaultError):
-            fault = EnvironmentFaultError(str(error))
-        else:
-            fault = EnvironmentFaultError(f"environment {index}: raised {in_brief(error)}")
+        is_named = isinstance(error, EnvironmentFaultError)
+        message = str(error) if is_named else f"environment {index}: raised {in_brief(error)}"
+        fault = EnvironmentFaultError(message)
         fault.add_note(f"In its process:\n{trace}")
         return fault
 
 
-def _waiter(pipe: Connection) -> Callable[[float], bool]:
+def _make_poll(pipe: Connection) -> Callable[[float], bool]:
     if sys.platform == "win32":
         return pipe.poll
     # A Connection's own poll builds a selector in every call, which costs more than the step.

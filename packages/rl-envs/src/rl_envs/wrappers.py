@@ -1,4 +1,4 @@
-"""Wrappers that make a task of another one."""
+"""Wrappers that turn one task into another."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -11,60 +11,46 @@ from gymnasium.utils import RecordConstructorArgs
 from rl_core.errors import ConfigError, SpaceError, nearest
 from rl_core.types import Array
 
-VELOCITY_INDICES = {
-    "CartPole": (1, 3),
-    "Pendulum": (2,),
-    "MountainCar": (1,),
-    "MountainCarContinuous": (1,),
-    "Acrobot": (4, 5),
-    "LunarLander": (2, 3, 5),
-    "LunarLanderContinuous": (2, 3, 5),
-    "BipedalWalker": (1, 2, 3, 5, 7, 10, 12),
-    "BipedalWalkerHardcore": (1, 2, 3, 5, 7, 10, 12),
-    "InvertedPendulum": (2, 3),
-    "InvertedDoublePendulum": (5, 6, 7),
-    "Hopper": tuple(range(5, 11)),
-    "Walker2d": tuple(range(8, 17)),
-    "HalfCheetah": tuple(range(8, 17)),
-    "Swimmer": tuple(range(3, 8)),
+_VELOCITIES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "CartPole": ((1, 3), (4,)),
+    "Pendulum": ((2,), (3,)),
+    "MountainCar": ((1,), (2,)),
+    "MountainCarContinuous": ((1,), (2,)),
+    "Acrobot": ((4, 5), (6,)),
+    "LunarLander": ((2, 3, 5), (8,)),
+    "LunarLanderContinuous": ((2, 3, 5), (8,)),
+    "BipedalWalker": ((1, 2, 3, 5, 7, 10, 12), (24,)),
+    "BipedalWalkerHardcore": ((1, 2, 3, 5, 7, 10, 12), (24,)),
+    "InvertedPendulum": ((2, 3), (4,)),
+    "InvertedDoublePendulum": ((5, 6, 7), (9, 11)),
+    "Hopper": (tuple(range(5, 11)), (11,)),
+    "Walker2d": (tuple(range(8, 17)), (17,)),
+    "HalfCheetah": (tuple(range(8, 17)), (17,)),
+    "Swimmer": (tuple(range(3, 8)), (8,)),
 }
-"""Where the observations of an environment hold velocities, by id without version."""
+"""By id without version: the entries that are velocities, and the observation sizes it holds for.
 
-_SIZES = {
-    "CartPole": (4,),
-    "Pendulum": (3,),
-    "MountainCar": (2,),
-    "MountainCarContinuous": (2,),
-    "Acrobot": (6,),
-    "LunarLander": (8,),
-    "LunarLanderContinuous": (8,),
-    "BipedalWalker": (24,),
-    "BipedalWalkerHardcore": (24,),
-    "InvertedPendulum": (4,),
-    "InvertedDoublePendulum": (9, 11),
-    "Hopper": (11,),
-    "Walker2d": (17,),
-    "HalfCheetah": (17,),
-    "Swimmer": (8,),
-}
-"""How many numbers they are then, unless options or wrappers of the environment change that."""
+Options or wrappers of an environment may change the size.
+"""
+
+VELOCITY_INDICES = {name: indices for name, (indices, _) in _VELOCITIES.items()}
+"""Which entries of an environment's observation are velocities, by id without version."""
 
 
 class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
-    """Hide the velocities, so that a single observation no longer tells the state.
+    """Hide the velocities, so that a single observation no longer determines the state.
 
-    The remaining entries keep their order, and the observation space shrinks with them. What is
-    left is a test for recurrent policies, which can work the velocities out from what they saw.
+    The remaining entries keep their order, and the observation space shrinks with them. The result
+    is a test for recurrent policies, which can infer the velocities from earlier observations.
 
     Args:
         env: its observations must be vectors.
         velocity_indices: the entries to hide; None takes them from `VELOCITY_INDICES`.
 
     Raises:
-        ConfigError: when no entries are given and the environment is not in the table, or its
-            observations have another size than they have by default, or when an entry is not in
-            the observation.
-        SpaceError: when its observations are not vectors, or nothing would be left of them.
+        ConfigError: if no entries are given and the environment is not in the table, or its
+            observations do not have their default size, or if an entry is not in the observation.
+        SpaceError: if its observations are not vectors, or nothing would be left of them.
     """
 
     def __init__(self, env: gymnasium.Env, velocity_indices: Sequence[int] | None = None) -> None:
@@ -93,15 +79,15 @@ class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
 
 def _known_indices(env: gymnasium.Env, size: int) -> tuple[int, ...]:
     name = env.spec.name if env.spec is not None else type(env.unwrapped).__name__
-    if name not in VELOCITY_INDICES:
+    if name not in _VELOCITIES:
         raise ConfigError(
-            f"the velocities of {name} are not known{nearest(name, VELOCITY_INDICES)}; "
+            f"the velocities of {name} are not known{nearest(name, _VELOCITIES)}; "
             "give velocity_indices"
         )
-    if size not in _SIZES[name]:
+    indices, sizes = _VELOCITIES[name]
+    if size not in sizes:
         raise ConfigError(
             f"the velocities of {name} are known in observations of "
-            f"{' or '.join(map(str, _SIZES[name]))} numbers, and these have {size}; give "
-            "velocity_indices"
+            f"{' or '.join(map(str, sizes))} numbers, but these have {size}; give velocity_indices"
         )
-    return VELOCITY_INDICES[name]
+    return indices

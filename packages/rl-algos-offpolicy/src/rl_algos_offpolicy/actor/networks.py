@@ -27,7 +27,7 @@ from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.recurrent import RecurrentNet
-from rl_core.nn.torso import Trunk
+from rl_core.nn.torso import Torso
 
 SpaceExtractor: TypeAlias = Callable[[gymnasium.Space[object]], nn.Module]
 """Makes a module for a space."""
@@ -98,7 +98,7 @@ class NetworkBuilder:
     def build_policy(self) -> Policy:
         """Build a policy with the head of its kind."""
         config, space, memory = self.config, self.action_space, self.config.memory
-        trunk = Trunk(
+        trunk = Torso(
             self._encoder("body"),
             memory=memory.kind,
             memory_size=memory.size,

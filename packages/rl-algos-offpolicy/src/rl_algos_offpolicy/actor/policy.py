@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.heads import ActionHead
-from rl_core.nn.torso import Trunk
+from rl_core.nn.torso import Torso
 from rl_core.types import Observation
 
 
@@ -19,7 +19,7 @@ class Policy(nn.Module):
 
     state_name = "policy"
 
-    def __init__(self, trunk: Trunk, head: ActionHead) -> None:
+    def __init__(self, trunk: Torso, head: ActionHead) -> None:
         super().__init__()
         self.trunk = trunk
         self.head = head
@@ -42,7 +42,7 @@ class Policy(nn.Module):
     def step(
         self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
     ) -> tuple[Distribution, Tensor | None]:
-        """Return the distribution, and the state after each step; see `Trunk`."""
+        """Return the distribution, and the state after each step; see `Torso`."""
         features, after = self.trunk(observation, state, episode_start)
         return self.head(features), after
 

@@ -15,7 +15,7 @@ from rl_core.nn.heads import make_head
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
-from rl_core.nn.torso import Trunk
+from rl_core.nn.torso import Torso
 from rl_core.spaces import ACTION_MASK_KEY, mask_sizes
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
@@ -65,7 +65,7 @@ class OnPolicyActor(Actor):
         self._uses_objects = has_extractor
         encoder = feature_extractor or self._new_encoder("body")
         self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes, "head")
-        self.value_trunk: Trunk | None = None
+        self.value_trunk: Torso | None = None
         if not config.shared_policy_value_network:
             learned = any(True for _ in encoder.parameters())
             if config.share_body and not learned:
@@ -246,9 +246,9 @@ class OnPolicyActor(Actor):
             path=f"actor.{option}",
         )
 
-    def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Trunk:
+    def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Torso:
         memory = self.config.memory
-        return Trunk(
+        return Torso(
             encoder,
             hidden_sizes,
             self.config.activation,

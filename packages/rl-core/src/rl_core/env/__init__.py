@@ -1,4 +1,4 @@
-"""Vectorised environments: the contract, and what its implementations share."""
+"""Vector environments: the contract, and the checks and seeds that implementations share."""
 
 from rl_core.env.checks import action_error as action_error
 from rl_core.env.checks import action_shape as action_shape

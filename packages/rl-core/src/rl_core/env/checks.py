@@ -1,4 +1,4 @@
-"""Whether observations and actions are what their spaces declare."""
+"""Checks of observations and actions against their declared spaces."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -20,11 +20,11 @@ def observation_problem(
 ) -> str | None:
     """Compare shape, kind of dtype and category ranges of an observation with its space.
 
-    The bounds of Box spaces are not compared: so many environments step over them by a little
-    that nobody treats them as binding.
+    The bounds of Box spaces are not compared: so many environments exceed them slightly that
+    nobody treats them as binding.
 
     Args:
-        leaves: what `leaf_spaces` gave.
+        leaves: what `leaf_spaces` returned.
         observation: shape `(*batch_shape, ...)`, flattened by `flatten_observation`.
         batch_shape: ``()`` for a single observation, ``(B,)`` for a batch.
 
@@ -34,45 +34,52 @@ def observation_problem(
     if not isinstance(leaves, Mapping):
         return _leaf_problem("the observation", leaves, observation, batch_shape)
     parts = cast("Mapping[str, object]", observation)
-    for key, leaf in leaves.items():
-        problem = _leaf_problem(f"observation '{key}'", leaf, parts[key], batch_shape)
-        if problem is not None:
-            return problem
-    return None
+    problems = (
+        _leaf_problem(f"observation '{key}'", leaf, parts[key], batch_shape)
+        for key, leaf in leaves.items()
+    )
+    return next(filter(None, problems), None)
 
 
 def action_shape(space: Space, num_envs: int) -> tuple[int, ...] | None:
-    """Return the shape of a batch of actions; None for a space whose actions are no array."""
+    """Return the shape of a batch of actions; None if the space's actions are not arrays."""
     return (num_envs, *event_shape(space)) if isinstance(space, LEAF_TYPES) else None
 
 
 def action_error(got: tuple[int, ...], space: Space, num_envs: int) -> DataError:
-    """Build the error of a batch of actions of the wrong shape."""
+    """Build the error for a batch of actions of the wrong shape."""
     return DataError(
         f"the action has shape {tuple(got)}; expected {action_shape(space, num_envs)}: one of "
         f"{space} for each of {num_envs} environments"
     )
 
 
-RESET_ANSWER = ("observation", "info")
-STEP_ANSWER = ("observation", "reward", "terminated", "truncated", "info")
-
-
-def answer_problem(call: str, answer: object, expected: tuple[str, ...]) -> str:
-    """Say that a call answered another number of values than Gymnasium's API demands."""
-    got = type(answer).__name__
-    if isinstance(answer, tuple | list):
-        got = f"{len(answer)} values"
-    return f"{call} answered {got}; Gymnasium expects {len(expected)} values: {', '.join(expected)}"
-
-
 def as_numpy(value: object) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Convert what an environment or a policy answers.
+    """Convert what an environment or a policy returned.
 
     Raises:
-        ValueError: when its parts have different lengths; others as NumPy does.
+        ValueError: if its parts have different lengths; other errors as NumPy raises them.
     """
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def category_problem(
+    field: str, space: Space, array: "np.ndarray[Any, np.dtype[Any]]"
+) -> str | None:
+    """Say that categories of a leaf space do not exist; None if all do, and for a Box."""
+    least, greatest = category_range(space)
+    if greatest is None or bool(((array >= least) & (array <= greatest)).all()):
+        return None
+    return f"{field} holds {array.min()} to {array.max()}; expected a value of {space}"
+
+
+def category_range(space: Space) -> tuple[object, object]:
+    """Return the least and greatest value of a space of categories; None twice for a Box."""
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return (0, 1) if isinstance(space, spaces.MultiBinary) else (None, None)
 
 
 def _leaf_problem(
@@ -83,39 +90,14 @@ def _leaf_problem(
     try:
         array = as_numpy(value)
     except (ValueError, TypeError) as error:
-        return f"{field} is no array: {in_brief(error)}; expected a value of {space}"
+        return f"{field} is not an array: {in_brief(error)}; expected a value of {space}"
     expected_shape = (*batch_shape, *event_shape(space))
     if array.shape != expected_shape:
         return f"{field} has shape {array.shape}; expected {expected_shape}"
-    if array.dtype.kind not in "biuf" or not (
-        np.can_cast(array.dtype, cast("np.dtype[np.generic]", space.dtype), "same_kind")
-        or array.dtype == _stored_dtype(space)
-    ):
+    # What vector environments convert to may be wider than the declared dtype.
+    stored_dtype = torch.empty(0, dtype=tensor_dtype(space)).numpy().dtype
+    declared_dtype = cast("np.dtype[np.generic]", space.dtype)
+    is_kind = array.dtype == stored_dtype or np.can_cast(array.dtype, declared_dtype, "same_kind")
+    if array.dtype.kind not in "biuf" or not is_kind:
         return f"{field} has dtype {array.dtype}; expected {space.dtype}"
     return category_problem(field, space, array)
-
-
-def _stored_dtype(space: Space) -> "np.dtype[np.generic]":
-    """Return what vector environments convert to, which may be wider than what is declared."""
-    return torch.empty(0, dtype=tensor_dtype(space)).numpy().dtype
-
-
-def category_problem(
-    field: str, space: Space, array: "np.ndarray[Any, np.dtype[Any]]"
-) -> str | None:
-    """Say which categories of a leaf space do not exist; None when all do, and for a Box."""
-    least, greatest = category_range(space)
-    if greatest is None or bool(((array >= least) & (array <= greatest)).all()):
-        return None
-    return f"{field} holds {array.min()} to {array.max()}; expected a value of {space}"
-
-
-def category_range(space: Space) -> tuple[object, object]:
-    """Return the least and the greatest value of a space of categories; twice None for a Box."""
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    if isinstance(space, spaces.MultiBinary):
-        return 0, 1
-    return None, None

@@ -1,9 +1,8 @@
-"""What a vectorised environment is, and what one step of it answers."""
+"""The contract of a vector environment, and of what one step of it returns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal, Self, cast
 
 from rl_core.config import ComponentSpec
@@ -17,30 +16,29 @@ from rl_core.types import ArrayLike, ArrayObservation, StateDict
 class EnvStep:
     """One step of all environments. Its arrays belong to the caller: nobody writes to them again.
 
-    A row ends its episode where ``terminated | truncated``. What follows depends on how the
-    vectorised environment resets such a row:
+    A row ends its episode where ``terminated | truncated``. What follows depends on when the
+    vector environment resets such a row:
 
     - *in the same step*: ``observation`` already begins the next episode, and the last
       observation of the ended one is in ``final_observation``;
     - *in the next step*: ``observation`` is the last one of the ended episode,
       ``final_observation`` is None, and the row's next step only resets: it ignores its action,
-      has ``valid=False``, answers zero reward and no end, and its ``observation`` begins the next
-      episode.
+      has ``valid=False``, zero reward and no end, and its ``observation`` begins the next episode.
 
     Attributes:
-        observation: shape `(B, ...)`, or a dict of such: what the policy acts on next.
+        observation: shape `(B, ...)`, or a dict of such arrays: what the policy acts on next.
         reward: shape `(B,)`, float32, environment units.
         terminated: shape `(B,)`, bool: the episode ended, nothing follows.
-        truncated: shape `(B,)`, bool: the episode was cut, its value goes on.
-        final_observation: shape `(B, ...)`, or a dict of such: the true last observation of the
-            rows that ended in this step, and ``observation`` in the other rows. None when no row
-            ended, and always None when rows reset in their next step. An environment on an
-            accelerator may give it in every step.
-        valid: shape `(B,)`, bool: False where the row did nothing but reset. Such a row is no
+        truncated: shape `(B,)`, bool: the episode was cut, so its last state still has a value.
+        final_observation: shape `(B, ...)`, or a dict of such arrays: the true last observation of
+            the rows that ended in this step, and ``observation`` in the other rows. None if no row
+            ended, and always None if rows reset in their next step. An environment on an
+            accelerator may return it in every step.
+        valid: shape `(B,)`, bool: False where the row did nothing but reset. Such a row is not a
             transition: it is never stored as one, trained on or counted.
-        info: what the environment told, as it gave it; for Gymnasium's, arrays by key, with masks
-            under ``_key``. It may be put together only when it is read, from what the environment
-            has not written over by then.
+        info: the environment's info as it is; for Gymnasium's environments, arrays by key, with
+            masks under ``_key``. It may be joined only when it is read, so read it before the next
+            step if an environment reuses its arrays.
     """
 
     observation: ArrayObservation
@@ -53,26 +51,26 @@ class EnvStep:
 
     @property
     def successor(self) -> ArrayObservation:
-        """The observation each valid row's action led to, whichever way rows are reset."""
+        """The observation that each valid row's action led to, however rows are reset."""
         return self.observation if self.final_observation is None else self.final_observation
 
     @property
     def final_info(self) -> Mapping[str, object]:
-        """What the last step of the ended rows told; only those rows are meaningful."""
+        """The info of the ended rows' last step; only those rows are meaningful."""
         return cast("Mapping[str, object]", self.info.get("final_info", self.info))
 
 
 class VecEnv(ABC):
     """``B`` environments that step together.
 
-    Only `reset` and `step` move it; both are called by one collector, from one thread. Closing is
-    the business of whoever made it.
+    Only `reset` and `step` advance it; one collector calls both, from one thread. Whoever made it
+    closes it.
     """
 
     @property
     @abstractmethod
     def num_envs(self) -> int:
-        """How many environments step together, ``B``."""
+        """The number of environments that step together, ``B``."""
 
     @property
     @abstractmethod
@@ -87,23 +85,23 @@ class VecEnv(ABC):
     @property
     @abstractmethod
     def array_type(self) -> Literal["numpy", "torch"]:
-        """What kind of arrays `reset` and `step` answer."""
+        """The kind of arrays that `reset` and `step` return."""
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> ArrayObservation:
         """Begin a new episode in every environment.
 
         Args:
-            seed: seeds all environments, each differently; None lets their generators go on, or,
-                the first time, uses the seed given when the environments were made.
+            seed: seeds all environments, each differently. None continues with their generators,
+                or, the first time, uses the seed given when the environments were made.
 
         Returns:
             The first observations, shape `(B, ...)`; for Dict and Tuple spaces a dict from path
             to array (see `leaf_spaces`). Floating-point observations are float32.
 
         Raises:
-            EnvironmentFaultError: when an environment raises or breaks its declared spaces.
-            ConfigError: when the seed is negative.
+            EnvironmentFaultError: if an environment raises or violates its declared spaces.
+            ConfigError: if the seed is negative.
         """
 
     @abstractmethod
@@ -115,9 +113,9 @@ class VecEnv(ABC):
                 that are due to reset ignore theirs.
 
         Raises:
-            EnvironmentFaultError: when an environment raises, hangs, dies, answers something that
-                is not finite or not of its declared spaces, or was never reset.
-            DataError: when the action has the wrong shape.
+            EnvironmentFaultError: if an environment raises, hangs, dies, was never reset, or
+                returns something that is not finite or violates its declared spaces.
+            DataError: if the action has the wrong shape.
         """
 
     @abstractmethod
@@ -131,36 +129,36 @@ class VecEnv(ABC):
 
     @property
     def component(self) -> ComponentSpec | None:
-        """How a recipe names these environments; None when they were built from objects."""
+        """How a recipe names these environments; None if they were built from objects."""
         return None
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The number of steps after which an episode is truncated, where that is known."""
+        """The number of steps after which an episode is truncated, if known."""
         return None
 
     @property
     def resume_grade(self) -> Literal["exact", "episode"]:
-        """How much of it a checkpoint brings back.
+        """How much of it a checkpoint restores.
 
         ``"exact"``: `load_state_dict` puts every environment back into the middle of its episode.
-        ``"episode"``: running episodes are lost, the next call must be `reset`.
+        ``"episode"``: running episodes are lost, and the next call must be `reset`.
         """
         return "episode"
 
     def goal_functions(self) -> GoalFunctions | None:
-        """Return how goals are rewarded; None where there are none, or nobody can tell."""
+        """Return how goals are rewarded; None if there are none, or if that is unknown."""
         return None
 
     def state_dict(self) -> StateDict:
-        """Return what a checkpoint should hold; nothing, unless a subclass can do better."""
+        """Return what a checkpoint should hold; nothing, unless a subclass overrides it."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`.
+        """Restore a state returned by `state_dict`.
 
         Raises:
-            CheckpointError: when the state does not fit this kind of environment.
+            CheckpointError: if the state does not fit this kind of environment.
         """
         if state:
             raise CheckpointError(
@@ -171,10 +169,5 @@ class VecEnv(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

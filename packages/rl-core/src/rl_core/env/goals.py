@@ -1,4 +1,4 @@
-"""What reaching, or not reaching, a goal means in an environment."""
+"""Rewards and terminations of a goal environment as functions of goals, for hindsight replay."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -11,21 +11,21 @@ from rl_core.errors import EnvironmentFaultError, in_brief
 from rl_core.types import Array
 
 GoalFunction: TypeAlias = Callable[[Array, Array, Mapping[str, object]], object]
-"""Of achieved goals `(N, ...)`, desired goals `(N, ...)` and an info, which is empty."""
+"""Takes achieved goals `(N, ...)`, desired goals `(N, ...)` and an empty info."""
 
 
 class GoalFunctions:
-    """Reward and end of transitions as functions of goals, as in Gymnasium-Robotics' ``GoalEnv``.
+    """Reward and termination as functions of goals, as in Gymnasium-Robotics' ``GoalEnv``.
 
-    Each gets the goals achieved after N transitions, the desired ones, and an empty info, and
-    answers N values. One that answers a single value instead understands no batches, and is asked
-    for each transition.
+    Each function is called with the goals achieved after N transitions, the desired goals, and an
+    empty info, and returns N values. If it returns a single value, it does not support batches and
+    is called for each transition.
 
     Args:
         compute_reward: the reward of a transition.
-        compute_terminated: whether the episode ends with a transition; None where its end has
-            nothing to do with goals.
-        name: what whoever gave the first one calls it, for messages.
+        compute_terminated: whether the episode ends with a transition; None if goals do not
+            decide that.
+        name: what error messages call the first function.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class GoalFunctions:
 
     @classmethod
     def of_env(cls, env: object) -> "GoalFunctions | None":
-        """Take the functions of an environment, or of what it wraps.
+        """Take the functions of an environment, or of the environment it wraps.
 
         Args:
             env: a single environment, or a vector environment.
 
         Returns:
-            None when it has no ``compute_reward``.
+            None if it has no ``compute_reward``.
         """
         compute_reward = _method(env, "compute_reward")
         if compute_reward is None:
@@ -65,17 +65,14 @@ class GoalFunctions:
             Shape `(N,)`.
 
         Raises:
-            EnvironmentFaultError: when the function raises, or answers something else than N
-                finite numbers.
+            EnvironmentFaultError: if the function raises, or does not return N finite numbers.
         """
-        answers = _asked(self.name, self.compute_reward, achieved, desired)
-        if answers.dtype.kind not in "fiub":
-            raise EnvironmentFaultError(f"{self.name} answered {answers.dtype}; expected numbers")
-        rewards = answers.astype(np.float32)
+        values = _call(self.name, self.compute_reward, achieved, desired, "fiub", "numbers")
+        rewards = values.astype(np.float32)
         if not np.isfinite(rewards).all():
             row = int(np.flatnonzero(~np.isfinite(rewards))[0])
             raise EnvironmentFaultError(
-                f"{self.name} answered {rewards[row]} for the achieved goal "
+                f"{self.name} returned {rewards[row]} for the achieved goal "
                 f"{achieved[row].tolist()} and the desired goal {desired[row].tolist()}; expected "
                 "a finite number"
             )
@@ -89,20 +86,16 @@ class GoalFunctions:
             desired: shape `(N, ...)`.
 
         Returns:
-            Shape `(N,)`; None when that has nothing to do with goals.
+            Shape `(N,)`; None if goals do not decide that.
 
         Raises:
-            EnvironmentFaultError: when the function raises, or answers something else than N
-                truth values.
+            EnvironmentFaultError: if the function raises, or does not return N booleans.
         """
-        if self.compute_terminated is None:
+        function = self.compute_terminated
+        if function is None:
             return None
-        ends = _asked("compute_terminated", self.compute_terminated, achieved, desired)
-        if ends.dtype.kind not in "biu":
-            raise EnvironmentFaultError(
-                f"compute_terminated answered {ends.dtype}; expected True or False for each goal"
-            )
-        return ends.astype(np.bool_)
+        name, expected = "compute_terminated", "True or False for each goal"
+        return _call(name, function, achieved, desired, "biu", expected).astype(np.bool_)
 
 
 def _method(env: object, name: str) -> GoalFunction | None:
@@ -113,21 +106,26 @@ def _method(env: object, name: str) -> GoalFunction | None:
     return found if callable(found) else None
 
 
-def _asked(name: str, function: GoalFunction, achieved: Array, desired: Array) -> Array:
+def _call(
+    name: str, function: GoalFunction, achieved: Array, desired: Array, kinds: str, expected: str
+) -> Array:
+    """Call a function for a batch; refuse another shape, and dtypes that are not of `kinds`."""
     count = len(achieved)
     try:
-        answers = np.asarray(function(achieved, desired, {}))
-        if answers.shape == () and count:
+        values = np.asarray(function(achieved, desired, {}))
+        if values.shape == () and count:
             pairs = zip(achieved, desired, strict=True)
-            answers = np.stack([np.asarray(function(*pair, {})) for pair in pairs])
+            values = np.stack([np.asarray(function(*pair, {})) for pair in pairs])
     except Exception as error:
         raise EnvironmentFaultError(
             f"{name} raised {in_brief(error)}; it is called with achieved goals, desired goals and "
             "an empty info"
         ) from error
-    if answers.shape != (count,):
+    if values.shape != (count,):
         raise EnvironmentFaultError(
-            f"{name} answered shape {answers.shape} for goals of shape {achieved.shape}; expected "
+            f"{name} returned shape {values.shape} for goals of shape {achieved.shape}; expected "
             f"{(count,)}"
         )
-    return answers
+    if values.dtype.kind not in kinds:
+        raise EnvironmentFaultError(f"{name} returned {values.dtype}; expected {expected}")
+    return values

@@ -1,4 +1,4 @@
-"""One seed, many environments."""
+"""Seeds of vector environments, derived from one seed."""
 
 import numpy as np
 
@@ -12,24 +12,22 @@ def spread_seed(seed: int, num_envs: int) -> list[int]:
     seed 0 is the first of seed 1. The first ``k`` seeds do not depend on ``num_envs``.
 
     Args:
-        seed: not negative.
-        num_envs: how many are wanted.
+        seed: at least 0.
+        num_envs: the number of seeds.
 
     Returns:
-        That many different numbers below 2^31, which every simulator's own seed can hold.
+        Different numbers below 2^31, which every simulator's own seed can hold.
 
     Raises:
-        ConfigError: when the seed is negative.
+        ConfigError: if the seed is negative.
     """
-    seeds: list[int] = []
-    taken: set[int] = set()
+    seeds: dict[int, None] = {}  # in order, without duplicates
     for child in np.random.SeedSequence(checked_seed(seed)).spawn(num_envs):
         candidate = int(child.generate_state(1)[0]) >> 1
-        while candidate in taken:
+        while candidate in seeds:
             candidate = (candidate + 1) % 2**31
-        taken.add(candidate)
-        seeds.append(candidate)
-    return seeds
+        seeds[candidate] = None
+    return list(seeds)
 
 
 def resumed_seed(seed: int, steps: int) -> int:
@@ -41,7 +39,7 @@ def checked_seed(seed: int) -> int:
     """Return a seed as a plain number.
 
     Raises:
-        ConfigError: when it is no whole number, or negative.
+        ConfigError: if it is not a whole number, or negative.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigError(f"seed={seed!r}; expected a whole number of at least 0")

@@ -1,17 +1,22 @@
-r"""The recurrences of GRU and LSTM over a sequence, with derivatives written out.
+r"""The recurrences of GRU and LSTM over a sequence, with their derivatives written out.
 
-Automatic differentiation of the loop takes an operation, and a product with the weights' shape, for
-each of its own. Here the backward loop has only what must be done in order, and the gradient of the
-weights is one product over all steps. Derivatives are made of differentiable operations, so that
-they can be differentiated again.
+Automatic differentiation of the loop would record every operation, and compute one product with the
+shape of the weights per step. Here the backward loop holds only what must be done in order, and the
+gradient of the weights is one product over all steps. The derivatives consist of differentiable
+operations, so they can be differentiated again.
 
-$k_t$ is 0 where an episode starts and 1 elsewhere, $x_t$ the projected input, $\odot$ left out.
+$k_t$ is 0 where an episode starts and 1 elsewhere, $x_t$ is the projected input, $\sigma$ the
+logistic function; products are elementwise except those with $W$. Blocks of $x_t$ have indices.
 
-LSTM: $(i, f, o) = \sigma(x_t + W k_t h_{t-1})$, $g = \tanh(x_t + W k_t h_{t-1})$,
-$c_t = f k_t c_{t-1} + i g$, $h_t = o \tanh(c_t)$
+LSTM, blocks in the order (i, f, g, o), with $a = x_t + W k_t h_{t-1}$:
+$(i, f, o) = \sigma(a_i, a_f, a_o)$, $g = \tanh(a_g)$, $c_t = f k_t c_{t-1} + i g$,
+$h_t = o \tanh(c_t)$.
 
-GRU: $u = W k_t h_{t-1} + b$, $(r, z) = \sigma(x_t + u)$, $n = \tanh(x_t + r u)$,
-$h_t = (1 - z) n + z k_t h_{t-1}$
+GRU, blocks in the order (r, z, n), with $u = W k_t h_{t-1} + b$:
+$r = \sigma(x_r + u_r)$, $z = \sigma(x_z + u_z)$, $n = \tanh(x_n + r u_n)$,
+$h_t = (1 - z) n + z k_t h_{t-1}$.
+
+In comments d(y) is the derivative of the loss with respect to y, and a prime marks the step before.
 """
 
 from typing import Any
@@ -28,7 +33,7 @@ def lstm(
     Args:
         inputs: projected, shape `(T, *batch, 4H)`.
         state: output and cell before the first step, shape `(*batch, 2H)`.
-        kept: shape `(T, *batch, 1)`, 0 where the state is zeroed before a step; None zeroes none.
+        kept: k, shape `(T, *batch, 1)`: 0 zeroes the state before a step; None zeroes none.
         weight: of the recurrent product, shape `(4H, H)`, or `(E, 4H, H)` of several members.
         bias: of that product, such as `(4H,)`.
 
@@ -59,7 +64,7 @@ def gru(inputs: Tensor, state: Tensor, kept: Tensor | None, weight: Tensor, bias
 
 
 class _LSTM(torch.autograd.Function):
-    """`lstm` with the bias in the inputs; it also answers the gates, for their derivatives."""
+    """`lstm` with the bias in the inputs; it also returns (i, f, g, o) for the derivatives."""
 
     generate_vmap_rule = True
 
@@ -71,13 +76,13 @@ class _LSTM(torch.autograd.Function):
         states, gates, candidates = [], [], []
         for step, x in enumerate(inputs.unbind(0)):
             before = state if kept is None else state * kept[step]
-            hidden, cell = before.chunk(2, dim=-1)
-            x = _add_product(x, hidden, transposed)
-            candidate = torch.tanh(x[..., 2 * size : 3 * size])
-            x = torch.sigmoid(x)
+            hidden, cell = before.chunk(2, dim=-1)  # k h', k c'
+            x = _add_product(x, hidden, transposed)  # a = x + W k h'
+            candidate = torch.tanh(x[..., 2 * size : 3 * size])  # g = tanh(a_g)
+            x = torch.sigmoid(x)  # of all blocks at once; that of g is not used
             in_gate, forget_gate, _, out_gate = x.chunk(4, dim=-1)
-            cell = torch.addcmul(forget_gate * cell, in_gate, candidate)
-            state = torch.cat((out_gate * torch.tanh(cell), cell), dim=-1)
+            cell = torch.addcmul(forget_gate * cell, in_gate, candidate)  # c = f k c' + i g
+            state = torch.cat((out_gate * torch.tanh(cell), cell), dim=-1)  # h = o tanh(c)
             states.append(state)
             gates.append(x)
             candidates.append(candidate)
@@ -101,14 +106,15 @@ class _LSTM(torch.autograd.Function):
         hidden_before, cell_before = before.chunk(2, dim=-1)
         i, f, g, o = gates.chunk(4, dim=-1)
         tanh_cell = torch.tanh(states[..., size:])
+        # Local derivatives of all steps at once: dc/da_i, dc/da_f and dc/da_g,
         by_cell = torch.stack(
             (g * i * (1.0 - i), cell_before * f * (1.0 - f), i * (1.0 - g * g)), dim=-2
         ).unbind(0)
-        by_hidden = (tanh_cell * o * (1.0 - o)).unbind(0)
-        through = (o * (1.0 - tanh_cell * tanh_cell)).unbind(0)
-        forget = (f if kept is None else f * kept).unbind(0)
+        by_hidden = (tanh_cell * o * (1.0 - o)).unbind(0)  # dh/da_o,
+        through = (o * (1.0 - tanh_cell * tanh_cell)).unbind(0)  # dh/dc,
+        forget = (f if kept is None else f * kept).unbind(0)  # and dc/dc' = f k.
         more = None
-        if d_gates is not None:
+        if d_gates is not None:  # the loss reads the gates, as a second derivative does
             d_i, d_f, d_g, d_o = d_gates.chunk(4, dim=-1)
             more = torch.cat(
                 (
@@ -125,29 +131,32 @@ class _LSTM(torch.autograd.Function):
         d_hidden, d_cell = torch.zeros_like(state).chunk(2, dim=-1)
         d_inputs = []
         for step in reversed(range(len(states))):
-            d_hidden = d_hidden + d_hiddens[step]
+            d_hidden = d_hidden + d_hiddens[step]  # d(h): from the next step and from outside
+            # d(c) = from the next step + from outside + d(h) o (1 - tanh(c)^2)
             d_cell = torch.addcmul(d_cell + d_cells[step], d_hidden, through[step])
-            d_input = torch.cat(
+            d_input = torch.cat(  # d(x) = d(a)
                 (
+                    # d(a_i) = d(c) g i (1-i), d(a_f) = d(c) k c' f (1-f), d(a_g) = d(c) i (1-g^2)
                     (by_cell[step] * d_cell.unsqueeze(-2)).flatten(-2),
-                    by_hidden[step] * d_hidden,
+                    by_hidden[step] * d_hidden,  # d(a_o) = d(h) tanh(c) o (1-o)
                 ),
                 dim=-1,
             )
             if more is not None:
                 d_input = d_input + more[step]
             d_inputs.append(d_input)
-            d_hidden = d_input @ weight
+            d_hidden = d_input @ weight  # d(h') = k W^T d(a)
             if kept is not None:
                 d_hidden = d_hidden * kept[step]
-            d_cell = d_cell * forget[step]
+            d_cell = d_cell * forget[step]  # d(c') = f k d(c)
         d_input = torch.stack(d_inputs[::-1])
         d_state = torch.cat((d_hidden, d_cell), dim=-1)
+        # d(W) = sum over steps of d(a) (k h')^T
         return d_input, d_state, None, _weight_gradient(d_input, hidden_before)
 
 
 class _GRU(torch.autograd.Function):
-    """`gru`; it also answers r, z, n and the last part of u, for their derivatives."""
+    """`gru`; it also returns (r, z, n, u_n) for the derivatives."""
 
     generate_vmap_rule = True
 
@@ -159,15 +168,16 @@ class _GRU(torch.autograd.Function):
         parts = (2 * size, size)
         states, gates = [], []
         for step, x in enumerate(inputs.unbind(0)):
-            before = state if kept is None else state * kept[step]
+            before = state if kept is None else state * kept[step]  # k h'
+            # u = W k h' + b
             of_gates, of_new = _add_product(bias, before, transposed).split_with_sizes(
                 parts, dim=-1
             )
             in_gates, in_new = x.split_with_sizes(parts, dim=-1)
-            both = torch.sigmoid(in_gates + of_gates)
+            both = torch.sigmoid(in_gates + of_gates)  # (r, z) = sigma(x + u)
             reset, update = both.chunk(2, dim=-1)
-            new = torch.tanh(torch.addcmul(in_new, reset, of_new))
-            state = torch.lerp(new, before, update)
+            new = torch.tanh(torch.addcmul(in_new, reset, of_new))  # n = tanh(x_n + r u_n)
+            state = torch.lerp(new, before, update)  # h = (1-z) n + z k h'
             states.append(state)
             gates.append(torch.cat((both, new, of_new), dim=-1))
         return torch.stack(states), torch.stack(gates)
@@ -186,15 +196,17 @@ class _GRU(torch.autograd.Function):
         state, kept, weight, states, gates = ctx.saved_tensors
         size = weight.shape[-1]
         before = _before(state, states, kept)
-        r, z, n, u = gates.chunk(4, dim=-1)
-        by_new = (1.0 - z) * (1.0 - n * n)
-        by_reset = u * r * (1.0 - r)
+        r, z, n, u = gates.chunk(4, dim=-1)  # u is u_n
+        # Local derivatives of all steps at once:
+        by_new = (1.0 - z) * (1.0 - n * n)  # dh/dx_n
+        by_reset = u * r * (1.0 - r)  # d(r u_n)/du_r
+        # dh/du_r, dh/du_z = (k h' - n) z (1-z), and dh/du_n
         local = torch.stack(
             (by_new * by_reset, (before - n) * z * (1.0 - z), by_new * r), dim=-2
         ).unbind(0)
         update = z.unbind(0)
         more, more_new = None, None
-        if d_gates is not None:
+        if d_gates is not None:  # the loss reads the gates, as a second derivative does
             d_r, d_z, d_n, d_u = d_gates.chunk(4, dim=-1)
             more_new = d_n * (1.0 - n * n)
             more = torch.cat(
@@ -211,21 +223,24 @@ class _GRU(torch.autograd.Function):
         d_state = torch.zeros_like(state)
         d_products, d_afters = [], []
         for step in reversed(range(len(states))):
-            d_state = d_state + d_after[step]
-            d_product = (local[step] * d_state.unsqueeze(-2)).flatten(-2)
+            d_state = d_state + d_after[step]  # d(h): from the next step and from outside
+            d_product = (local[step] * d_state.unsqueeze(-2)).flatten(-2)  # d(u)
             if more is not None:
                 d_product = d_product + more[step]
             d_products.append(d_product)
             d_afters.append(d_state)
+            # d(h') = k (z d(h) + W^T d(u))
             d_state = _add_product(d_state * update[step], d_product, weight)
             if kept is not None:
                 d_state = d_state * kept[step]
         d_product = torch.stack(d_products[::-1])
-        d_new = torch.stack(d_afters[::-1]) * by_new
+        d_new = torch.stack(d_afters[::-1]) * by_new  # d(x_n) = d(h) (1-z) (1-n^2)
         if more_new is not None:
             d_new = d_new + more_new
+        # d(x_r) = d(u_r), d(x_z) = d(u_z)
         d_input = torch.cat((d_product[..., : 2 * size], d_new), dim=-1)
-        d_bias = d_product.sum_to_size(ctx.bias_shape)
+        d_bias = d_product.sum_to_size(ctx.bias_shape)  # d(b) = sum of d(u)
+        # d(W) = sum over steps of d(u) (k h')^T
         return d_input, d_state, None, _weight_gradient(d_product, before), d_bias
 
 
@@ -237,7 +252,7 @@ def _add_product(term: Tensor, factor: Tensor, weight: Tensor) -> Tensor:
 
 
 def _before(state: Tensor, states: Tensor, kept: Tensor | None) -> Tensor:
-    """Return the state that each step starts from."""
+    """Return the state that each step starts from, k h' (and k c')."""
     before = torch.cat((state.unsqueeze(0), states[:-1]))
     return before if kept is None else before * kept
 

@@ -15,14 +15,14 @@ class NatureCNN(nn.Module):
     """The convolutional network of the Nature DQN paper.
 
     Args:
-        image_shape: `(H, W, C)` or `(C, H, W)`, or a stack of frames, all of whose channels are
-            taken together; see `image_layout`.
+        image_shape: `(H, W, C)` or `(C, H, W)`, or a stack of such frames, whose channels are
+            joined; see `image_layout`.
         out_features: width of the final linear layer.
-        scale: what pixels are divided by before the first layer.
+        scale: pixels are divided by it before the first layer.
 
     Raises:
-        SpaceError: when the image is too small for the three convolutions (36x36 at least), or
-            the shape is no image's.
+        SpaceError: if the image is too small for the three convolutions (36x36 at least), or the
+            shape is not that of an image.
 
     Source:
         Mnih et al. 2015, https://doi.org/10.1038/nature14236, "Model architecture".
@@ -38,7 +38,7 @@ class NatureCNN(nn.Module):
         if min(height, width) < 36:
             raise SpaceError(
                 f"image of {height}x{width} is too small for NatureCNN, which needs 36x36; "
-                "give a feature extractor of your own"
+                "pass a feature extractor of your own"
             )
         self.scale = scale
         self.convolutions = nn.ModuleList(

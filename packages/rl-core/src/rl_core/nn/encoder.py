@@ -1,4 +1,4 @@
-"""From raw observations to one feature vector, chosen by the observation space."""
+"""Encoders that turn raw observations into one feature vector, by observation space."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
@@ -21,16 +21,16 @@ from rl_core.types import Observation
 class ObservationEncoder(nn.Module):
     """Encode each part of an observation by its kind and concatenate the results.
 
-    Vectors pass through (normalised by running statistics when asked), categories become one-hot,
-    binaries floats, images go through `NatureCNN`. A dict observation is encoded key by key.
+    Vectors pass through (normalised by running statistics if asked for), categories become one-hot,
+    binaries become floats, images go through `NatureCNN`. A dict observation is encoded key by key.
 
     Args:
         space: the environment's observation space.
-        normalize: keep running statistics of the continuous parts and normalise by them.
+        normalize: keep running statistics of the continuous parts and normalise with them.
         image_features: width of each image's feature vector.
 
     Raises:
-        SpaceError: for a space that has no encoding.
+        SpaceError: for a space without an encoding.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class ObservationEncoder(nn.Module):
         named = dict(leaves) if isinstance(leaves, Mapping) else {"": leaves}
         named.pop(ACTION_MASK_KEY, None)
         if not named:
-            raise SpaceError("the observation space holds nothing but an action mask")
+            raise SpaceError(
+                "the observation space holds only an action mask; expected observations too"
+            )
         # A list, because not every key can name a module.
         self.encoders = nn.ModuleList(
             _encoder(leaf, normalize, image_features) for leaf in named.values()
@@ -60,11 +62,11 @@ class ObservationEncoder(nn.Module):
         return torch.cat([encoder(observation[key]) for key, encoder in parts], -1)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
-        """Take observations into the running statistics; does nothing without them.
+        """Update the running statistics; does nothing without them.
 
         Args:
             observation: with any batch axes.
-            mask: shape of the batch axes, bool: which ones count.
+            mask: shape of the batch axes, bool: True for observations that count.
         """
         for key, part in zip(self._keys, self.encoders, strict=True):
             if isinstance(part, _VectorEncoder):
@@ -81,29 +83,30 @@ class ObservationEncoder(nn.Module):
 
 @runtime_checkable
 class NormalizingEncoder(Protocol):
-    """An encoder with running statistics, one of the user's too.
+    """An encoder with running statistics; users may write their own.
 
-    One that may also be made without any says whether it has them in an attribute ``normalizes``.
+    If an encoder can also be built without statistics, its attribute ``normalizes`` says whether
+    it has them.
     """
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
-        """Take observations into the running statistics; called once per update.
+        """Update the running statistics; called once per update.
 
         Args:
             observation: with any batch axes.
-            mask: shape of the batch axes, bool: which ones count; None counts all.
+            mask: shape of the batch axes, bool: True for observations that count; None counts all.
         """
 
 
 def normalizes(encoder: nn.Module) -> bool:
     """Say whether an encoder has running statistics; see `NormalizingEncoder`."""
-    # Asked after every update: a check against the protocol takes 20 µs.
-    takes_in = callable(getattr(encoder, "update_normalization", None))
-    return takes_in and bool(getattr(encoder, "normalizes", True))
+    # Called after every update, where a check against the protocol would take 20 µs.
+    can_update = callable(getattr(encoder, "update_normalization", None))
+    return can_update and bool(getattr(encoder, "normalizes", True))
 
 
 def has_vectors(space: gymnasium.Space[object]) -> bool:
-    """Say whether any part of an observation is real numbers that can be normalised."""
+    """Say whether any part of an observation is a vector that can be normalised."""
     return any(isinstance(leaf, spaces.Box) and not is_image(leaf) for leaf in _seen(space))
 
 
@@ -115,7 +118,7 @@ def has_images(space: gymnasium.Space[object]) -> bool:
 def check_encoder_options(
     space: gymnasium.Space[object], config: Config, *, has_body: bool
 ) -> None:
-    """Refuse options of an actor's encoders that its observations leave without effect.
+    """Refuse encoder options of an actor that have no effect on its observations.
 
     Args:
         space: of the observations.
@@ -141,10 +144,10 @@ def check_encoder_options(
 
 
 def feature_size(extractor: nn.Module) -> int:
-    """Read how many features an extractor gives.
+    """Return the number of features that an extractor returns.
 
     Raises:
-        ConfigError: when it has no integer attribute ``out_features``.
+        ConfigError: if it has no integer attribute ``out_features``.
     """
     size = getattr(extractor, "out_features", None)
     if not isinstance(size, int):
@@ -156,7 +159,7 @@ def feature_size(extractor: nn.Module) -> int:
 
 
 def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:
-    """List the leaves that networks are given."""
+    """List the leaves that networks read."""
     leaves = leaf_spaces(space)
     if not isinstance(leaves, Mapping):
         return [leaves]
@@ -164,7 +167,7 @@ def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:
 
 
 class _VectorEncoder(nn.Module):
-    """Flatten a continuous or binary array, normalised when asked."""
+    """Flatten a continuous or binary array, and normalise it if asked to."""
 
     def __init__(self, shape: tuple[int, ...], normalize: bool) -> None:
         super().__init__()
@@ -187,7 +190,7 @@ class _VectorEncoder(nn.Module):
 
 
 class _CategoryEncoder(nn.Module):
-    """One-hot each of some categories and concatenate them."""
+    """Concatenate the one-hot encodings of categories."""
 
     offset: Tensor
 
@@ -227,4 +230,4 @@ def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: in
         return _CategoryEncoder([int(n) for n in space.nvec.reshape(-1)], starts, len(shape))
     if isinstance(space, spaces.MultiBinary):
         return _VectorEncoder(shape, normalize=False)
-    raise SpaceError(f"no encoding for observation space {space}; give a feature extractor")
+    raise SpaceError(f"no encoding for observation space {space}; pass a feature extractor")

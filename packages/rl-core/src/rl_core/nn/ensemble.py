@@ -1,4 +1,4 @@
-"""Several networks of one shape, computed by batched products."""
+"""Ensembles: several networks of one shape, computed by batched products."""
 
 import itertools
 import math
@@ -16,16 +16,16 @@ from rl_core.nn.init import Start, ensemble_biases, ensemble_weights, fan_in_uni
 from rl_core.nn.mlp import Activation, activation_function
 
 Members: TypeAlias = slice | Tensor | None
-"""Some members of an ensemble: a range, their numbers `(M,)`, or all."""
+"""Members of an ensemble: a range, their indices `(M,)`, or None for all."""
 
 
 class EnsembleLinear(nn.Module):
     """One linear layer per member, computed as one batched product.
 
-    Each starts as ``nn.Linear`` does, see `fan_in_uniform_`.
+    Each is initialised like ``nn.Linear``; see `fan_in_uniform_`.
 
     Args:
-        num_members: how many layers, E.
+        num_members: number of layers, E.
         in_features: size of each one's input.
         out_features: size of each one's output.
     """
@@ -47,23 +47,23 @@ class EnsembleLinear(nn.Module):
 class EnsembleMLP(nn.Module):
     """Independent multi-layer perceptrons whose layers are one batched product each.
 
-    Two critics cost little more than one in this form, because small layers are bound by calls
-    and not by arithmetic. Graphs that are compiled for the CPU compute each member by itself.
+    Two critics cost little more than one this way, because small layers are bound by calls, not by
+    arithmetic. Graphs compiled for the CPU compute each member separately.
 
     Args:
-        num_members: how many networks, E.
+        num_members: number of networks, E.
         in_features: size of the input.
         hidden_sizes: width of each hidden layer; may be empty.
         out_features: width of the final layer, which has no activation; None leaves it out.
         activation: name of the activation.
         layer_norm: normalise each hidden layer before its activation (Ba et al. 2016,
             https://arxiv.org/abs/1607.06450).
-        dropout: probability with which an output of a hidden layer is 0, before it is normalised;
-            what is left grows in proportion.
-        start: of all layers; hidden ones that are orthogonal have the gain √2, final ones 1.
+        dropout: probability that an output of a hidden layer is zeroed before it is normalised; the
+            others are scaled up accordingly.
+        start: initialisation of all layers; orthogonal hidden layers have gain √2, final ones 1.
 
     Attributes:
-        noise_size: K, how many numbers decide what one member drops of a row; 0 without dropout.
+        noise_size: K, random numbers per row and member that decide the dropout; 0 without it.
 
     Raises:
         ConfigError: for an unknown activation, a number or width below 1, or a probability that
@@ -122,10 +122,10 @@ class EnsembleMLP(nn.Module):
 
         Args:
             features: the same for all members.
-            noise: what decides by uniform numbers in [0, 1) what is dropped, `(*batch, E, K)`;
-                None drops nothing.
+            noise: uniform numbers in [0, 1) that decide the dropout, `(*batch, E, K)`; None drops
+                nothing.
             is_per_member: ``features`` are each member's own, `(E, *batch, in_features)`.
-            members: which ones are computed, E of them where the shapes say E; None computes all.
+            members: the members to compute, whose number is then E; None computes all.
         """
         lists: tuple[nn.ParameterList, ...] = (self.weights, self.biases)
         if self._is_normalized:
@@ -148,7 +148,7 @@ class EnsembleMLP(nn.Module):
             x = features.reshape(1, -1, width).expand(num_members, -1, -1)
         kept = self._kept(noise, num_members)
         if in_graph:
-            # A graph has no calls to save, and fuses what belongs to one member.
+            # A graph saves no calls by batching, and fuses the operations of one member.
             y = torch.stack(
                 [
                     self._member(
@@ -190,7 +190,7 @@ class EnsembleMLP(nn.Module):
         return activated
 
     def _kept(self, noise: Tensor | None, num_members: int) -> tuple[Tensor, ...]:
-        """Return what hidden layers' outputs are multiplied by, each `(E, N, width)`."""
+        """Return the dropout factors of the hidden layers' outputs, each `(E, N, width)`."""
         if noise is None or not self._drops:
             return ()
         by_member = noise.reshape(-1, num_members, self.noise_size).transpose(0, 1)

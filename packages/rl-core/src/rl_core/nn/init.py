@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 Start: TypeAlias = Literal["uniform", "orthogonal"]
-"""How layers start: as `fan_in_uniform_` or as `orthogonal_` says."""
+"""Initial weights of layers: by `fan_in_uniform_` or by `orthogonal_`."""
 
 LayerT = TypeVar("LayerT", bound=nn.Linear | nn.Conv2d)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -19,9 +19,9 @@ def orthogonal_(layer: LayerT, gain: float, generator: torch.Generator | None = 
     uniform or centred, and 1 for the output of a value function.
 
     Args:
-        layer: its weight is seen as a matrix of output features by everything else.
+        layer: its weight is treated as a matrix of output features by all other axes.
         gain: factor on the orthogonal matrix.
-        generator: draws the matrix, on the weight's device; None takes torch's default one.
+        generator: draws the matrix, on the weight's device; None uses torch's default generator.
 
     Returns:
         The same layer.
@@ -37,14 +37,15 @@ def orthogonal_(layer: LayerT, gain: float, generator: torch.Generator | None = 
 
 
 def fan_in_uniform_(module: ModuleT) -> ModuleT:
-    r"""Give all linear and convolutional layers in a module PyTorch's usual start, in place.
+    r"""Give all linear and convolutional layers of a module PyTorch's default initial weights.
 
     Weights and biases are uniform in $\pm 1/\sqrt{p}$, where $p$ is the number of inputs of one
-    output. Networks of action values start so: their biases spread where units of few inputs
-    bend, which with zero biases is in the origin for all of them.
+    output. Networks of action values use it: random biases spread the points where ReLU units
+    bend, which with zero biases is the origin for all of them.
 
     Args:
-        module: what holds the layers, or is one; an `EnsembleMLP` has this start anyway.
+        module: contains the layers, or is one, and is changed in place; an `EnsembleMLP` starts
+            like this by default.
 
     Returns:
         The same module.
@@ -62,8 +63,8 @@ def ensemble_weights(shape: tuple[int, int, int], start: Start, gain: float) -> 
     """Draw the weights of several layers of one shape.
 
     Args:
-        shape: how many layers, outputs and inputs, `(E, q, p)`.
-        start: of each layer by itself.
+        shape: numbers of layers, outputs and inputs, `(E, q, p)`.
+        start: initialisation of each layer.
         gain: factor on orthogonal matrices.
     """
     if start == "uniform":
@@ -78,9 +79,9 @@ def ensemble_biases(shape: tuple[int, int, int], start: Start, fan_in: int) -> n
     """Draw the biases of several layers of one shape, which are zero beside orthogonal weights.
 
     Args:
-        shape: how many layers, one, and outputs, `(E, 1, q)`.
-        start: of each layer by itself.
-        fan_in: how many inputs one output has.
+        shape: number of layers, 1, and number of outputs, `(E, 1, q)`.
+        start: initialisation of each layer.
+        fan_in: number of inputs of one output.
     """
     return fan_in_uniform(shape, fan_in) if start == "uniform" else nn.Parameter(torch.zeros(shape))
 
@@ -90,7 +91,7 @@ def fan_in_uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
 
     Args:
         shape: of the parameter.
-        fan_in: p, how many inputs one output has.
+        fan_in: p, the number of inputs of one output.
     """
     bound = fan_in**-0.5
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))

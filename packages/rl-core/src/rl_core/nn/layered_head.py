@@ -1,4 +1,4 @@
-"""Heads from data: layers that may end with a memory, and with the output that is there anyway."""
+"""Heads described as data: layers, then optionally a recurrent core and the output layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ _OUTPUT = "ActionLinear"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What remembers, after the layers.
+    """The recurrent core after the layers.
 
     Attributes:
-        kind: of the recurrent network, or ``none``.
-        size: its hidden size.
-        num_layers: how many of its layers are stacked.
+        kind: of the recurrent core, or ``none``.
+        size: hidden size of the core.
+        num_layers: number of stacked layers in the core.
     """
 
     kind: MemoryKind
@@ -32,12 +32,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class LayeredHead:
-    """A head as data, taken apart.
+    """The parts of a head that was described as data.
 
     Attributes:
-        layers: before the memory.
-        memory: which the head ends with; None without one.
-        path: where the head stands, for messages.
+        layers: before the recurrent core.
+        memory: the recurrent core at the end; None without one.
+        path: of the option that holds the head, for messages.
     """
 
     layers: tuple[LayerConfig, ...]
@@ -46,14 +46,14 @@ class LayeredHead:
 
     @classmethod
     def read(cls, head: Sequence[LayerConfig], path: str) -> Self:
-        """Take a head apart; sizes of inputs are found out when it is built.
+        """Split a head into its parts; input sizes are determined when it is built.
 
         Args:
             head: as data; ``GRU`` or ``LSTM`` and then ``ActionLinear`` may stand at its end.
-            path: where it stands, for messages.
+            path: of the option that holds it, for messages.
 
         Raises:
-            ConfigError: for an unknown layer, or one at the wrong place.
+            ConfigError: for an unknown layer, or one in the wrong place.
         """
         layers = tuple(head)
         if layers and layers[-1].func == _OUTPUT:
@@ -70,21 +70,21 @@ class LayeredHead:
         return cls(layers, memory, path)
 
     def build(self, in_features: int) -> nn.Module:
-        """Build the layers before memory and output.
+        """Build the layers before the recurrent core and the output.
 
         Raises:
-            ConfigError: when an option or a size does not fit.
+            ConfigError: if an option or a size does not fit.
         """
         return build_layers(self.layers, (in_features,), self.path)
 
 
 def head_maker(head: Sequence[LayerConfig] | None, path: str) -> Callable[[int], nn.Module] | None:
-    """Return what builds a head's layers from the width before it; None without a head."""
+    """Return a function that builds a head's layers from their input width; None without a head."""
     return None if head is None else LayeredHead.read(head, path).build
 
 
 def head_memory(head: Sequence[LayerConfig] | None, path: str) -> Memory | None:
-    """Return the memory that a head ends with, if any."""
+    """Return the recurrent core that a head ends with, if any."""
     return None if head is None else LayeredHead.read(head, path).memory
 
 

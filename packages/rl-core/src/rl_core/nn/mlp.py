@@ -13,7 +13,7 @@ from rl_core.config import Count, checked_arguments
 from rl_core.nn.init import orthogonal_
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
-"""The names of the activations that a network can be given."""
+"""The names of the activations."""
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -1,4 +1,4 @@
-"""Running statistics in front of a network."""
+"""Normalisation by running statistics."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ class RunningNorm(nn.Module):
         clip: normalised values are clipped to ``[-clip, clip]``.
         epsilon: added to the variance.
         decay: factor on the weight of all earlier samples at each update, in (0, 1]; 1 weighs all
-            samples alike, less lets the statistics follow what changes.
+            samples alike, smaller values let the statistics follow changes.
 
     Source:
         Chan et al. 1979, "Updating formulae and a pairwise algorithm for computing sample
@@ -54,7 +54,7 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, mask: Tensor | None = None) -> None:
-        """Take new samples into the statistics.
+        """Update the statistics with new samples.
 
         Args:
             values: shape `(*batch, *shape)`.

@@ -1,4 +1,4 @@
-"""Recurrent networks whose state is reset at episode starts."""
+"""Recurrent cores whose state is zeroed at episode starts."""
 
 from typing import Literal, cast
 
@@ -10,24 +10,24 @@ from rl_core.nn._recurrence import gru, lstm
 from rl_core.nn.ensemble import EnsembleLinear
 
 RecurrentKind = Literal["gru", "lstm"]
-"""The recurrent networks there are."""
+"""The kinds of recurrent networks."""
 
 
 class RecurrentNet(nn.Module):
     """A stack of GRU or LSTM layers with the state zeroed wherever an episode starts.
 
-    The inputs of all time steps are projected in one matrix product; only the cell, which needs
-    the state before it, is looped. The state of all layers is one row of ``state_size`` numbers.
+    One matrix product projects the inputs of all time steps; only the cell, which needs the state
+    before it, runs in a loop. The states of all layers are one row of ``state_size`` numbers.
 
-    With ``num_members`` it is that many independent networks, computed by batched products: inputs,
-    states and outputs then have an axis of members, E, before that of the samples.
+    With ``num_members`` it is an ensemble of independent networks, computed by batched products.
+    Inputs, states and outputs then have an axis of members, E, before that of the samples.
 
     Args:
         kind: ``"gru"`` or ``"lstm"``.
         in_features: size of the input.
         hidden_size: size of each layer's output.
-        num_layers: how many layers are stacked.
-        num_members: how many independent networks, E; None for one, without an axis of members.
+        num_layers: number of stacked layers.
+        num_members: number of independent networks, E; None for one network without that axis.
 
     Raises:
         ConfigError: for an unknown kind or a size below 1.
@@ -69,29 +69,29 @@ class RecurrentNet(nn.Module):
     def forward(
         self, features: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Advance over one step, or over a sequence when ``features`` have a time axis.
+        """Advance by one step, or over a sequence if ``features`` have a time axis.
 
         Args:
-            features: shape `(N, F)` or `(T, N, F)`; of several members `(E, N, F)` or
+            features: shape `(N, F)` or `(T, N, F)`; for an ensemble `(E, N, F)` or
                 `(T, E, N, F)`.
-            state: shape `(N, S)`, before the first step; of several members `(E, N, S)`.
-            episode_start: shape `(N,)` or `(T, N)`, bool: zero the state before this step; None
-                zeroes none.
+            state: shape `(N, S)`, before the first step; for an ensemble `(E, N, S)`.
+            episode_start: shape `(N,)` or `(T, N)`, bool: True zeroes the state before this step;
+                None zeroes none.
 
         Returns:
             Outputs `(N, H)` or `(T, N, H)`, and the state after each step, `(N, S)` or
-            `(T, N, S)`, with an axis E before N where there are several members.
+            `(T, N, S)`; for an ensemble with an axis E before N.
         """
         if features.dim() == state.dim():
             return self.step(features, _kept(state, episode_start))
         return self._sequence(features, state, episode_start)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Advance by one step from states that are known, resetting none.
+        """Advance by one step from known states, without zeroing any.
 
         Args:
-            features: shape `(*batch, F)`; of several members `(*T, E, N, F)`.
-            state: of the same batch axes, before the step.
+            features: shape `(*batch, F)`; for an ensemble `(*T, E, N, F)`.
+            state: with the same batch axes, before the step.
 
         Returns:
             Outputs `(*batch, H)` and the state after the step, `(*batch, S)`.
@@ -153,7 +153,7 @@ def _flags(episode_start: Tensor, state: Tensor) -> Tensor:
 def _gate_layer(
     in_features: int, hidden_size: int, gates: int, num_members: int | None
 ) -> nn.Module:
-    """Make the layer of all gates, each of which starts orthogonal, with zero biases."""
+    """Make the layer of all gates, each initialised orthogonally, with zero biases."""
     layer: nn.Linear | EnsembleLinear
     if num_members is None:
         layer = nn.Linear(in_features, gates * hidden_size)

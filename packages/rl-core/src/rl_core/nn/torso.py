@@ -1,4 +1,4 @@
-"""The body that policies and values are built on: encoder, layers, memory."""
+"""The torso that policies and values are built on: encoder, layers, recurrent core."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -11,22 +11,22 @@ from rl_core.nn.recurrent import RecurrentNet
 from rl_core.types import Observation
 
 MemoryKind = Literal["none", "gru", "lstm"]
-"""What remembers: nothing, or a recurrent network."""
+"""The kind of recurrent core; ``none`` for a feed-forward torso."""
 
 
-class Trunk(nn.Module):
-    """Features of an observation: an encoder, then an MLP, then an optional recurrent network.
+class Torso(nn.Module):
+    """Features of an observation: an encoder, then an MLP, then an optional recurrent core.
 
     Args:
-        encoder: what turns observations into features; it must have ``out_features``, and may be a
+        encoder: turns observations into features; it must have ``out_features``, and may be a
             `NormalizingEncoder`.
         hidden_sizes: widths of the MLP's layers; may be empty.
         activation: the MLP's activation.
-        memory: the recurrent network after the MLP.
-        memory_size: its hidden size.
-        memory_layers: how many of its layers are stacked.
-        make_layers: from the encoder's width to what is in the MLP's place; it must have
-            ``out_features``. None makes the MLP of ``hidden_sizes``.
+        memory: the kind of the recurrent core.
+        memory_size: hidden size of the core.
+        memory_layers: number of stacked layers in the core.
+        make_layers: makes a module in place of the MLP from the encoder's width; the module must
+            have ``out_features``. None makes the MLP of ``hidden_sizes``.
     """
 
     def __init__(
@@ -56,21 +56,21 @@ class Trunk(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Numbers per environment in the recurrent state; 0 without memory."""
+        """Numbers per environment in the recurrent state; 0 without a recurrent core."""
         return 0 if self.memory is None else self.memory.state_size
 
     def forward(
         self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute features, advancing the memory.
+        """Compute features, and advance the recurrent core.
 
         Args:
             observation: with batch axes `(N,)`, or `(T, N)`.
-            state: shape `(N, S)`; None without memory.
-            episode_start: shape of the batch axes, bool; None without memory.
+            state: shape `(N, S)`; None without a recurrent core.
+            episode_start: shape of the batch axes, bool; None without a recurrent core.
 
         Returns:
-            Features `(*batch, F)` and the state after each step, None without memory.
+            Features `(*batch, F)` and the state after each step, None without a recurrent core.
         """
         features = self.encode(observation)
         if self.memory is None:
@@ -81,12 +81,12 @@ class Trunk(nn.Module):
         return output
 
     def encode(self, observation: Observation) -> Tensor:
-        """Compute what goes into the memory, or comes out where there is none."""
+        """Compute the input of the recurrent core; without one, the features."""
         features: Tensor = self.layers(self.encoder(observation))
         return features
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
-        """Take observations into the encoder's running statistics, where it has any."""
+        """Update the encoder's running statistics, if it has any."""
         if isinstance(self.encoder, NormalizingEncoder):
             self.encoder.update_normalization(observation, mask)
 

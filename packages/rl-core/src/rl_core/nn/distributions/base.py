@@ -1,4 +1,4 @@
-"""What every distribution over actions can do."""
+"""The interface of distributions over actions."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
@@ -13,7 +13,7 @@ class Distribution(ABC):
     """A distribution over actions, with batch axes `(*batch)` and one event per batch entry.
 
     Attributes:
-        noise_kind: what `sample` takes.
+        noise_kind: the noise that `sample` takes.
     """
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn noise into actions and say how likely they are.
+        """Turn noise into actions, and compute their log-probabilities.
 
         Args:
             noise: shape of the parameters, `(*batch, n)`, from `draw_noise`.
@@ -43,7 +43,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def mode(self) -> Tensor:
-        """Return the action for deterministic use, shape `(*batch, *event)`."""
+        """Return the action of a deterministic policy, shape `(*batch, *event)`."""
 
     @abstractmethod
     def log_prob(self, action: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Distribution(ABC):
             other: of the same class.
 
         Raises:
-            DataError: when it is of another class.
+            DataError: if it is of another class.
         """
 
     def _check_same_class(self, other: "Distribution") -> None:

@@ -1,4 +1,4 @@
-"""Choices among numbered actions, with masks of what is allowed."""
+"""Distributions over discrete actions, with masks of allowed ones."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self, final
@@ -21,7 +21,7 @@ class Categorical(Distribution):
         logits: shape `(*batch, n)`; after construction, forbidden entries hold a large negative
             number, so that they have probability 0 and drop out of entropy and KL.
         mask: shape `(*batch, n)`, bool, True where an action is allowed; None allows all. A row
-            that forbids everything is not noticed here and becomes uniform: see `checked`.
+            that forbids everything becomes uniform without an error; `checked` raises one.
     """
 
     noise_kind: ClassVar[NoiseKind] = "gumbel"
@@ -34,14 +34,14 @@ class Categorical(Distribution):
 
     @classmethod
     def checked(cls, logits: Tensor, mask: Tensor) -> Self:
-        """Build a masked distribution after looking at the mask, which the constructor does not.
+        """Build a masked distribution, and check the mask, which the constructor does not.
 
         Args:
             logits: shape `(*batch, n)`.
             mask: shape `(*batch, n)`, bool, True where an action is allowed.
 
         Raises:
-            DataError: when the mask has another shape or dtype, or a row forbids everything.
+            DataError: if the mask has another shape or dtype, or a row forbids everything.
         """
         _check_mask(logits, mask, (logits.shape[-1],))
         return cls(logits, mask)
@@ -99,7 +99,7 @@ class MultiCategorical(Distribution):
 
     @classmethod
     def checked(cls, logits: Tensor, nvec: tuple[int, ...], mask: Tensor) -> Self:
-        """Build a masked distribution after looking at the mask, which the constructor does not.
+        """Build a masked distribution, and check the mask, which the constructor does not.
 
         Args:
             logits: shape `(*batch, sum(nvec))`.
@@ -107,8 +107,7 @@ class MultiCategorical(Distribution):
             mask: shape `(*batch, sum(nvec))`, bool, True where an action is allowed.
 
         Raises:
-            DataError: when the mask has another shape or dtype, or forbids every action of a
-                choice.
+            DataError: if the mask has another shape or dtype, or forbids every action of a choice.
         """
         _check_mask(logits, mask, nvec)
         return cls(logits, nvec, mask)
@@ -169,7 +168,7 @@ def _check_mask(logits: Tensor, mask: Tensor, nvec: tuple[int, ...]) -> None:
 
 
 def _as_table(values: Tensor, nvec: tuple[int, ...]) -> Tensor:
-    """Cut `(*batch, sum(nvec))` into `(*batch, k, max(nvec))`, filled up with forbidden logits."""
+    """Cut `(*batch, sum(nvec))` into `(*batch, k, max(nvec))`, padded with forbidden logits."""
     largest = max(nvec)
     if min(nvec) == largest:
         return values.reshape((*values.shape[:-1], len(nvec), largest))

@@ -1,4 +1,4 @@
-"""Distributions as columns of a rollout, from which minibatches make them again."""
+"""Distributions as columns of a rollout, and back again from the rows of a minibatch."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -17,11 +17,11 @@ _PREFIX = "old_policy."
 def to_columns(distribution: Distribution, batch_shape: tuple[int, ...]) -> dict[str, Tensor]:
     """Return the parameters of a distribution by name, each `(*batch_shape, n)`, as copies.
 
-    Parameters may be a network's own, which goes on learning. Masks are left out:
-    they belong to the observations.
+    Copies, because parameters of a network change as it learns. Masks are left out: they belong to
+    the observations.
 
     Args:
-        distribution: of the behaviour's policy.
+        distribution: of the behaviour policy.
         batch_shape: of its observations; parameters that do not depend on them are repeated.
     """
     return {
@@ -33,11 +33,11 @@ def to_columns(distribution: Distribution, batch_shape: tuple[int, ...]) -> dict
 
 
 def from_columns(like: DistributionT, columns: Mapping[str, Tensor]) -> DistributionT:
-    """Make the distribution of which `to_columns` returned the parameters.
+    """Rebuild the distribution whose parameters `to_columns` returned.
 
     Args:
-        like: another of the same observations, which gives class and masks.
-        columns: each `(N, n)`, the minibatch's rows; others among them are not looked at.
+        like: a distribution for the same observations; its class and masks are used.
+        columns: each `(N, n)`, the minibatch's rows; other columns are ignored.
     """
     assert is_dataclass(like)
     values = {name: columns[f"{_PREFIX}{name}"] for name in _parameters(like)}

@@ -13,9 +13,9 @@ from rl_core.nn.distributions.noise import NoiseKind
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Deterministic(Distribution):
-    """Always the same action, for policies that explore by noise of their own.
+    """A single action, for policies that explore with noise of their own.
 
-    It has no density: `log_prob`, `entropy` and `kl_divergence` are errors.
+    It has no density: `log_prob`, `entropy` and `kl_divergence` raise `ConfigError`.
 
     Attributes:
         action: shape `(*batch, *event)`.
@@ -25,7 +25,7 @@ class Deterministic(Distribution):
     action: Tensor
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return the action; the noise is not looked at."""
+        """Return the action; the noise is ignored."""
         return self.action
 
     def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_core.errors import ConfigError, DeviceError, nearest
 
 NoiseKind = Literal["gumbel", "normal", "logistic", "none"]
-"""What a distribution turns into samples."""
+"""The kind of noise that a distribution turns into samples."""
 
 
 def draw_noise(
@@ -23,18 +23,18 @@ def draw_noise(
     """Draw independent standard noise.
 
     Args:
-        kind: standard Gumbel, normal or logistic; ``"none"`` draws nothing and gives zeros.
+        kind: standard Gumbel, normal or logistic; ``"none"`` draws nothing and returns zeros.
         shape: of the result.
         generator: on ``device``.
-        device: where the result lives.
-        dtype: a floating-point one.
+        device: of the result.
+        dtype: of the result; floating-point.
 
     Returns:
         Finite numbers of the given shape.
 
     Raises:
         ConfigError: for an unknown kind.
-        DeviceError: when the generator draws on another kind of device.
+        DeviceError: if the generator is on another kind of device.
     """
     if generator.device.type != torch.device(device).type:
         raise DeviceError(f"the generator is on {generator.device}; expected one on {device}")

@@ -1,4 +1,4 @@
-"""How the environment lays out an action: its dtype, and its shape against the actor's vector."""
+"""Conversions between the actor's vector and the shape and dtype of the environment's action."""
 
 import math
 
@@ -13,10 +13,10 @@ from rl_core.errors import SpaceError
 
 
 def check_not_empty(space: gymnasium.Space[npt.NDArray[np.generic]], size: int) -> None:
-    """Refuse an action space without a single number.
+    """Refuse an empty action space.
 
     Raises:
-        SpaceError: when ``size`` is 0.
+        SpaceError: if ``size`` is 0.
     """
     if size == 0:
         raise SpaceError(f"action space {space} is empty; expected at least one number")
@@ -26,13 +26,13 @@ def tensor_dtype(space: spaces.Space[object]) -> torch.dtype:
     """Return the dtype that the environment's actions have as tensors.
 
     Raises:
-        SpaceError: when tensors have no such dtype.
+        SpaceError: if torch has no such dtype.
     """
     try:
         return torch.from_numpy(np.empty(0, dtype=space.dtype)).dtype
     except TypeError:
         raise SpaceError(
-            f"action space {space} has dtype {space.dtype}, which tensors do not have; expected "
+            f"action space {space} has dtype {space.dtype}, which torch does not have; expected "
             "a dtype such as float32 or int64"
         ) from None
 
@@ -51,10 +51,10 @@ def flatten(env_action: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def box_size(space: spaces.Box) -> int:
-    """Return how many real numbers an action has.
+    """Return the number of real numbers in an action.
 
     Raises:
-        SpaceError: when there are none, or they are whole.
+        SpaceError: if there are none, or the dtype is an integer one.
     """
     if np.dtype(space.dtype).kind != "f":
         raise SpaceError(

@@ -1,4 +1,4 @@
-"""What every action head can do."""
+"""The interface of action heads."""
 
 from abc import ABC, abstractmethod
 
@@ -12,11 +12,11 @@ from rl_core.nn.distributions import Distribution, NoiseKind
 class ActionHead(nn.Module, ABC):
     """Turns features into a distribution over actions.
 
-    The actor's action is what the distribution samples, log-probabilities are of, and storages
-    keep. The environment's action is derived from it.
+    The actor's action is what the distribution samples: log-probabilities refer to it, and storages
+    keep it. The environment's action is derived from it.
 
     Attributes:
-        noise_kind: what the distribution samples from.
+        noise_kind: the noise that the distribution turns into samples.
         noise_shape: event shape of that noise.
         action_shape: event shape of the actor's action.
         action_dtype: of the actor's action.
@@ -37,7 +37,7 @@ class ActionHead(nn.Module, ABC):
                 heads of categorical actions take one.
 
         Raises:
-            ConfigError: when a mask is given to a head that takes none.
+            ConfigError: if the head does not support masks and gets one.
         """
 
     @abstractmethod
@@ -65,6 +65,6 @@ class ActionHead(nn.Module, ABC):
     def _refuse_mask(self, mask: Tensor | None) -> None:
         if mask is not None:
             raise ConfigError(
-                f"{type(self).__name__} takes no action mask; masks are for Discrete and "
+                f"{type(self).__name__} does not support action masks; they are for Discrete and "
                 "MultiDiscrete action spaces: leave it out of the observation"
             )

@@ -1,4 +1,4 @@
-"""The head for independent switches."""
+"""The head for independent binary actions."""
 
 import math
 from typing import final
@@ -16,7 +16,7 @@ from rl_core.nn.init import orthogonal_
 
 @final
 class BernoulliHead(ActionHead):
-    """Independent switches, for MultiBinary spaces of any shape.
+    """Independent binary actions, for MultiBinary spaces of any shape.
 
     The actor's action is float32, 0 or 1.
 

@@ -1,4 +1,4 @@
-"""Heads for numbered actions."""
+"""Heads for discrete actions."""
 
 from typing import final
 
@@ -15,7 +15,7 @@ from rl_core.nn.init import orthogonal_
 
 
 class Categories:
-    """The actions of a Discrete space, which networks count from 0.
+    """Converts the actions of a Discrete space, which networks number from 0.
 
     Args:
         action_space: of one environment.

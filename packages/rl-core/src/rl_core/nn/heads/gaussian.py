@@ -17,26 +17,26 @@ from rl_core.nn.heads.scaled import ScaledHead
 from rl_core.nn.init import orthogonal_
 
 LOG_STD_RANGE = (-20.0, 2.0)
-"""Where log standard deviations that are outputs of a network are kept."""
+"""Bounds of log standard deviations that are outputs of a network."""
 
 
 @final
 class GaussianHead(ActionHead):
-    """Normal numbers, clipped on their way to a Box of any shape.
+    """A normal distribution, clipped to a Box of any shape by `to_env_action`.
 
-    The spread is a parameter of its own, or with ``state_dependent_std`` an output of the network.
+    The standard deviation is a parameter, or with ``state_dependent_std`` a network output.
 
     Args:
         action_space: of one environment, of a floating-point dtype; bounds may be infinite.
         in_features: number of features.
-        state_dependent_std: the log standard deviations are outputs.
-        initial_log_std: where the log standard deviations start.
-        log_std_range: where they are kept when they are outputs.
+        state_dependent_std: the log standard deviations are network outputs.
+        initial_log_std: initial log standard deviation.
+        log_std_range: bounds of log standard deviations that are outputs.
         gain: of the output layer's initialisation.
 
     Raises:
-        SpaceError: when the Box is empty or of integers.
-        ConfigError: when ``log_std_range`` is not increasing, or the start lies outside.
+        SpaceError: if the Box is empty or of integers.
+        ConfigError: if ``log_std_range`` is not increasing, or the start lies outside.
     """
 
     low: Tensor
@@ -96,20 +96,20 @@ class GaussianHead(ActionHead):
 
 @final
 class SquashedGaussianHead(ScaledHead):
-    """Normal numbers, squashed into (-1, 1) and scaled to the bounds of a Box of any shape.
+    """A normal distribution, squashed into (-1, 1) and scaled to the bounds of a Box of any shape.
 
     The log standard deviations are outputs of the network.
 
     Args:
         action_space: of one environment, of a floating-point dtype with finite bounds.
         in_features: number of features.
-        initial_log_std: where the log standard deviations start.
-        log_std_range: where they are kept.
+        initial_log_std: initial log standard deviation.
+        log_std_range: bounds of the log standard deviations.
         gain: of the output layer's initialisation.
 
     Raises:
-        SpaceError: when the Box is empty, of integers, or has an infinite bound.
-        ConfigError: when ``log_std_range`` is not increasing, or the start lies outside.
+        SpaceError: if the Box is empty, of integers, or has an infinite bound.
+        ConfigError: if ``log_std_range`` is not increasing, or the start lies outside.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ def _checked_start(initial_log_std: float, log_std_range: tuple[float, float]) -
     if not (math.isfinite(initial_log_std) and low <= initial_log_std <= high):
         raise ConfigError(
             f"initial_log_std is {initial_log_std}; expected a finite number from {low} to {high}, "
-            "where the logarithm of this spread is kept; bring the actions to a smaller range to "
-            "spread wider over them"
+            "the range of log standard deviations; rescale the actions to a smaller range for "
+            "relatively larger ones"
         )
     return initial_log_std
 

@@ -1,4 +1,4 @@
-"""The choice of the head that fits an action space."""
+"""Chooses the action head that fits an action space."""
 
 import gymnasium
 from gymnasium import spaces
@@ -21,19 +21,19 @@ def make_head(
 ) -> ActionHead:
     """Build the head that fits an action space.
 
-    The three options about Gaussians concern Box spaces only.
+    The three options for Gaussians apply to Box spaces only.
 
     Args:
         action_space: Discrete, MultiDiscrete, MultiBinary, or a Box of floating-point numbers.
         in_features: number of features.
-        squash: squash and scale to the bounds instead of clipping; the spread is then an output
-            of the network in any case.
-        state_dependent_std: the spread is an output of the network, not a parameter of its own.
-        initial_log_std: where the log standard deviations start.
+        squash: squash and scale to the bounds instead of clipping; the standard deviation is
+            then always an output of the network.
+        state_dependent_std: the standard deviation is a network output instead of a parameter.
+        initial_log_std: initial log standard deviation.
         gain: of the output layer's initialisation.
 
     Raises:
-        SpaceError: when the space is none of these, or ``squash`` meets an infinite bound.
+        SpaceError: if the space is none of these, or ``squash`` meets an infinite bound.
     """
     if isinstance(action_space, spaces.Discrete):
         return CategoricalHead(action_space, in_features, gain=gain)

@@ -15,13 +15,13 @@ from rl_core.nn.init import orthogonal_
 
 
 class ScaledHead(ActionHead):
-    """What heads with actions in [-1, 1] share.
+    """The base of heads with actions in [-1, 1].
 
     Args:
         action_space: of one environment, of a floating-point dtype with finite bounds.
 
     Raises:
-        SpaceError: when the Box is empty, of integers, or has an infinite bound.
+        SpaceError: if the Box is empty, of integers, or has an infinite bound.
     """
 
     low: Tensor
@@ -40,7 +40,7 @@ class ScaledHead(ActionHead):
             raise SpaceError(
                 f"{action_space} has an infinite bound; squashed actions are scaled to the bounds "
                 "and need finite ones: give the environment such bounds "
-                "(gymnasium.wrappers.TransformAction), or take a policy that does not squash"
+                "(gymnasium.wrappers.TransformAction), or use a policy that does not squash"
             )
         # Halved first, because the width of a space with huge bounds is infinite.
         named = {
@@ -68,7 +68,7 @@ class ScaledHead(ActionHead):
 class DeterministicHead(ScaledHead):
     """One action for each observation: the hyperbolic tangent of a linear layer.
 
-    Its policies explore by noise that their algorithm adds.
+    Such policies explore with noise that the algorithm adds.
 
     Args:
         action_space: of one environment, of a floating-point dtype with finite bounds.
@@ -76,7 +76,7 @@ class DeterministicHead(ScaledHead):
         gain: of the output layer's initialisation.
 
     Raises:
-        SpaceError: when the Box is empty, of integers, or has an infinite bound.
+        SpaceError: if the Box is empty, of integers, or has an infinite bound.
     """
 
     def __init__(self, action_space: spaces.Box, in_features: int, *, gain: float = 0.01) -> None:

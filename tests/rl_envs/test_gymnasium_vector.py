@@ -68,7 +68,7 @@ class TestTorch(VecEnvSuite):
 
 
 class TensorCartPoles(VectorWrapper):
-    """Answers tensors, as environments on an accelerator do."""
+    """Returns tensors, as environments on an accelerator do."""
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -242,9 +242,9 @@ SPOILT: Sequence[tuple[dict[str, object], str]] = [
     ({"observation": np.zeros((2, 3))}, r"the observation has shape \(2, 3\)"),
     ({"observation": np.zeros((2, 2), np.complex64)}, "the observation has dtype complex64"),
     ({"observation": None}, r"the observation has shape \(\)"),
-    ({"observation": [[0.0], [0.0, 1.0]]}, "the observation is no array"),
+    ({"observation": [[0.0], [0.0, 1.0]]}, "the observation is not an array"),
     ({"truncated": np.zeros(2)}, "truncated has dtype float64; expected bool"),
-    ({"info": None}, r"step\(\) answered None as info; expected a dict"),
+    ({"info": None}, r"step\(\) returned None as info; expected a dict"),
 ]
 
 
@@ -264,19 +264,19 @@ def test_tensors_that_do_not_fit_are_refused_by_field() -> None:
         envs.step(ZEROS)
     live.spoil["observation"] = [[0.0], [0.0, 1.0]]
     envs.reset()
-    with pytest.raises(EnvironmentFaultError, match="the observation is no array"):
+    with pytest.raises(EnvironmentFaultError, match="the observation is not an array"):
         envs.step(ZEROS)
 
 
-def test_answers_of_another_number_of_values_are_refused() -> None:
+def test_another_number_of_returned_values_is_refused() -> None:
     live = LiveEnv()
     envs = GymVecEnv(live, name="Live")
     envs.reset()
     live.step = lambda action: (np.zeros((2, 2)), np.zeros(2), np.zeros(2), {})  # type: ignore[assignment, method-assign, return-value]  # what is tested
-    with pytest.raises(EnvironmentFaultError, match=r"^Live, step 1: step\(\) answered 4 values"):
+    with pytest.raises(EnvironmentFaultError, match=r"^Live, step 1: step\(\) returned 4 values"):
         envs.step(ZEROS)
     live.reset = lambda **kwargs: np.zeros((2, 2))  # type: ignore[assignment, method-assign]  # what is tested
-    with pytest.raises(EnvironmentFaultError, match=r"reset\(\) answered ndarray; .* 2 values"):
+    with pytest.raises(EnvironmentFaultError, match=r"reset\(\) returned one ndarray; .* 2 values"):
         envs.reset()
 
 
@@ -441,7 +441,7 @@ def test_the_plain_maker_takes_ids_functions_and_arguments() -> None:
         ("os:CartPole-v1", "import os yourself and ask for 'CartPole-v1'"),
     ],
 )
-def test_a_wrong_id_is_answered_with_a_right_one(env_id: str, message: str) -> None:
+def test_a_wrong_id_is_refused_with_a_right_one(env_id: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_gym_vec(env_id)
 
@@ -458,7 +458,7 @@ def test_an_id_without_version_means_the_newest() -> None:
         ("phys2d/CartPole-v1", "jax", "pip install"),
     ],
 )
-def test_a_missing_simulator_is_answered_with_the_pip_line(
+def test_a_missing_simulator_is_refused_with_the_pip_line(
     env_id: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(sys.modules):

@@ -1,0 +1,196 @@
+"""The adapter that turns any `gymnasium.vector.VectorEnv` into a `VecEnv`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from torch import Tensor
+
+from rl_core.config import ComponentSpec
+from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy, spread_seed
+from rl_core.errors import ConfigError, nearest
+from rl_core.types import ArrayLike, ArrayObservation
+from rl_envs._arrays import Rows, TorchArrays
+from rl_envs._base import BaseGymVecEnv
+from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_problem
+
+
+class GymVecEnv(BaseGymVecEnv):
+    """Any Gymnasium vector environment, in any of its three autoreset modes.
+
+    The mode is read from ``metadata["autoreset_mode"]``; if it is missing, Gymnasium's default,
+    next-step, is assumed. In disabled mode the ended rows are reset here, and the step looks like
+    one in same-step mode, with the info of that reset under ``info["reset_info"]``.
+
+    Whether arrays are NumPy's or torch's is learned from the first `reset`; until then
+    `array_type` says NumPy. Arrays are copied, unless the environment is known not to use them
+    again, and are C-contiguous.
+
+    After an `EnvironmentFaultError`, call `reset`, or if that fails too, `close`.
+
+    Args:
+        envs: the vector environment; closed by `close`.
+        seed: used by the first `reset` that is given none.
+        check: look at every reward and observation for NaN and infinity. On an accelerator this
+            happens every 32 steps, because each look waits for the device; the error still names
+            the step.
+        name: what to call it in messages and as `spec_id`; found out if None.
+        max_episode_steps: found out if None, where that is possible.
+        component: how a recipe names these environments, if it can.
+
+    Raises:
+        SpaceError: if the observation space is not supported.
+        ConfigError: if the seed is negative or the autoreset mode unknown.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        *,
+        seed: int | None = None,
+        check: bool = True,
+        name: str | None = None,
+        max_episode_steps: int | None = None,
+        component: ComponentSpec | None = None,
+    ) -> None:
+        base = envs.unwrapped
+        first = base.envs[0] if isinstance(base, SyncVectorEnv) else base
+        found_name, found_limit = name_and_limit(first.spec or base.spec, first.unwrapped)
+        super().__init__(
+            int(envs.num_envs),
+            (envs.single_observation_space, envs.single_action_space),
+            name or found_name,
+            max_episode_steps or found_limit,
+            seed=seed,
+            check=check,
+            component=component,
+            is_fresh=isinstance(envs, SyncVectorEnv | AsyncVectorEnv) and envs.copy,
+        )
+        self._envs = envs
+        self._mode = _autoreset_mode(envs)
+        self._ended: Rows = None  # which rows ended in the last step
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        """Step every environment once; see `VecEnv.step`."""
+        if not self._is_ready:
+            raise self._not_ready("step")
+        arrays = self._arrays
+        env_action = arrays.convert(action)
+        if env_action.shape != self._action_shape and self._action_shape is not None:
+            raise action_error(env_action.shape, self._action_space, self._num_envs)
+        self._is_ready = False
+        self._steps += 1
+        try:  # what `_locating` does, which would cost a microsecond in every step
+            returned = self._envs.step(env_action)
+        except (Exception, SystemExit) as error:
+            raise self._located("step", error) from (error.__cause__ or error)
+        raw, raw_reward, raw_terminated, raw_truncated, info = self._unpack(
+            "step()", returned, STEP_FIELDS
+        )
+        observation = arrays.take_observation(raw)
+        reward = arrays.take(arrays.reward, raw_reward)
+        terminated = arrays.take(arrays.terminated, raw_terminated)
+        truncated = arrays.take(arrays.truncated, raw_truncated)
+        final_observation: ArrayObservation | None = None
+        if self._mode is AutoresetMode.NEXT_STEP:
+            # Rows that ended in the last step only reset in this one.
+            valid = ~self._ended
+            if arrays.may_hold(self._ended):
+                reward = arrays.where(valid, reward, 0.0)
+                terminated &= valid
+                truncated &= valid
+            ended = terminated | truncated
+        else:
+            valid = arrays.every_row()
+            ended = terminated | truncated
+            if arrays.may_hold(ended):
+                observation, final_observation, info = self._finish(observation, ended, info)
+        self._check_step(observation, reward, final_observation)
+        self._ended = ended
+        self._is_ready = True
+        return EnvStep(observation, reward, terminated, truncated, final_observation, valid, info)
+
+    def goal_functions(self) -> GoalFunctions | None:
+        """Return how goals are rewarded; None if there are none.
+
+        If the environments run in processes of their own, another one is built here to ask.
+        """
+        base = self._envs.unwrapped
+        with self._locating("goal_functions"):
+            if isinstance(base, AsyncVectorEnv):
+                return GoalFunctions.of_env(next(iter(base.env_fns))())
+            return GoalFunctions.of_env(base.envs[0] if isinstance(base, SyncVectorEnv) else base)
+
+    def _reset_all(self, seed: int | None) -> ArrayObservation:
+        env_seed: int | list[int] | None = None
+        if seed is not None:
+            is_gymnasium = isinstance(self._envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+            seeds = spread_seed(seed, self._num_envs if is_gymnasium else 1)
+            env_seed = seeds if is_gymnasium else seeds[0]
+        raw, _ = self._reset_envs(env_seed, None)
+        array: Any = raw
+        while isinstance(array, Mapping | tuple):
+            array = next(iter(array.values() if isinstance(array, Mapping) else array), None)
+        if isinstance(array, Tensor) and not isinstance(self._arrays, TorchArrays):
+            self._arrays = TorchArrays(
+                self._observation_space, self._num_envs, self._fault, array.device
+            )
+        self._ended = ~self._arrays.every_row()
+        observation: ArrayObservation = self._arrays.take_observation(raw)
+        return observation
+
+    def _close_all(self) -> None:
+        with self._locating("close"):
+            self._envs.close()
+
+    def _finish(
+        self, observation: ArrayObservation, ended: Rows, info: Mapping[str, object]
+    ) -> tuple[ArrayObservation, ArrayObservation | None, Mapping[str, object]]:
+        """Return next observation, final observation and info of a step with ended rows."""
+        arrays = self._arrays
+        if self._mode is AutoresetMode.DISABLED:
+            mask = as_numpy(ended)
+            if not mask.any():
+                return observation, None, info
+            raw, reset_info = self._reset_envs(None, {"reset_mask": mask})
+            begun = arrays.select(ended, arrays.take_observation(raw), observation)
+            return begun, observation, {**info, "reset_info": reset_info}
+        given = info.get("final_obs")
+        if isinstance(given, list) or (isinstance(given, np.ndarray) and given.dtype == object):
+            rows = {index: given[index] for index in arrays.indices(ended)}
+            return observation, arrays.replace_rows(observation, rows), info
+        if given is not None:
+            final = arrays.take_observation(given)
+            return observation, arrays.select(ended, final, observation), info
+        for index in arrays.indices(ended):
+            raise self._fault(
+                "the episode ended without info['final_obs']; expected its last observation "
+                "there, as same-step autoreset requires",
+                index,
+            )
+        return observation, None, info
+
+    def _reset_envs(
+        self, seed: int | list[int] | None, options: dict[str, object] | None
+    ) -> tuple[Any, ...]:
+        with self._locating("reset"):
+            returned = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Sync and Async take a list
+        return self._unpack("reset()", returned, RESET_FIELDS)
+
+    def _unpack(self, call: str, returned: Any, fields: tuple[str, ...]) -> tuple[Any, ...]:
+        if problem := return_problem(call, returned, fields, Mapping):
+            raise self._fault(problem)
+        return tuple(returned)
+
+
+def _autoreset_mode(envs: VectorEnv) -> AutoresetMode:
+    """Return how a vector environment resets ended rows; next-step if it does not say."""
+    declared = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    try:
+        return AutoresetMode(declared)
+    except ValueError as error:
+        known = [mode.value for mode in AutoresetMode]
+        raise ConfigError(
+            f"{envs} declares autoreset_mode={declared!r} in its metadata{nearest('', known)}"
+        ) from error
