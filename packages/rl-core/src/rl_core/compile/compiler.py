@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -11,10 +10,9 @@ import torch
 from torch import Tensor
 
 from rl_core.compile.library import TESTED_TORCH, Run
-from rl_core.compile.trace import TracedGraph
+from rl_core.compile.trace import TracedGraph, tracing_lock
 from rl_core.errors import ConfigError
 
-_lock = threading.Lock()
 _in_process: dict[str, Run] = {}
 
 
@@ -35,7 +33,7 @@ class InProcess:
     def finish(self, seconds: float | None = None) -> Run:
         """Return what calls the graph; torch compiles it in the first call."""
         traced = self._traced
-        with _lock:
+        with tracing_lock:
             if traced.digest not in _in_process:
                 if self._mode is not None:  # a captured graph changes no other tensors
                     for tensor in traced.captured:
@@ -43,23 +41,28 @@ class InProcess:
                 compiled = torch.compile(
                     traced.module, fullgraph=True, dynamic=False, mode=self._mode
                 )
-                _in_process[traced.digest] = _locked_at_first(compiled)
+                _in_process[traced.digest] = _locked(compiled)
             return _in_process[traced.digest]
 
 
-def _locked_at_first(compiled: Callable[..., Sequence[Tensor]]) -> Run:
-    """Let one thread at a time make a first call, in which torch compiles."""
+def _locked(compiled: Callable[..., Sequence[Tensor]]) -> Run:
+    """Let one thread at a time call a graph, in whose first call torch compiles.
+
+    Nobody may trace meanwhile: torch refuses to call what it compiled while it traces anything.
+    """
+
     is_compiled = False
 
     def run(inputs: list[Tensor]) -> Sequence[Tensor]:
         nonlocal is_compiled
-        if is_compiled:
-            return compiled(*inputs)
-        with _lock, warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of what torch itself uses
-            outputs = compiled(*inputs)
+        with tracing_lock:
+            if is_compiled:
+                return compiled(*inputs)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of what torch itself uses
+                outputs = compiled(*inputs)
             is_compiled = True
-        return outputs
+            return outputs
 
     return run
 

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _tracing = threading.local()
-_lock = threading.Lock()
+tracing_lock = threading.RLock()
+"""Held while a function is traced, which torch knows of the whole process, not of a thread."""
 
 
 class TraceError(Exception):
@@ -96,7 +97,7 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -
         Exception: whatever the function raises, such as torch's when it asks for a tensor's value.
     """
     modes = FakeTensorMode(allow_non_fake_inputs=True), _RealTensorsStay()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    with _lock, _tracing_on(), modes[0], modes[1]:
+    with tracing_lock, _tracing_on(), modes[0], modes[1]:
         fakes = [TensorForm.of(tensor).empty() for tensor in inputs]
         # Outputs are new memory, so that none of them is an input or part of one.
         traced = make_fx(lambda *given: [part.clone() for part in function(*given)])(*fakes)

@@ -5,7 +5,7 @@ from rl_core.config import CUSTOM, ComponentSpec, Recipe, encode
 from rl_core.env import VecEnv
 from rl_core.storage import AnyStorage
 from rl_train.builder.components import describe_component, record_actors
-from rl_train.trainer import TrainerConfig
+from rl_train.trainer.config import TrainerConfig
 
 
 def describe(
