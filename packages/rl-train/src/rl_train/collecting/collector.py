@@ -12,9 +12,8 @@ from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv, resumed_seed
 from rl_core.errors import CheckpointError
-from rl_core.seeding import generator_state, set_generator_state
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
-from rl_core.stateful import StateReader
+from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
 from rl_train.collecting.action_masks import ActionMaskCheck
@@ -42,7 +41,7 @@ def _never() -> bool:
     return False
 
 
-class Collector:
+class Collector(StateFields):
     """Steps environments with an algorithm's acting step.
 
     Per step it runs only what acting needs, with noise drawn ahead; values and log-probabilities
@@ -55,6 +54,8 @@ class Collector:
         reward_scaler: scales what is learned from, never what is reported.
         seed: for the environments' first reset; None leaves it to them.
     """
+
+    state_fields = ("total_steps", "total_episodes", "warm_up_rows", "generator")
 
     def __init__(
         self,
@@ -243,10 +244,7 @@ class Collector:
         Running episodes are part of it where environments can be put back into theirs.
         """
         return {
-            "total_steps": self.total_steps,
-            "total_episodes": self.total_episodes,
-            "warm_up_rows": self.warm_up_rows,
-            "generator": generator_state(self.generator),
+            **super().state_dict(),
             "noise": self._noise,
             "noise_cursor": self._noise_cursor,
             "envs": self.envs.state_dict(),
@@ -263,10 +261,7 @@ class Collector:
         other ones than at the start of the run.
         """
         saved = StateReader(state, "collector")
-        self.total_steps = saved.count("total_steps")
-        self.total_episodes = saved.count("total_episodes")
-        self.warm_up_rows = saved.count("warm_up_rows")
-        set_generator_state(self.generator, saved.tensor("generator"))
+        self.load_fields(saved)
         self._set_noise(*self._saved_noise(saved))
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(saved.tree("reward_scaler"))

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from rl_core.arrays import to_flags, to_numbers
 from rl_core.env import EnvStep
-from rl_core.stateful import StateReader
-from rl_core.types import StateDict
+from rl_core.stateful import StateFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +28,14 @@ class Episode:
     success: bool | None = None
 
 
-class EpisodeTracker:
-    """Follows the episodes of environments that step together.
+class EpisodeTracker(StateFields):
+    """Tracks the running episodes of environments that step together.
 
     Args:
-        num_envs: how many environments.
+        num_envs: number of environments.
     """
+
+    state_fields = ("_return", "_length", "episode_start")
 
     def __init__(self, num_envs: int) -> None:
         self._return = np.zeros(num_envs)
@@ -76,24 +76,6 @@ class EpisodeTracker:
         self._return[:] = 0.0
         self._length[:] = 0
         self.episode_start = np.ones_like(self.episode_start)
-
-    def state_dict(self) -> StateDict:
-        """Return how far the running episodes have come."""
-        return {
-            "return": torch.from_numpy(self._return.copy()),
-            "length": torch.from_numpy(self._length.copy()),
-            "episode_start": torch.from_numpy(self.episode_start.copy()),
-        }
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
-        saved = StateReader(state, "episodes")
-        for key, array in (
-            ("return", self._return),
-            ("length", self._length),
-            ("episode_start", self.episode_start),
-        ):
-            array[...] = saved.tensor(key, like=torch.from_numpy(array)).numpy()
 
 
 def _success(outcome: EnvStep, env: int) -> bool | None:

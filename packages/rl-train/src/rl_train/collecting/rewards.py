@@ -3,14 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
-from rl_core.errors import CheckpointError
-from rl_core.stateful import StateReader
-from rl_core.types import StateDict
+from rl_core.stateful import StateFields
 
 FloatArray = npt.NDArray[np.float64]
 
 
-class RewardScaler:
+class RewardScaler(StateFields):
     """Divide rewards by the running standard deviation of their discounted sum.
 
     The sum is filtered forward in time, kept from one step to the next and reset where an episode
@@ -26,6 +24,8 @@ class RewardScaler:
     Source:
         Engstrom et al. 2020, https://arxiv.org/abs/2005.12729, "Reward scaling".
     """
+
+    state_fields = ("_sum", "_mean", "_var", "_count")
 
     def __init__(
         self, num_envs: int, gamma: float = 0.99, clip: float = 10.0, epsilon: float = 1e-8
@@ -69,27 +69,6 @@ class RewardScaler:
         self._var = self._var * (1 - weight) + var * weight + delta**2 * weight * (1 - weight)
         self._count = total
 
-    def state_dict(self) -> StateDict:
-        """Return statistics and running sums."""
-        return {
-            "sum": self._sum.tolist(),
-            "mean": self._mean,
-            "var": self._var,
-            "count": self._count,
-        }
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
-        saved = StateReader(state, "reward_scaler")
-        sums = np.asarray(saved.numbers("sum"), dtype=np.float64)
-        if sums.shape != self._sum.shape:
-            raise CheckpointError(
-                f"reward_scaler: the saved state is of {len(sums)} environments, but there are "
-                f"{len(self._sum)}"
-            )
-        self._sum = sums
-        self._mean, self._var, self._count = (saved.number(key) for key in ("mean", "var", "count"))
-
     def forget_running_sums(self) -> None:
         """Start the sums anew, because the environments were reset."""
-        self._sum = np.zeros_like(self._sum)
+        self._sum[:] = 0.0
