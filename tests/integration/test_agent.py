@@ -31,8 +31,7 @@ from rl_storages import RolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Agent, Trainer, evaluate_policy
-from rl_train.builder import build, compose, resolve_device
-from rl_train.builder.options import Sections
+from rl_train.builder import Sections, build, compose, resolve_device
 from rl_train.checkpoint import load_checkpoint, save_checkpoint
 
 SMALL: Sections = {
@@ -434,7 +433,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(DeviceError, match="device 'cuda:2' is not there: torch sees 2"):
+    with pytest.raises(DeviceError, match="device 'cuda:2' is not available: torch sees 2"):
         resolve_device("cuda:2")
 
 

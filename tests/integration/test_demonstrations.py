@@ -21,7 +21,7 @@ from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import HindsightConfig, ReplayBuffer, RolloutStorage
 from rl_train import Trainer, TrainerConfig, make
-from rl_train.builder.actors import load_actor
+from rl_train.builder.saved_actors import load_actor
 from rl_train.demonstrations import load_minari, read_demonstrations
 
 ID = "toolbox/swing-v0"
@@ -232,7 +232,7 @@ def test_the_actor_of_a_run_is_loaded_without_environments(tmp_path: Path) -> No
         load_actor(
             tmp_path / "sac", spaces.Box(-1.0, 1.0, (4,), np.float32), envs.single_action_space
         )
-    with pytest.raises(CheckpointError, match="is no run"):
+    with pytest.raises(CheckpointError, match="is not a run"):
         load_actor(tmp_path, envs.single_observation_space, envs.single_action_space)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rl_core import plugins
 from rl_train.builder import compose
-from rl_train.builder.options import Sections
+from rl_train.builder import Sections
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

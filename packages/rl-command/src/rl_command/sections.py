@@ -8,7 +8,7 @@ from rl_command.errors import UsageError
 from rl_core.config import CUSTOM, LENGTHS, Tables, merged_tables
 from rl_core.errors import ConfigError
 from rl_core.types import Json
-from rl_train.builder.options import without_replaced
+from rl_train.builder.components import without_replaced
 from rl_train.recipe_files import load_tables
 
 SECTIONS = ("algorithm", "actor", "storage", "env", "trainer")

@@ -13,20 +13,29 @@ from torch import Tensor
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.config import Recipe
-from rl_core.errors import CheckpointError, ConfigError
+from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.types import Json, State, StateDict
 from rl_envs import AnyEnv
 from rl_train._prediction import observation_batch, start_batch, state_batch
-from rl_train.builder import Parts, build, build_test_envs, build_trainer, compose
-from rl_train.builder.options import SECTIONS, Sections, checked_sections
+from rl_train.builder import (
+    SECTIONS,
+    Parts,
+    Sections,
+    build,
+    build_test_envs,
+    build_trainer,
+    compose,
+)
+from rl_train.builder.recipes import checked_sections
+from rl_train.builder.saved_actors import read_run, recipe_of
 from rl_train.callbacks import Callback
-from rl_train.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
+from rl_train.checkpoint import Checkpoint, WeightSource, save_checkpoint
 from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
-from rl_train.recipe_files import from_toml, save_recipe
+from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Trainer, TrainingResult
 
 
@@ -274,7 +283,7 @@ def make(
         >>> print(agent.evaluate())
     """
     sections = checked_sections(options)
-    table = sections.setdefault("algorithm", {})
+    table = sections["algorithm"]
     for name, value in algorithm_options.items():
         if name in SECTIONS:
             raise ConfigError(
@@ -307,13 +316,8 @@ def load(
     """
     if not isinstance(directory, str | os.PathLike):
         raise ConfigError(f"directory is {directory!r}; expected the path of a run")
-    directory = Path(directory)
-    checkpoint = latest_checkpoint(directory / "checkpoints")
-    if checkpoint is None:
-        raise CheckpointError(f"{directory} holds no checkpoint; expected {directory}/checkpoints")
-    if checkpoint.recipe_text is None:
-        raise CheckpointError(f"{checkpoint.path} holds no recipe to build an agent from")
-    recipe = from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
+    checkpoint = read_run(directory)
+    recipe = recipe_of(checkpoint)
     recipe = recipe if device is None else recipe.replace(device=device)
     agent = Agent(build(recipe, parts, is_saved=True))
     agent.restore(checkpoint)

@@ -15,7 +15,8 @@ from rl_core.errors import CheckpointError, ConfigError
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import StateDict
-from rl_train.builder.components import construct_component, describe_component
+from rl_train.builder.components import construct_component
+from rl_train.builder.description import describe_component
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as
 from rl_train.recipe_files import parse_json
 

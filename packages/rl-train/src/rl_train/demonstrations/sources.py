@@ -12,7 +12,7 @@ from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.storage import AnyStorage, Storage, TensorSpec
-from rl_train.builder.actors import build_actor, read_run, recipe_of
+from rl_train.builder.saved_actors import build_actor, read_run, recipe_of
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint
 from rl_train.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
 from rl_train.storage_files import storage_of
