@@ -213,12 +213,12 @@ def test_load_fields_ignores_what_a_class_restores_by_itself() -> None:
     assert inner.hits == 3
 
 
-def test_an_attribute_that_cannot_be_saved_is_named() -> None:
+def test_an_attribute_that_cannot_be_saved_is_refused() -> None:
     class Odd(StateFields):
         state_fields = ("thing",)
         thing = object()
 
-    with pytest.raises(TypeError, match=r"Odd\.thing is a object, which StateFields cannot save"):
+    with pytest.raises(TypeError, match="StateFields cannot save a object"):
         Odd().state_dict()
-    with pytest.raises(TypeError, match=r"Odd\.thing"):
+    with pytest.raises(TypeError, match="StateFields cannot restore a object"):
         Odd().load_state_dict({"thing": 1})

@@ -1,13 +1,12 @@
 """Options of a command: what they are called, what they take, what they mean."""
 
 import dataclasses
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rl_command.docstrings import parameter_docs
 from rl_command.values import metavar, table_of, write_value
-from rl_core.config import encode, options_of
+from rl_core.config import encode, field_types, options_of
 from rl_core.types import Json
 
 Defaults = Mapping[str, Json]
@@ -71,7 +70,7 @@ def command_options(
             placeholder={**(placeholders or {}), **positional}.get(name, metavar(type_)),
             is_positional=name in positional,
         )
-        for name, type_ in _field_types(arguments)
+        for name, type_ in field_types(arguments).items()
     )
 
 
@@ -94,7 +93,7 @@ def _table_options(
 ) -> tuple[Option, ...]:
     docs = {**docs, **parameter_docs(table)}
     options: list[Option] = []
-    for name, type_ in _field_types(table):
+    for name, type_ in field_types(table).items():
         if defaults is not None and name not in defaults:
             continue
         default = None if defaults is None else defaults[name]
@@ -127,12 +126,6 @@ def _defaults_below(table: type[object], default: Json) -> Defaults | None:
     if default == "none":
         default = encode(table())
     return default if isinstance(default, dict) else None
-
-
-def _field_types(table: type[object]) -> list[tuple[str, object]]:
-    hints = typing.get_type_hints(table)
-    fields = dataclasses.fields(table)  # type: ignore[arg-type]  # options are a dataclass
-    return [(field.name, hints[field.name]) for field in fields if field.init]
 
 
 def _field_defaults(arguments: type[object]) -> dict[str, str]:

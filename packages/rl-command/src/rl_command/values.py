@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Literal, cast, get_args, get_origin
 
 from rl_command.errors import UsageError
-from rl_core.config import Schedule, decode
+from rl_core.config import Schedule, decode, is_union
 from rl_core.errors import ConfigError
 from rl_core.types import Json
 from rl_train.recipe_files import parse_json
@@ -66,7 +66,7 @@ def is_switch(type_: object) -> bool:
 
 def takes_list(type_: object) -> bool:
     """Tell whether an option of this type takes a list."""
-    members = get_args(type_) if _is_union(type_) else (type_,)
+    members = get_args(type_) if is_union(type_) else (type_,)
     return any(get_origin(member) in (list, tuple, Sequence) for member in members)
 
 
@@ -79,7 +79,7 @@ def _is_table(type_: object) -> bool:
 
 def table_of(type_: object) -> type[object] | None:
     """Return the dataclass whose fields are options of their own, of a type that may be None."""
-    members = get_args(type_) if _is_union(type_) else (type_,)
+    members = get_args(type_) if is_union(type_) else (type_,)
     tables = [member for member in members if _is_table(member)]
     others = {member for member in members if not _is_table(member)}
     return cast("type[object]", tables[0]) if len(tables) == 1 and others <= {NoneType} else None
@@ -100,21 +100,10 @@ def metavar(type_: object) -> str:
         return f"[{items[0]} ...]" if several else f"[{' '.join(items)}]"
     if origin in (dict, Mapping):
         return "TABLE"
-    if _is_union(type_):
+    if is_union(type_):
         words = [word for member in arguments if (word := metavar(member))]
         return "|".join(dict.fromkeys(words))
     return ""
-
-
-def _is_union(type_: object) -> bool:
-    return bool(get_args(type_)) and get_origin(type_) not in (
-        Literal,
-        list,
-        tuple,
-        dict,
-        Sequence,
-        Mapping,
-    )
 
 
 def _candidates(words: Sequence[str], in_list: bool) -> Iterator[Json]:
@@ -193,7 +182,7 @@ def _faults(word: str) -> str:
 
 def _form(type_: object) -> Json:
     """Return what a list of tables, or a table, of this type looks like; None for other types."""
-    members = get_args(type_) if _is_union(type_) else (type_,)
+    members = get_args(type_) if is_union(type_) else (type_,)
     for member in members:
         origin, arguments = get_origin(member), get_args(member)
         if _is_table(member):

@@ -1,7 +1,8 @@
 """Saving and restoring the state of a part: a protocol, a base class and a reader."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -73,7 +74,7 @@ class StateFields:
 
     def state_dict(self) -> StateDict:
         """Return the state as a new tree; its tensors share memory with the part."""
-        return {name.lstrip("_"): _to_state(self, name) for name in self.state_fields}
+        return {name.lstrip("_"): _to_state(getattr(self, name)) for name in self.state_fields}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
@@ -92,69 +93,12 @@ class StateFields:
             CheckpointError: when a field is missing, or of another kind or shape.
         """
         for name in self.state_fields:
-            _restore(self, name, saved)
-
-
-def _to_state(part: StateFields, name: str) -> StateValue:
-    value: object = getattr(part, name)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if isinstance(value, torch.Generator):
-        return generator_state(value)
-    if isinstance(value, np.random.Generator):
-        return numpy_generator_state(value)
-    if isinstance(value, dict):
-        return dict(value)
-    if isinstance(value, list | deque):
-        return list(value)
-    if isinstance(value, Stateful):
-        return value.state_dict()
-    raise _unsupported(part, name)
-
-
-def _restore(part: StateFields, name: str, saved: "StateReader") -> None:
-    value: object = getattr(part, name)
-    key = name.lstrip("_")
-    if value is None:
-        setattr(part, name, saved.plain(key))
-    elif isinstance(value, bool):
-        setattr(part, name, saved.flag(key))
-    elif isinstance(value, int):
-        setattr(part, name, saved.count(key))
-    elif isinstance(value, float):
-        setattr(part, name, saved.number(key))
-    elif isinstance(value, str):
-        setattr(part, name, saved.text(key))
-    elif isinstance(value, Tensor):
-        with torch.no_grad():
-            value.copy_(saved.tensor(key, like=value))
-    elif isinstance(value, np.ndarray):
-        value[...] = saved.tensor(key, like=torch.from_numpy(value)).numpy(force=True)
-    elif isinstance(value, torch.Generator):
-        set_generator_state(value, saved.tensor(key))
-    elif isinstance(value, np.random.Generator):
-        set_numpy_generator_state(value, saved.tree(key))
-    elif isinstance(value, dict):
-        numbers = saved.numbers_by_name(key)
-        value.clear()
-        value.update(numbers)
-    elif isinstance(value, list | deque):
-        values = saved.numbers(key)
-        value.clear()
-        value.extend(values)
-    elif isinstance(value, Stateful):
-        value.load_state_dict(saved.tree(key))
-    else:
-        raise _unsupported(part, name)
-
-
-def _unsupported(part: StateFields, name: str) -> TypeError:
-    kind = type(getattr(part, name)).__name__
-    return TypeError(f"{type(part).__name__}.{name} is a {kind}, which StateFields cannot save")
+            value, key = getattr(self, name), name.lstrip("_")
+            read = next((read for kind, read in _PLAIN if isinstance(value, kind)), None)
+            if read is not None:
+                setattr(self, name, read(saved, key))
+            else:
+                _overwrite(value, saved, key)
 
 
 class StateReader:
@@ -305,3 +249,58 @@ class StateReader:
             f"{self._where}: '{key}' should be {expected}, but the saved state has "
             f"{type(value).__name__}"
         )
+
+
+_PLAIN: tuple[tuple[type[object], Callable[[StateReader, str], StateValue]], ...] = (
+    (bool, StateReader.flag),
+    (int, StateReader.count),
+    (float, StateReader.number),
+    (str, StateReader.text),
+    (NoneType, StateReader.plain),
+)
+"""How values that are replaced are read; flags come first, because Python's are numbers too."""
+
+
+def _to_state(value: object) -> StateValue:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, torch.Generator):
+        return generator_state(value)
+    if isinstance(value, np.random.Generator):
+        return numpy_generator_state(value)
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, list | deque):
+        return list(value)
+    if isinstance(value, Stateful):
+        return value.state_dict()
+    raise TypeError(f"StateFields cannot save a {type(value).__name__}")
+
+
+def _overwrite(value: object, saved: StateReader, key: str) -> None:
+    """Restore a value in place."""
+    if isinstance(value, Tensor):
+        with torch.no_grad():
+            value.copy_(saved.tensor(key, like=value))
+    elif isinstance(value, np.ndarray):
+        value[...] = saved.tensor(key, like=torch.from_numpy(value)).numpy(force=True)
+    elif isinstance(value, torch.Generator):
+        set_generator_state(value, saved.tensor(key))
+    elif isinstance(value, np.random.Generator):
+        set_numpy_generator_state(value, saved.tree(key))
+    elif isinstance(value, dict):
+        numbers = saved.numbers_by_name(key)
+        value.clear()
+        value.update(numbers)
+    elif isinstance(value, list | deque):
+        values = saved.numbers(key)
+        value.clear()
+        value.extend(values)
+    elif isinstance(value, Stateful):
+        value.load_state_dict(saved.tree(key))
+    else:
+        raise TypeError(f"StateFields cannot restore a {type(value).__name__}")

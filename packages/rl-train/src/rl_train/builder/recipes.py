@@ -65,8 +65,9 @@ def compose(
         checked_num_envs(cast("int", env_table["num_envs"]))
     return Recipe(
         env=ComponentSpec("env", env, env_table),
+        actor=components["actor"],
         algorithm=complete_component("algorithm", algorithm, given["algorithm"], usual),
-        **components,
+        storage=components["storage"],
         trainer=as_table(decode(TrainerConfig, trainer, "trainer")),
         seed=seed,
         device=device,
