@@ -235,7 +235,7 @@ def test_a_missing_tensorboard_is_answered_with_the_install_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'rl-core\[tensorboard\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'rl-train\[tensorboard\]'"):
         TensorBoardLogger(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What a command says about a run or a policy when it is over."""
+"""The summaries that commands print of a run or an evaluation."""
 
 from pathlib import Path
 from typing import TextIO
@@ -12,14 +12,14 @@ from rl_train import EvaluationResult, TrainingResult
 def print_training(
     stream: TextIO, recipe: Recipe, run_dir: Path, result: TrainingResult, longer: str
 ) -> None:
-    """Print how a run went, with its learning curve; draw the curve into the run directory.
+    """Print the result of a run with its learning curve, and save the curve as an image.
 
     Args:
         stream: where to print.
-        recipe: of the run.
-        run_dir: of the run.
-        result: of the training.
-        longer: the command that goes on with it.
+        recipe: recipe of the run.
+        run_dir: directory of the run; the image is its ``curve.png``.
+        result: result of the training.
+        longer: command that continues the run.
     """
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
@@ -49,11 +49,11 @@ def _reason(recipe: Recipe) -> str:
 
 
 def evaluation_line(result: EvaluationResult, *, stochastic: bool = False) -> str:
-    """Say in one line what an evaluation found.
+    """Return the result of an evaluation in one line.
 
     Args:
-        result: of the evaluation.
-        stochastic: its actions were drawn, and not the most likely ones.
+        result: result of the evaluation.
+        stochastic: whether actions were sampled.
     """
     low, high = result.ci95
     kind = "stochastic" if stochastic else "deterministic"

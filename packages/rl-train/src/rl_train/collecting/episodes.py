@@ -1,4 +1,4 @@
-"""Episodes as they end: returns, lengths, and where the next ones start."""
+"""Episodes: returns, lengths, and where the next ones start."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ class Episode:
 
     Attributes:
         episode_return: undiscounted sum of the environment's own rewards.
-        length: steps.
+        length: number of steps.
         env: index of its environment.
-        success: what the environment reported, or None.
+        success: whether it succeeded, or None where the environment does not report it.
     """
 
     episode_return: float
@@ -44,12 +44,12 @@ class EpisodeTracker(StateFields):
         """Shape `(B,)`: whether the current observation is the first of its episode."""
 
     def track(self, outcome: EnvStep) -> list[Episode]:
-        """Take in one step and return the episodes that it ended."""
+        """Add one step and return the episodes that it ended."""
         valid = to_flags(outcome.valid)
         ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
         self._return += to_numbers(outcome.reward)
         self._length += valid
-        # Rows whose final observation is kept apart show the next episode's first one already.
+        # Where final observations are separate, ended rows show the next episode's first one.
         self.episode_start = ~valid if outcome.final_observation is None else ended
         if not np.count_nonzero(ended):
             return []
@@ -68,7 +68,7 @@ class EpisodeTracker(StateFields):
 
     @property
     def longest(self) -> int:
-        """Steps of the longest running episode."""
+        """Number of steps of the longest running episode."""
         return int(self._length.max())
 
     def reset(self) -> None:
@@ -79,12 +79,12 @@ class EpisodeTracker(StateFields):
 
 
 def _success(outcome: EnvStep, env: int) -> bool | None:
-    """Read ``is_success``, as robotics environments report it at an episode's end.
+    """Read ``is_success``, which robotics environments report at an episode's end.
 
-    Gymnasium says under ``_is_success`` which rows told it.
+    Gymnasium's entry ``_is_success`` says which rows reported it.
     """
-    told = outcome.final_info
-    values, given = told.get("is_success"), told.get("_is_success")
+    info = outcome.final_info
+    values, given = info.get("is_success"), info.get("_is_success")
     if not isinstance(values, np.ndarray | Tensor):
         return None
     if isinstance(given, np.ndarray | Tensor) and not given[env]:

@@ -1,4 +1,4 @@
-"""Reward scaling on the collector's side; returns that are reported never pass through it."""
+"""Reward scaling in the collector; reported returns are never scaled."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +11,14 @@ FloatArray = npt.NDArray[np.float64]
 class RewardScaler(StateFields):
     """Divide rewards by the running standard deviation of their discounted sum.
 
-    The sum is filtered forward in time, kept from one step to the next and reset where an episode
-    ends. Only the spread is divided out; the mean stays, because shifting rewards changes tasks
-    whose episodes have no fixed length.
+    The discounted sum runs forward in time and is reset when an episode ends. Rewards are not
+    centred, because shifting rewards changes tasks whose episodes have no fixed length.
 
     Args:
-        num_envs: environments stepping together.
+        num_envs: number of environments that step together.
         gamma: discount of the sum.
         clip: scaled rewards are clipped to ``[-clip, clip]``.
-        epsilon: added to the variance.
+        epsilon: added to the variance for numerical stability.
 
     Source:
         Engstrom et al. 2020, https://arxiv.org/abs/2005.12729, "Reward scaling".
@@ -44,7 +43,7 @@ class RewardScaler(StateFields):
         ended: npt.NDArray[np.bool_],
         valid: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.float32]:
-        """Take one step's rewards into the statistics and return them scaled.
+        """Add one step's rewards to the statistics and return them scaled.
 
         Args:
             reward: shape `(B,)`.
@@ -70,5 +69,5 @@ class RewardScaler(StateFields):
         self._count = total
 
     def forget_running_sums(self) -> None:
-        """Start the sums anew, because the environments were reset."""
+        """Reset the discounted sums, because the environments were reset."""
         self._sum[:] = 0.0

@@ -174,7 +174,7 @@ def _run(
         )
         action = output.env_action
         outcome = envs.step(action if envs.array_type == "torch" else action.cpu().numpy())
-        check_masks.look_at(outcome)
+        check_masks.check_step(outcome)
         observation, state = outcome.observation, output.state
         for episode in tracker.track(outcome):
             if quota[episode.env] > 0:
