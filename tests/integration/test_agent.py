@@ -322,7 +322,8 @@ def test_only_policies_that_draw_actions_are_evaluated_so(
     printed = capsys.readouterr()
     if draws:
         assert status == 0
-        assert "2 stochastic episodes" in printed.out
+        assert ", stochastic: " in printed.out
+        assert " over 2 episodes " in printed.out
         assert agent.evaluate(2, deterministic=False).num_episodes == 2
         return
     assert status == 2

@@ -138,7 +138,7 @@ def test_experts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="leave one out"):
         BC(_actor(BOX), BCConfig(expert="runs/sac"), expert=_identity)
     learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="no/such/run"))
-    with pytest.raises(CheckpointError, match="no/such/run is not a run: it is not a directory"):
+    with pytest.raises(CheckpointError, match="no/such/run is no run: it is no directory"):
         _collected(learner, SQUARE)
 
 
@@ -146,7 +146,7 @@ def test_an_expert_that_is_not_there_is_noticed_before_anything_is_written(tmp_p
     learner = BC(_actor(SQUARE, seen=SQUARE), BCConfig(expert="no/such/run"))
     envs = SyncVecEnv([IdentityEnv(SQUARE, 5)])
     run_dir = tmp_path / "run"
-    with pytest.raises(CheckpointError, match="no/such/run is not a run: it is not a directory"):
+    with pytest.raises(CheckpointError, match="no/such/run is no run: it is no directory"):
         Trainer(envs, learner, ReferenceReplayStorage(), run_dir=run_dir)
     assert not run_dir.exists()
 

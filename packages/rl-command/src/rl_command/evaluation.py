@@ -12,7 +12,6 @@ from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, warn_of_skipped
-from rl_command.summary import evaluation_line
 from rl_core.config import ComponentSpec, decode
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
@@ -79,10 +78,9 @@ def evaluate(words: Sequence[str]) -> int:
         }
         print(json.dumps({**facts, **result.as_dict()}, allow_nan=False))
     else:
-        print(
-            f"{run.recipe.algorithm.name} on {run.recipe.env.name}, step {checkpoint.step:,}: "
-            f"{evaluation_line(result, stochastic=arguments.stochastic)}"
-        )
+        kind = "stochastic" if arguments.stochastic else "deterministic"
+        names = f"{run.recipe.algorithm.name} on {run.recipe.env.name}"
+        print(f"{names}, step {checkpoint.step:,}, {kind}: {result}")
     return 0
 
 

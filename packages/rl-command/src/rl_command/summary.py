@@ -6,7 +6,7 @@ from typing import TextIO
 from rl_command.curve import TEST_RETURN, TRAIN_RETURN, draw_image, draw_text, read_curve
 from rl_command.run_directory import METRICS
 from rl_core.config import Recipe
-from rl_train import EvaluationResult, TrainingResult
+from rl_train import TrainingResult
 
 
 def print_training(
@@ -34,7 +34,7 @@ def print_training(
     if result.total_updates == 0:
         lines += [f"learned     nothing: the run ended before its first update{_reason(recipe)}"]
     if result.evaluation is not None:
-        lines += [f"evaluation  {evaluation_line(result.evaluation)}"]
+        lines += [f"evaluation  {result.evaluation}"]
     lines += [
         f"run         {run_dir}",
         f"next        rl eval {run_dir}",
@@ -46,22 +46,6 @@ def print_training(
 def _reason(recipe: Recipe) -> str:
     waits = recipe.algorithm.kwargs.get("update_after")
     return f" (algorithm.update_after = {waits:,})" if isinstance(waits, int) else ""
-
-
-def evaluation_line(result: EvaluationResult, *, stochastic: bool = False) -> str:
-    """Return the result of an evaluation in one line.
-
-    Args:
-        result: result of the evaluation.
-        stochastic: whether actions were sampled.
-    """
-    low, high = result.ci95
-    kind = "stochastic" if stochastic else "deterministic"
-    line = (
-        f"mean {result.mean:.1f}, std {result.std:.1f}, IQM {result.iqm:.1f}"
-        f" (95% interval {low:.1f} to {high:.1f}), {result.num_episodes} {kind} episodes"
-    )
-    return line if result.success_rate is None else f"{line}, success {result.success_rate:.0%}"
 
 
 def _shows_lines(stream: TextIO) -> bool:

@@ -109,7 +109,9 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     algo = file.agreed_name("algorithm", algo, "ALGO")
     env = file.agreed_name("env", environment, "ENV")
     _check_order(algo, env)
-    goal = _goal(arguments, file)
+    typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
+    goal = chosen_goal(typed, file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
+    assert goal is not None
     bare = _compose_bare(algo, env, file, words)
     shown = compose(algo, env, file.sections) if wants_help and file.path else bare
     given = _with_num_envs(parse(_full_command(shown, file), words, is_positional=_is_algorithm))
@@ -133,35 +135,35 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     )
 
 
-def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Goal:
-    """Return when a run ends.
+def chosen_goal(
+    typed: Mapping[str, int | None], filed: Tables, file: Path | str | None
+) -> Goal | None:
+    """Return when a run ends: as the command line says, or else a file; None if neither does.
 
     Args:
-        given: its length, under a name of `rl_core.config.LENGTHS`.
-        file: file that gives the length; None for the command line.
+        typed: lengths on the command line, under the names of `rl_core.config.LENGTHS`.
+        filed: lengths in the file.
+        file: name of the file, for messages.
 
     Raises:
-        UsageError: when there is more than one length, or one is not positive.
+        RLError: when there is more than one length, or one is not a whole number of at least 1.
     """
-    names = {
-        name: f"--{name.replace('_', '-')}" if file is None else f"{file}: {name}" for name in given
-    }
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(names.values())} contradict each other; give just one")
-    ((name, target),) = given.items()
+    counts = {name: decode(int, value, f"{file}: {name}") for name, value in filed.items()}
+    goal = _goal({f"{file}: {name}": (name, count) for name, count in counts.items()})
+    given = {name: count for name, count in typed.items() if count is not None}
+    flags = {f"--{name.replace('_', '-')}": (name, count) for name, count in given.items()}
+    return _goal(flags) or goal
+
+
+def _goal(lengths: Mapping[str, tuple[str, int]]) -> Goal | None:
+    if not lengths:
+        return None
+    if len(lengths) > 1:
+        raise UsageError(f"{' and '.join(lengths)} contradict each other; give just one")
+    ((shown, (name, target)),) = lengths.items()
     if target < 1:
-        raise UsageError(f"{names[name]} must be at least 1, got {target}")
+        raise UsageError(f"{shown} must be at least 1, got {target}")
     return Goal(name.removeprefix("total_"), target)
-
-
-def filed_goal(lengths: Tables, file: Path | str | None) -> Goal:
-    """Return when a run ends according to a file; see `checked_goal`.
-
-    Raises:
-        RLError: when a length is not a whole number, or as `checked_goal` says.
-    """
-    counts = {name: decode(int, value, f"{file}: {name}") for name, value in lengths.items()}
-    return checked_goal(counts, file)
 
 
 def _read_arguments(words: Sequence[str]) -> dict[str, str]:
@@ -304,10 +306,3 @@ def _with_num_envs(given: Tables) -> Tables:
             f"--num-envs is {short}, but --env.num-envs is {env['num_envs']}; leave one out"
         )
     return {**given, "env": {**env, "num_envs": short}}
-
-
-def _goal(arguments: Mapping[str, str], file: ConfigFile) -> Goal:
-    """Return the length of the run on the command line, or else the file's."""
-    typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
-    goal = filed_goal(file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
-    return checked_goal(typed) if typed else goal

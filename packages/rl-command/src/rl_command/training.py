@@ -15,7 +15,7 @@ from rl_command.progress import ProgressBar
 from rl_command.run_directory import Run, check_new, new_run_dir, open_run, warn_of_skipped
 from rl_command.sections import lengths_of
 from rl_command.summary import print_training
-from rl_command.train_arguments import checked_goal, filed_goal, read_train_request
+from rl_command.train_arguments import chosen_goal, read_train_request
 from rl_core.config import LENGTHS, Recipe, decode
 from rl_train import Trainer
 from rl_train.builder import build, build_trainer
@@ -83,12 +83,15 @@ def resume(words: Sequence[str]) -> int:
         "rl resume", "Continue a run from its newest checkpoint.", options, required=1
     )
     arguments = decode(ResumeArguments, parse(command, words))
-    given = {name: getattr(arguments, name) for name in LENGTHS}
-    typed = {name: value for name, value in given.items() if value is not None}
-    goal = checked_goal(typed) if typed else None
+    typed = {name: getattr(arguments, name) for name in LENGTHS}
+    goal = chosen_goal(typed, {}, None)
     with held_warnings():
         run = open_run(arguments.run_dir)
-        goal = goal or _intended_goal(run)
+        goal = goal or chosen_goal({}, lengths_of(dict(run.recipe.resolved)), run.path)
+        if goal is None:
+            raise UsageError(
+                f"the recipe of {run.path} does not give the length of the run; give --total-steps"
+            )
         recipe = _continued(run.recipe, goal, arguments.device)
         parts = build(recipe, is_saved=True)
         interruption = Interruption()
@@ -104,15 +107,6 @@ def resume(words: Sequence[str]) -> int:
 def _continued(recipe: Recipe, goal: Goal, device: str | None) -> Recipe:
     kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
     return recipe.replace(resolved={**kept, **goal.arguments}, device=device)
-
-
-def _intended_goal(run: Run) -> Goal:
-    lengths = lengths_of(dict(run.recipe.resolved))
-    if not lengths:
-        raise UsageError(
-            f"the recipe of {run.path} does not give the length of the run; give --total-steps"
-        )
-    return filed_goal(lengths, run.path)
 
 
 def _restore(trainer: Trainer, run: Run, goal: Goal) -> None:

@@ -79,17 +79,15 @@ def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tens
         if name.startswith(_ACTOR + prefix)
     }
     wanted = {name: t for name, t in actor.state_dict().items() if name.startswith(prefix)}
+    changed = [
+        f"{name} ({_form(saved[name])} there, {_form(tensor)} here)"
+        for name, tensor in wanted.items()
+        if name in saved and _form(saved[name]) != _form(tensor)
+    ]
     problems = [
         _listed("it lacks", [name for name in wanted if name not in saved]),
         _listed("it has, and this actor has not,", [name for name in saved if name not in wanted]),
-        _listed(
-            "of another shape or dtype are",
-            [
-                f"{name} ({_form(saved[name])} there, {_form(tensor)} here)"
-                for name, tensor in wanted.items()
-                if name in saved and _form(saved[name]) != _form(tensor)
-            ],
-        ),
+        _listed("of another shape or dtype are", changed),
     ]
     if any(problems):
         what = f"part '{part}'" if part else "whole actor"
