@@ -262,7 +262,9 @@ def test_predict_samples_when_asked() -> None:
 
 def test_predict_refuses_to_sample_from_a_policy_of_one_action() -> None:
     agent = rl_train.make("dqn", "CartPole-v1", seed=3)
-    with pytest.raises(ConfigError, match="OffPolicyActor is deterministic: it takes one action for"):
+    with pytest.raises(
+        ConfigError, match="OffPolicyActor is deterministic: it takes one action for"
+    ):
         agent.predict(np.zeros(4), deterministic=False)
 
 
