@@ -19,8 +19,8 @@ from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_testing.algorithms import AlgorithmSuite
 from rl_train.builder import build, compose
-from rl_train.builder.actors import read_run
-from rl_train.builder.components import describe_component
+from rl_train.builder.description import describe_component
+from rl_train.builder.saved_actors import read_run
 from rl_train.recipe_files import from_toml, load_recipe, to_toml
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -194,7 +194,7 @@ def test_a_new_run_needs_the_runs_whose_policies_it_looks_at(
     config = tmp_path / "config.toml"
     config.write_text('[[algorithm.add_ons]]\nname = "attraction-kl"\npolicies = ["nowhere"]\n')
     assert main(["train", "ppo", "CartPole-v1", "--config", str(config), "--total-steps", "9"]) == 2
-    assert "policies[0]: nowhere is no run: it is no directory" in capsys.readouterr().err
+    assert "policies[0]: nowhere is not a run: it is not a directory" in capsys.readouterr().err
 
 
 def _learned(run_dir: Path) -> dict[str, Tensor]:

@@ -31,8 +31,7 @@ from rl_storages import RolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Agent, Trainer, evaluate_policy
-from rl_train.builder import build, compose, resolve_device
-from rl_train.builder.options import Sections
+from rl_train.builder import Sections, build, compose, resolve_device
 from rl_train.checkpoint import load_checkpoint, save_checkpoint
 
 SMALL: Sections = {
@@ -97,7 +96,7 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
     loaded = rl_train.load(tmp_path / "run", parts=given)
     assert loaded.train(total_steps=128).total_steps == 128
     if recipe.env.is_custom:
-        with pytest.raises(ConfigError, match="give evaluate envs"):
+        with pytest.raises(ConfigError, match="pass envs to evaluate"):
             loaded.evaluate(2)
     assert loaded.evaluate(2, envs=own).num_episodes == 2
 
@@ -168,7 +167,7 @@ def test_predict_refuses_another_shape() -> None:
     [
         (["a"] * 4, "dtype <U1; expected float32"),
         (np.zeros(4, complex), "dtype complex128; expected float32"),
-        ([[0.0], [0.0, 1.0]], "is no array"),
+        ([[0.0], [0.0, 1.0]], "is not an array"),
         ([0.0, np.nan, 0.0, 0.0], "NaN or infinity"),
         (torch.full((2, 4), np.inf), "NaN or infinity"),
     ],
@@ -263,7 +262,9 @@ def test_predict_samples_when_asked() -> None:
 
 def test_predict_refuses_to_sample_from_a_policy_of_one_action() -> None:
     agent = rl_train.make("dqn", "CartPole-v1", seed=3)
-    with pytest.raises(ConfigError, match="OffPolicyActor takes one action for each observation"):
+    with pytest.raises(
+        ConfigError, match="OffPolicyActor is deterministic: it takes one action for"
+    ):
         agent.predict(np.zeros(4), deterministic=False)
 
 
@@ -323,7 +324,8 @@ def test_only_policies_that_draw_actions_are_evaluated_so(
     printed = capsys.readouterr()
     if draws:
         assert status == 0
-        assert "2 stochastic episodes" in printed.out
+        assert ", stochastic: " in printed.out
+        assert " over 2 episodes " in printed.out
         assert agent.evaluate(2, deterministic=False).num_episodes == 2
         return
     assert status == 2
@@ -347,7 +349,7 @@ def test_an_agent_that_was_trained_on_another_kind_of_device_is_loaded(tmp_path:
 
 
 def test_loading_from_nowhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a run: it has no folder"):
         rl_train.load(tmp_path)
 
 
@@ -437,7 +439,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(DeviceError, match="device 'cuda:2' is not there: torch sees 2"):
+    with pytest.raises(DeviceError, match="device 'cuda:2' is not available: torch sees 2"):
         resolve_device("cuda:2")
 
 

@@ -10,8 +10,8 @@ from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_testing.stateful import check_same_state
 from rl_train.builder import build, build_trainer, compose
-from rl_train.builder.components import describe_component
-from rl_train.builder.options import filled
+from rl_train.builder.components import complete_component
+from rl_train.builder.description import describe_component
 from rl_train.recipe_files import from_toml, load_recipe, save_recipe, to_toml
 
 
@@ -44,7 +44,10 @@ def test_options_that_replace_others_also_replace_those_of_the_algorithm(algorit
     head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
     actor: dict[str, Json] = {"name": usual.actor.name, "head": head, **noise}
     recipe = compose(algorithm, DEFAULT_ENVS[algorithm], {"actor": actor})
-    assert recipe.actor["hidden_sizes"] == filled("actor", usual.actor.name, {})["hidden_sizes"]
+    assert (
+        recipe.actor["hidden_sizes"]
+        == complete_component("actor", usual.actor.name, {})["hidden_sizes"]
+    )
     assert recipe.actor["normalize_observations"] == usual.actor["normalize_observations"]
     with pytest.raises(ConfigError, match="hidden_sizes has no effect with head; leave one"):
         compose(algorithm, DEFAULT_ENVS[algorithm], {"actor": {**actor, "hidden_sizes": [7]}})

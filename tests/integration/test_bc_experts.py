@@ -149,7 +149,7 @@ def test_an_expert_that_is_not_there_is_noticed_before_anything_is_written(tmp_p
     learner = BC(_actor(SQUARE, seen=SQUARE), config, load_actor=loader)
     envs = SyncVecEnv([IdentityEnv(SQUARE, 5)])
     run_dir = tmp_path / "run"
-    with pytest.raises(CheckpointError, match="no/such/run is no run: it is no directory"):
+    with pytest.raises(CheckpointError, match="no/such/run is not a run: it is not a directory"):
         Trainer(envs, learner, ReferenceReplayStorage(), run_dir=run_dir)
     assert not run_dir.exists()
 

@@ -231,7 +231,7 @@ def test_the_actor_of_a_run_is_loaded_without_environments(tmp_path: Path) -> No
         load_actor(
             tmp_path / "sac", spaces.Box(-1.0, 1.0, (4,), np.float32), envs.single_action_space
         )
-    with pytest.raises(CheckpointError, match="is no run"):
+    with pytest.raises(CheckpointError, match="is not a run"):
         load_actor(tmp_path, envs.single_observation_space, envs.single_action_space)
 
 

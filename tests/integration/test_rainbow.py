@@ -87,6 +87,6 @@ def test_a_table_can_be_taken_with_its_defaults() -> None:
 
 def test_a_table_that_is_left_out_has_no_options() -> None:
     words = ["--storage.prioritized", "none", "--storage.prioritized.eta", "0.3"]
-    message = r"--storage\.prioritized\.none leaves no place for --storage\.prioritized\.eta"
+    message = r"--storage\.prioritized\.none contradicts --storage\.prioritized\.eta"
     with pytest.raises(UsageError, match=message):
         read_train_request(["rainbow", "CartPole-v1", *words])

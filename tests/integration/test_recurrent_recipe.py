@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from rl_core import plugins
-from rl_train.builder import compose
-from rl_train.builder.options import Sections
+from rl_train.builder import Sections, compose
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

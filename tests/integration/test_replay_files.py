@@ -84,7 +84,9 @@ def test_another_size_takes_it_over_as_trajectories(tmp_path: Path) -> None:
     buffer = _buffer(steps=55)
     save_storage(buffer, tmp_path / "demos")
     for size, num_envs in ((41, 2), (40, 3)):
-        with pytest.raises(CheckpointError, match=r"rows per environment|num_envs 2, but this one"):
+        with pytest.raises(
+            CheckpointError, match=r"rows per environment|num_envs 2, but this one has"
+        ):
             load_storage(_buffer(size, num_envs), tmp_path / "demos")
     large = _buffer(200, num_envs=3)
     insert_trajectories(large, open_storage(tmp_path / "demos").trajectories())
@@ -163,7 +165,7 @@ def test_what_no_storage_was_saved_in_is_named(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for read in (partial(load_storage, _buffer(steps=9)), open_storage):
         with pytest.raises(
-            CheckpointError, match=r"none is no directory; expected one that Storag"
+            CheckpointError, match=r"none is not a directory; expected one that Storag"
         ):
             read(tmp_path / "none")
         with pytest.raises(CheckpointError, match=r"is a run, not a storage .*demonstrations"):
@@ -189,9 +191,9 @@ def test_nothing_is_saved_or_loaded_before_there_is_something(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="not allocated yet and holds nothing to save"):
         save_storage(ReplayBuffer(10), tmp_path / "demos")
     path = save_storage(_buffer(steps=3), tmp_path / "demos")
-    with pytest.raises(ConfigError, match="not allocated yet; load when its Trainer was made"):
+    with pytest.raises(ConfigError, match="not allocated yet; build its Trainer first"):
         load_storage(ReplayBuffer(10), path)
-    with pytest.raises(CheckpointError, match="other is no directory"):
+    with pytest.raises(CheckpointError, match="other is not a directory"):
         load_storage(_buffer(), tmp_path / "other")
 
 

@@ -85,7 +85,7 @@ def test_what_makes_gymnasiums_environments_is_told_from_an_environment(rl: Run)
         pytest.skip("needs rl-envs")
     _, out, _ = rl("list", "envs")
     (line,) = [line for line in out.splitlines() if " gymnasium " in line]
-    assert "No environment: it makes those that Gymnasium registers" in line
+    assert "Makes the environments that Gymnasium registers" in line
 
 
 def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:

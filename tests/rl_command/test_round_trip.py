@@ -50,7 +50,7 @@ def test_training_ends_with_a_summary_in_plain_text(rl: Run, tiny: tuple[str, ..
     (directory,) = Path("runs").iterdir()
     assert re.fullmatch(r"ppo-CartPole-v1-s4-\d{8}-\d{6}", directory.name)
     assert out.startswith("ppo on CartPole-v1, seed 4: ")
-    for part in ("mean ", "std ", "IQM ", "95% interval", "┤", f"rl eval {directory}"):
+    for part in (" ± ", " episodes (IQM ", "95 % interval", "┤", f"rl eval {directory}"):
         assert part in out
     assert f"rl resume {directory} --total-steps 1024\n" in out
     assert "\x1b" not in out
@@ -94,7 +94,7 @@ def test_evaluation_reads_well(rl: Run, trained_run: Path) -> None:
     status, out, err = rl("eval", trained_run, "--episodes=3")
     assert (status, err) == (0, "")
     assert out.startswith("ppo on CartPole-v1, step ")
-    assert "3 deterministic episodes" in out
+    assert re.search(r"step [\d,]+, deterministic: [\d.]+ ± [\d.]+ over 3 episodes", out)
 
 
 def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
@@ -105,7 +105,7 @@ def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
     )
     assert (certain["stochastic"], drawn["stochastic"]) == (False, True)
     assert certain["returns"] != drawn["returns"] == again["returns"]
-    assert "6 stochastic episodes" in rl(*words, "--stochastic")[1]
+    assert re.search(r", stochastic: .* over 6 episodes", rl(*words, "--stochastic")[1])
 
 
 def test_what_an_environment_prints_stays_out_of_the_json(
@@ -214,7 +214,7 @@ def test_a_run_counted_in_updates_ends_and_goes_on_in_updates(
     assert f"rl resume {directory} --total-updates 4" in out
     status, _, err = rl("resume", directory)
     assert status == 2
-    assert f"has 2 of 2 updates; to go on: rl resume {directory} --total-updates 4" in err
+    assert f"has 2 of 2 updates; to continue: rl resume {directory} --total-updates 4" in err
     status, out, _ = rl("resume", directory, "--total-updates=3")
     assert status == 0
     recipe = tomllib.loads((directory / "recipe.toml").read_text())

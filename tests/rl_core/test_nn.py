@@ -383,7 +383,7 @@ def test_recurrent_state_sizes() -> None:
 def test_recurrent_mistakes_are_refused() -> None:
     with pytest.raises(ConfigError, match="known: gru, lstm"):
         RecurrentNet("rnn", 3, 4)  # type: ignore[arg-type]  # the user's mistake
-    with pytest.raises(ConfigError, match="hidden_size=0"):
+    with pytest.raises(ConfigError, match="hidden_size must be a whole number of at least 1"):
         RecurrentNet("gru", 3, 0)
 
 

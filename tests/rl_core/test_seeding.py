@@ -95,7 +95,7 @@ def test_a_state_of_another_kind_of_device_seeds_a_generator() -> None:
     drawn = []
     for saved in (torch.arange(16), torch.arange(16), torch.arange(16) + 1):
         generator = torch.Generator()
-        with pytest.warns(RuntimeWarning, match="saved on cuda goes on with other numbers"):
+        with pytest.warns(RuntimeWarning, match="saved on cuda continues with other numbers"):
             set_generator_state(generator, saved.to(torch.uint8))
         drawn.append(torch.randn(5, generator=generator))
     assert torch.equal(drawn[0], drawn[1])

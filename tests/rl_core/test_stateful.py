@@ -1,11 +1,15 @@
 import re
+from collections import deque
+from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
 from rl_core.errors import CheckpointError
-from rl_core.stateful import StateReader
-from rl_core.types import StateDict
+from rl_core.stateful import StateFields, Stateful, StateReader
+from rl_core.types import StateDict, StateValue
+from rl_testing.stateful import StatefulSuite
 
 STATE: StateDict = {
     "count": 3,
@@ -71,3 +75,150 @@ def test_messages_name_the_path_of_inner_parts() -> None:
 def test_a_list_of_other_things_is_refused() -> None:
     with pytest.raises(CheckpointError, match="list of numbers"):
         StateReader({"recent": [1.0, "two"]}, "part").numbers("recent")
+
+
+class _Inner(StateFields):
+    state_fields = ("hits",)
+
+    def __init__(self) -> None:
+        self.hits = 0
+
+
+class _Part(StateFields):
+    state_fields = (
+        "count", "_rate", "on", "note", "best", "weights", "_sums", "flags", "generator",
+        "_numpy_generator", "_recent", "history", "totals", "inner",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._rate = 0.5
+        self.on = False
+        self.note = "new"
+        self.best: float | None = None
+        self.weights = torch.zeros(2, requires_grad=True)
+        self._sums = np.zeros((2, 3))
+        self.flags = np.zeros(2, np.bool_)
+        self.generator = torch.Generator().manual_seed(1)
+        self._numpy_generator = np.random.default_rng(2)
+        self._recent: deque[float] = deque(maxlen=3)
+        self.history: list[float] = []
+        self.totals: dict[str, float] = {}
+        self.inner = _Inner()
+        self.not_saved = object()
+
+    def use(self) -> StateValue:
+        noise = torch.randn(2, generator=self.generator)
+        self.count += 1
+        self._rate *= 0.5
+        self.on = not self.on
+        self.note += "+"
+        self.best = max(self.best or 0.0, float(noise[0]))
+        self.weights.data.add_(noise)
+        self._sums += self._numpy_generator.normal(size=(2, 3))
+        self.flags[self.count % 2] ^= True
+        self._recent.append(self._rate)
+        self.history.append(float(self._sums.sum()))
+        self.totals[f"update {self.count}"] = self.count
+        self.inner.hits += 2
+        return [
+            self.count, self._rate, self.on, self.note, self.best, self.weights.detach().clone(),
+            torch.from_numpy(self._sums.copy()), self.flags.tolist(), list(self._recent),
+            list(self.history), dict(self.totals), self.inner.hits,
+        ]  # fmt: skip
+
+
+class TestStateFields(StatefulSuite):
+    def make_part(self) -> _Part:
+        return _Part()
+
+    def use_part(self, part: Stateful) -> StateValue:
+        return [cast("_Part", part).use() for _ in range(3)]
+
+
+def test_fields_are_saved_without_the_underscore_of_private_names() -> None:
+    state = _Part().state_dict()
+    assert set(state) == {name.lstrip("_") for name in _Part.state_fields}
+    assert state["rate"] == 0.5
+    assert state["inner"] == {"hits": 0}
+
+
+def test_arrays_and_containers_are_overwritten_in_place() -> None:
+    used, part = _Part(), _Part()
+    used.use()
+    held = [part.weights, part._sums, part._recent, part.history, part.totals]
+    part.load_state_dict(used.state_dict())
+    assert part.weights.tolist() == used.weights.tolist() != [0.0, 0.0]
+    assert all(
+        value is before
+        for value, before in zip(
+            [part.weights, part._sums, part._recent, part.history, part.totals], held, strict=True
+        )
+    )
+    assert part._recent.maxlen == 3
+    used.use()
+    assert part.count == 1
+    assert part.history != used.history
+
+
+def test_a_saved_array_shares_no_memory() -> None:
+    part = _Part()
+    state = part.state_dict()
+    part.use()
+    assert cast("torch.Tensor", state["sums"]).count_nonzero() == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("count", 1.5, "_Part: 'count' should be a whole number, but the saved state has float"),
+        ("count", -1, "_Part: 'count' should not be negative, got -1"),
+        ("count", None, "'count' should be a whole number, but the saved state has NoneType"),
+        ("rate", "fast", "'rate' should be a number"),
+        ("on", 1, "'on' should be true or false"),
+        ("note", 1, "'note' should be a string"),
+        ("best", [1.0], "'best' should be a number, a string, true, false or None"),
+        ("weights", [0.0, 0.0], "'weights' should be a tensor"),
+        ("weights", torch.zeros(3), "'weights' should have shape (2,)"),
+        ("sums", torch.zeros(2, 3), "'sums' should have shape (2, 3) and dtype torch.float64"),
+        ("flags", torch.zeros(2), "dtype torch.bool"),
+        ("generator", 1, "'generator' should be a tensor"),
+        ("numpy_generator", {}, "a NumPy generator's state is of kind None"),
+        ("recent", {"a": 1.0}, "'recent' should be a list of numbers"),
+        ("history", ["a"], "'history' should be a list of numbers"),
+        ("totals", [1.0], "'totals' should be a mapping"),
+        ("totals", {"a": True}, "'totals' should be a mapping of numbers"),
+        ("inner", {"misses": 0}, "_Inner: the saved state has 'misses'"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused(key: str, value: StateValue, message: str) -> None:
+    part = _Part()
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        part.load_state_dict({**part.state_dict(), key: value})
+
+
+def test_missing_and_unknown_fields_are_refused() -> None:
+    part = _Part()
+    state = dict(part.state_dict())
+    with pytest.raises(CheckpointError, match="_Part: the saved state has 'more'"):
+        part.load_state_dict({**state, "more": 1})
+    del state["note"]
+    with pytest.raises(CheckpointError, match="_Part: the saved state has no 'note'"):
+        part.load_state_dict(state)
+
+
+def test_load_fields_ignores_what_a_class_restores_by_itself() -> None:
+    inner = _Inner()
+    inner.load_fields(StateReader({"hits": 3, "more": 1}, "inner"))
+    assert inner.hits == 3
+
+
+def test_an_attribute_that_cannot_be_saved_is_refused() -> None:
+    class Odd(StateFields):
+        state_fields = ("thing",)
+        thing = object()
+
+    with pytest.raises(TypeError, match="StateFields cannot save a object"):
+        Odd().state_dict()
+    with pytest.raises(TypeError, match="StateFields cannot restore a object"):
+        Odd().load_state_dict({"thing": 1})

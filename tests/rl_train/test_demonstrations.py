@@ -177,7 +177,7 @@ def test_a_data_set_of_another_environment_is_refused() -> None:
         ("actions", np.array([5, 6, 8]), r"the action of step 2 is 8; expected one of Discrete"),
         ("rewards", np.array([0.0, np.inf, 0.0]), "rewards have shape .* finite number per step"),
         ("terminations", np.zeros(2, np.bool_), r"terminations have shape \(2,\)"),
-        ("truncations", np.array([False, True, False]), "it ends at step 1, but goes on to step 2"),
+        ("truncations", np.array([False, True, False]), "at step 1, but continues to step 2"),
     ],
 )
 def test_an_episode_that_is_not_what_its_spaces_say_is_refused(

@@ -204,7 +204,9 @@ def test_a_policy_that_draws_nothing_is_not_asked_to() -> None:
     assert draws_actions(_actor(envs))
     assert not draws_actions(actor)
     assert actor.training
-    with pytest.raises(ConfigError, match=r"^deterministic=False, but the policy of Settled takes"):
+    with pytest.raises(
+        ConfigError, match=r"^deterministic=False, but the policy of Settled is det"
+    ):
         evaluate_policy(actor, envs, 4, deterministic=False)
     assert evaluate_policy(actor, envs, 4).num_episodes == 4
 

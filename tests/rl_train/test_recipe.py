@@ -298,7 +298,7 @@ def test_an_unknown_resolved_setting_is_refused() -> None:
 
 
 def test_a_device_file_is_no_recipe() -> None:
-    with pytest.raises(ConfigError, match="/dev/null: it is no regular file; expected a recipe"):
+    with pytest.raises(ConfigError, match="/dev/null: it is not a regular file; expected a recipe"):
         load_tables(Path("/dev/null"))
 
 

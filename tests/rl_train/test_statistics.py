@@ -149,8 +149,8 @@ def test_the_statistic_must_reduce_the_last_axis() -> None:
         ([], "no stratum"),
         ([np.ones(2), np.ones(0)], r"stratum 1 has shape \(0,\)"),
         ([np.ones((2, 2))], r"stratum 0 has shape \(2, 2\)"),
-        ([np.array([1.0, np.nan])], "stratum 0 holds a value that is not finite"),
-        ([np.ones(1), np.array([np.inf])], "stratum 1 holds a value that is not finite"),
+        ([np.array([1.0, np.nan])], "stratum 0 has a value that is not finite"),
+        ([np.ones(1), np.array([np.inf])], "stratum 1 has a value that is not finite"),
     ],
 )
 def test_bad_strata_are_refused(strata: list[FloatArray], message: str) -> None:

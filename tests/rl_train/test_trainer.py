@@ -877,7 +877,7 @@ def test_a_checkpoint_of_another_number_of_environments_is_refused(tmp_path: Pat
     _trainer(tmp_path / "run").train(total_updates=1)
     envs = make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 5), NUM_ENVS + 1)
     other = _trainer(tmp_path / "run", envs=envs)
-    with pytest.raises(CheckpointError, match="has 2 environments, but this one 3"):
+    with pytest.raises(CheckpointError, match="has 2 environments, but this one has 3"):
         other.resume()
 
 

@@ -15,8 +15,7 @@ from bench.child import Json
 from bench.plan import NUM_EPISODES, NUM_TEST_ENVS
 from rl_core.config import ComponentSpec, Recipe
 from rl_train import Agent, evaluate_policy
-from rl_train.builder import build, build_test_envs, compose
-from rl_train.builder.options import Sections
+from rl_train.builder import Sections, build, build_test_envs, compose
 
 _DATASET = "toolbox/expert-v0"
 

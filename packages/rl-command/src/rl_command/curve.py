@@ -20,15 +20,15 @@ class Curve:
     """A metric over a run.
 
     Attributes:
-        steps: environment transitions, rising.
-        values: of the metric.
+        steps: environment steps, ascending.
+        values: values of the metric.
     """
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
 
     def at(self, step: float) -> float:
-        """Return the value that held at a step."""
+        """Return the latest value at a step."""
         return self.values[max(0, bisect.bisect_right(self.steps, step) - 1)]
 
 
@@ -36,8 +36,8 @@ def read_curve(metrics: Path, metric: str) -> Curve:
     """Read a metric from a run's log.
 
     Args:
-        metrics: a file that `rl_core.logger.JsonlLogger` wrote.
-        metric: its path, such as ``train/episode_return``.
+        metrics: a file that `rl_train.JsonlLogger` wrote.
+        metric: path of the metric, such as ``train/episode_return``.
 
     Raises:
         DataError: when the file cannot be read.
@@ -54,8 +54,8 @@ def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
     """Draw a curve as lines of text.
 
     Args:
-        curve: with two points at least; fewer make no curve.
-        ascii_only: for a terminal that knows no box-drawing characters.
+        curve: the curve; with fewer than two points nothing is drawn.
+        ascii_only: draw without box-drawing characters.
     """
     if len(curve.steps) < 2:
         return []
@@ -81,9 +81,9 @@ def draw_image(curves: dict[str, Curve], path: Path, title: str) -> None:
     """Draw curves into an image file.
 
     Args:
-        curves: by name; one without points is left out.
-        path: of the image; its ending says the format.
-        title: above the picture.
+        curves: curves by name; those without points are left out.
+        path: image file; its suffix chooses the format.
+        title: title of the image.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports building its font cache
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -106,7 +106,7 @@ def draw_image(curves: dict[str, Curve], path: Path, title: str) -> None:
 
 
 def _rows(heights: Sequence[int]) -> list[list[str]]:
-    """Connect heights by lines, one column per height but the last, one list per row."""
+    """Draw lines between heights: one list of characters per row, one column per height."""
     rows = [[" "] * len(heights) for _ in range(_HEIGHT)]
     for column, (now, then) in enumerate(zip(heights, [*heights[1:], heights[-1]], strict=True)):
         if now == then:

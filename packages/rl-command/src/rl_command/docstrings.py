@@ -1,4 +1,4 @@
-"""Help texts of options, read from the docstrings that document them."""
+"""Help texts of options, read from docstrings."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ _ITEM = re.compile(r"\*{0,2}(\w+)(?: \([^)]*\))?:(?:\s+(.*))?")
 
 
 def first_sentence(documented: object) -> str:
-    """Return the first sentence of a docstring, or nothing.
+    """Return the first sentence of a docstring, or an empty string.
 
     Args:
         documented: a class or function.
@@ -22,11 +22,13 @@ def first_sentence(documented: object) -> str:
 
 
 def parameter_docs(documented: Callable[..., object]) -> dict[str, str]:
-    """Return what the docstrings say about each parameter or attribute.
+    """Return the documentation of each parameter or attribute.
+
+    It is read from the sections ``Args`` and ``Attributes`` of docstrings, and from strings right
+    under fields.
 
     Args:
-        documented: a function, or a class whose base classes count too. Read are the sections
-            ``Args`` and ``Attributes`` of the docstrings, and texts right under a field.
+        documented: a function, or a class, whose base classes are read too.
     """
     owners = reversed(inspect.getmro(documented)[:-1]) if inspect.isclass(documented) else ()
     docs: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""How the command line speaks of errors and warnings: one line each, on standard error."""
+"""Errors and warnings of the command: one line each, on standard error."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class UsageError(Exception):
-    """The user got something wrong: the command ends with status 2 and this message."""
+    """A mistake of the user: the command exits with status 2 and this message."""
 
 
 def print_error(message: str) -> None:
@@ -19,7 +19,7 @@ def print_error(message: str) -> None:
 
 
 def print_warning(message: str) -> None:
-    """Print something that the user should know and that stops nothing."""
+    """Print a warning."""
     print(f"rl: warning: {one_line(message)}", file=sys.stderr)
 
 
@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """Print Python's warnings like the command line's own within a block."""
+    """Print Python's warnings within a block like those of the command."""
     before = warnings.formatwarning
     warnings.formatwarning = _formatted
     try:
@@ -41,9 +41,9 @@ def one_line_warnings() -> Iterator[None]:
 
 @contextmanager
 def held_warnings() -> Iterator[None]:
-    """Keep Python's warnings back until a block has succeeded.
+    """Print Python's warnings once a block has succeeded.
 
-    What a failing block warned of is dropped: the error says it better, and it stands alone.
+    The warnings of a block that fails are dropped, so that its error stands alone.
     """
     with warnings.catch_warnings(record=True) as held:
         yield

@@ -1,4 +1,4 @@
-"""``rl eval``."""
+"""The command ``rl eval``."""
 
 import contextlib
 import io
@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
-from rl_command.run_directory import Run, open_run, tell_of_skipped
-from rl_command.summary import evaluation_line
-from rl_core.algorithm import AnyAlgorithm
+from rl_command.run_directory import Run, open_run, warn_of_skipped
 from rl_core.config import ComponentSpec, decode
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
@@ -25,17 +23,17 @@ from rl_train.evaluation import draws_actions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalArguments:
-    """What ``rl eval`` takes.
+    """Arguments of ``rl eval``.
 
     Attributes:
-        run_dir: directory of the run.
-        episodes: how many, divided evenly among the environments.
-        seed: of the environments.
-        stochastic: draw actions from the policy in place of the most likely ones; refused where it
-            takes one for each observation, as those of dqn, rainbow, ddpg and td3 do.
-        json: print one JSON object and nothing else.
-        best: take the weights of the best evaluation while training instead of the newest.
-        device: another one than the run was started on.
+        run_dir: Directory of the run.
+        episodes: Number of episodes, divided evenly among the environments (>= 1).
+        seed: Seed of the environments and of sampled actions (>= 0).
+        stochastic: Sample actions from the policy instead of taking the most likely ones; an error
+            for deterministic policies, such as those of dqn, rainbow, ddpg and td3.
+        json: Print one JSON object and nothing else.
+        best: Use the weights of the best evaluation during training instead of the newest.
+        device: Device of the networks, in place of the one the run was started on.
     """
 
     run_dir: str
@@ -48,10 +46,10 @@ class EvalArguments:
 
 
 def evaluate(words: Sequence[str]) -> int:
-    """Evaluate the policy of a run's newest checkpoint, deterministically unless told otherwise.
+    """Evaluate the policy of a run's newest checkpoint, by default deterministically.
 
     Args:
-        words: as typed after ``rl eval``.
+        words: the arguments after ``rl eval``.
 
     Returns:
         The exit status.
@@ -80,10 +78,9 @@ def evaluate(words: Sequence[str]) -> int:
         }
         print(json.dumps({**facts, **result.as_dict()}, allow_nan=False))
     else:
-        print(
-            f"{run.recipe.algorithm.name} on {run.recipe.env.name}, step {checkpoint.step:,}: "
-            f"{evaluation_line(result, stochastic=arguments.stochastic)}"
-        )
+        kind = "stochastic" if arguments.stochastic else "deterministic"
+        names = f"{run.recipe.algorithm.name} on {run.recipe.env.name}"
+        print(f"{names}, step {checkpoint.step:,}, {kind}: {result}")
     return 0
 
 
@@ -97,13 +94,14 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
     try:
         with held_warnings():
             algorithm = build_algorithm(run.recipe, envs, device, is_saved=True)
-            _load(algorithm, checkpoint)
+            saved = StateReader(checkpoint.state, str(checkpoint.path))
+            algorithm.load_modules(saved.tree("algorithm"))
         if arguments.stochastic and not draws_actions(algorithm.actor):
             raise UsageError(
                 f"--stochastic: the policy of {run.recipe.algorithm.name} takes one action for "
-                "each observation, so that there is nothing to draw; leave it out"
+                "each observation; leave the option out"
             )
-        tell_of_skipped(checkpoint)
+        warn_of_skipped(checkpoint)
         result = evaluate_policy(
             algorithm,
             envs,
@@ -124,18 +122,14 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
     best = latest_checkpoint(run.path / "best")
     if best is None:
         raise UsageError(
-            f"{run.path} holds no best weights: it was never evaluated while training; train with "
-            "--algorithm.test-every, or leave --best out"
+            f"{run.path} has no best weights, because it was never evaluated during training; "
+            "train with --algorithm.test-every, or leave --best out"
         )
     return best
 
 
-def _load(algorithm: AnyAlgorithm, checkpoint: Checkpoint) -> None:
-    algorithm.load_modules(StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm"))
-
-
 def _with_fewer_envs(env: ComponentSpec, episodes: int) -> ComponentSpec:
-    """Leave out environments that would have no episode to play."""
+    """Leave out environments that would run no episode."""
     num_envs = env.get("num_envs")
     if not isinstance(num_envs, int) or num_envs <= episodes:
         return env
@@ -144,13 +138,11 @@ def _with_fewer_envs(env: ComponentSpec, episodes: int) -> ComponentSpec:
 
 @contextlib.contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
-    """Send what environments print within a block to standard error instead."""
+    """Redirect what environments print within a block to standard error."""
     sys.stdout.flush()
-    try:
-        is_real = sys.stdout.fileno() == 1
-    except io.UnsupportedOperation:
-        is_real = False
-    kept = os.dup(1) if is_real else None
+    kept = None
+    with contextlib.suppress(io.UnsupportedOperation):
+        kept = os.dup(1) if sys.stdout.fileno() == 1 else None
     try:
         if kept is not None:
             os.dup2(2, 1)  # also for libraries in C, and for worker processes

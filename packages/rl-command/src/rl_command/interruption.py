@@ -1,4 +1,4 @@
-"""Ending a run early, on Ctrl-C or when the system asks for it."""
+"""Stopping a run early, on Ctrl-C or SIGTERM."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ _NOTICE = b"\nrl: stopping and saving a checkpoint; once more stops without savi
 
 
 class Interruption(Callback):
-    """Within its block, Ctrl-C and SIGTERM stop the run, see `rl_train.trainer.Trainer.stop`.
+    """Context in which Ctrl-C and SIGTERM stop the run, see `rl_train.trainer.Trainer.stop`.
 
     A second signal ends the program at once.
 
     Attributes:
-        number: of the signal that came; None as long as none did.
+        number: number of the signal that was received, or None.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Interruption(Callback):
         self._before: dict[signal.Signals, signal.Handlers | object] = {}
 
     def __enter__(self) -> "Interruption":
-        """Take over the signals; elsewhere than in the main thread there are none to take."""
+        """Handle the signals, which only the main thread receives."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._on_signal)
@@ -41,13 +41,13 @@ class Interruption(Callback):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give the signals back."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned
         self._before.clear()
 
     def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> None:
-        """Learn which run to stop, and stop it if that was asked for before it began."""
+        """Remember the run to stop, and stop it if a signal came before it began."""
         self._trainer = trainer
         if self.number is not None:
             trainer.stop()
@@ -58,4 +58,4 @@ class Interruption(Callback):
         self.number = number
         if self._trainer is not None:
             self._trainer.stop()
-        os.write(2, _NOTICE)  # a print may not be interrupted by another one
+        os.write(2, _NOTICE)  # print is not safe in a signal handler

@@ -1,4 +1,4 @@
-"""``rl list``."""
+"""The command ``rl list``."""
 
 import json
 import sys
@@ -22,11 +22,11 @@ _HEADINGS = ("kind", "name", "distribution", "version", "description")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListArguments:
-    """What ``rl list`` takes.
+    """Arguments of ``rl list``.
 
     Attributes:
-        kind: only what is of this kind.
-        json: print one JSON object.
+        kind: List only components of this kind.
+        json: Print one JSON object.
     """
 
     kind: str | None = None
@@ -34,16 +34,16 @@ class ListArguments:
 
 
 def list_plugins(words: Sequence[str]) -> int:
-    """List what is installed; nothing of it is imported.
+    """List the installed components without importing them.
 
     Args:
-        words: as typed after ``rl list``.
+        words: the arguments after ``rl list``.
 
     Returns:
         The exit status.
     """
     options = command_options(ListArguments, positional={"kind": "|".join(plugins.KINDS)})
-    summary = "List the components that installed packages register; Gymnasium ids work as well."
+    summary = "List the components of the installed packages; Gymnasium ids work as well."
     arguments = decode(ListArguments, parse(Command("rl list", summary, options), words))
     kinds = plugins.KINDS if arguments.kind is None else (arguments.kind,)
     found = {kind: plugins.available(kind) for kind in kinds}
@@ -79,13 +79,13 @@ def _facts(info: PluginInfo) -> Mapping[str, object]:
 
 def _described(info: PluginInfo) -> str:
     if info.rivals:
-        return f"unusable: {', '.join(info.rivals)} claims the same name"
+        return f"unusable: {', '.join(info.rivals)} registers the same name"
     return _summary(info) if info.allowed else "not allowed by RL_PLUGINS"
 
 
 def _summary(info: PluginInfo) -> str:
     if (info.kind, info.name) == ("envs", VECTORIZER):
-        return "No environment: it makes those that Gymnasium registers, such as CartPole-v1"
+        return "Makes the environments that Gymnasium registers, such as CartPole-v1"
     try:
         return str(metadata.metadata(info.distribution)["Summary"] or "")
     except (metadata.PackageNotFoundError, KeyError):

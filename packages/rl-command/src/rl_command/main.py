@@ -1,9 +1,10 @@
-"""The ``rl`` command: which command it is, and how it ends."""
+"""Entry point of the ``rl`` command: choosing the command, and the exit status."""
 
 import difflib
 import os
+import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rl_command import __version__
 from rl_command.errors import UsageError, one_line_warnings, print_error
@@ -14,7 +15,7 @@ usage: rl [-h] [--version] COMMAND ...
 Train, resume and evaluate reinforcement-learning agents.
 
   rl train ALGO ENV   train an agent, such as: rl train ppo CartPole-v1
-  rl resume RUN_DIR   go on with a run from its newest checkpoint
+  rl resume RUN_DIR   continue a run from its newest checkpoint
   rl eval RUN_DIR     evaluate the policy of a run
   rl list             list algorithms, environments and other components
 
@@ -26,7 +27,15 @@ _MISSING = {
     "resume": "RUN_DIR is missing, as in rl resume runs/cartpole",
     "eval": "RUN_DIR is missing, as in rl eval runs/cartpole",
 }
-"""What commands that cannot stand alone say."""
+"""Errors of commands that need arguments."""
+
+_COMMANDS = {
+    "train": "training:train",
+    "resume": "training:resume",
+    "eval": "evaluation:evaluate",
+    "list": "listing:list_plugins",
+}
+"""The function of each command, imported when it is called."""
 
 USAGE_ERROR = 2
 BROKEN_PIPE = 141
@@ -39,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after ``rl``; None takes those of the process.
 
     Returns:
-        The exit status: 0 when all went well, 2 when the user got something wrong, 130 when
-        interrupted.
+        Exit status: 0 on success, 2 for a mistake of the user, 130 when interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -76,52 +84,21 @@ def _dispatch(words: Sequence[str]) -> int:
     if name not in _COMMANDS:
         what = "option" if name.startswith("-") else "command"
         close = difflib.get_close_matches(name, (*_COMMANDS, "--help", "--version"), n=1)
-        hint = f"did you mean '{close[0]}'?" if close else "rl --help shows what there is"
+        hint = f"did you mean '{close[0]}'?" if close else "rl --help lists them"
         raise UsageError(f"unknown {what} '{name}'; {hint}")
     if not rest and name in _MISSING:
         raise UsageError(_MISSING[name])
     from rl_core.errors import RLError  # brings PyTorch, which takes seconds to import
 
     try:
-        return _COMMANDS[name](rest)
+        status: int = pkgutil.resolve_name(f"rl_command.{_COMMANDS[name]}")(rest)
     except RLError as error:
         raise UsageError(str(error)) from error
-
-
-def _train(words: Sequence[str]) -> int:
-    from rl_command.training import train
-
-    return train(words)
-
-
-def _resume(words: Sequence[str]) -> int:
-    from rl_command.training import resume
-
-    return resume(words)
-
-
-def _evaluate(words: Sequence[str]) -> int:
-    from rl_command.evaluation import evaluate
-
-    return evaluate(words)
-
-
-def _list(words: Sequence[str]) -> int:
-    from rl_command.listing import list_plugins
-
-    return list_plugins(words)
-
-
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "train": _train,
-    "resume": _resume,
-    "eval": _evaluate,
-    "list": _list,
-}
+    return status
 
 
 def _silence_stdout() -> None:
-    """Let nothing more be written, so that the interpreter ends without a complaint."""
+    """Discard further output, so that the interpreter exits without an error."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

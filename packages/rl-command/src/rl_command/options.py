@@ -1,13 +1,12 @@
-"""Options of a command: what they are called, what they take, what they mean."""
+"""Options of a command: names, types, defaults and help texts."""
 
 import dataclasses
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rl_command.docstrings import parameter_docs
 from rl_command.values import metavar, table_of, write_value
-from rl_core.config import bounds_of, encode, options_of
+from rl_core.config import bounds_of, encode, field_types, options_of
 from rl_core.types import Json
 
 Defaults = Mapping[str, Json]
@@ -19,14 +18,14 @@ class Option:
     """One option or positional argument.
 
     Attributes:
-        path: where its value belongs; ``("algorithm", "gamma")`` is ``--algorithm.gamma``.
-        type_: what it takes.
-        help: what it means.
-        default: as it would be typed; None shows none.
-        placeholder: what stands for its value in the help.
-        is_positional: whether it is given by its place alone.
-        leaves_out: whether it stands for the absence of the table that it is in.
-        example: a value to show where one is refused, if the type tells too little.
+        path: place of its value; ``("algorithm", "gamma")`` is ``--algorithm.gamma``.
+        type_: type of its value.
+        help: help text.
+        default: its default as one would type it; None shows none.
+        placeholder: stands for the value in the help.
+        is_positional: whether it is a positional argument.
+        leaves_out: whether it is the option ``none`` of a table, which leaves the table out.
+        example: a value for error messages, where the type does not suggest one.
     """
 
     path: tuple[str, ...]
@@ -40,7 +39,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """How it is typed."""
+        """The option as one types it."""
         if self.is_positional:
             return self.placeholder
         return "--" + ".".join(self.path).replace("_", "-")
@@ -52,15 +51,16 @@ def command_options(
     placeholders: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
 ) -> tuple[Option, ...]:
-    """Return the options that a dataclass of a command's arguments declares.
+    """Return the options that a dataclass of arguments declares.
 
     Args:
         arguments: a dataclass.
-        positional: what stands for each positional argument in the help, by field.
-        placeholders: the same for options, where the type says too little.
-        defaults: what to show instead of a field's own default.
+        positional: placeholders of the positional arguments, by field.
+        placeholders: placeholders of options, where those of their types do not fit.
+        defaults: defaults to show in place of the fields' own.
     """
     positional, docs = positional or {}, parameter_docs(arguments)
+    placeholders = {**(placeholders or {}), **positional}
     shown = {**_field_defaults(arguments), **(defaults or {})}
     return tuple(
         Option(
@@ -68,10 +68,10 @@ def command_options(
             type_=type_,
             help=docs.get(name, ""),
             default=shown.get(name),
-            placeholder={**(placeholders or {}), **positional}.get(name, metavar(type_)),
+            placeholder=placeholders.get(name, metavar(type_).removesuffix("|none")),
             is_positional=name in positional,
         )
-        for name, type_ in _field_types(arguments)
+        for name, type_ in field_types(arguments).items()
     )
 
 
@@ -81,10 +81,10 @@ def component_options(
     """Return the options of a component.
 
     Args:
-        section: of the recipe, such as ``algorithm``.
+        section: section of the recipe, such as ``algorithm``.
         component: a class or function, as for `rl_core.config.options_of`.
-        defaults: the section of a complete recipe; what it does not name has no place in a recipe.
-            Without it every option is returned, and none with a default.
+        defaults: that section of a complete recipe; options that it does not name are left out.
+            None returns all options, without defaults.
     """
     return _table_options((section,), options_of(component), defaults, parameter_docs(component))
 
@@ -94,7 +94,7 @@ def _table_options(
 ) -> tuple[Option, ...]:
     docs, bounds = {**docs, **parameter_docs(table)}, bounds_of(table)
     options: list[Option] = []
-    for name, type_ in _field_types(table):
+    for name, type_ in field_types(table).items():
         if defaults is not None and name not in defaults:
             continue
         default = None if defaults is None else defaults[name]
@@ -113,12 +113,12 @@ def _table_options(
 
 
 def _leaving_out(path: tuple[str, ...], default: Json) -> Option:
-    """Return the option that leaves out a table which may be None."""
+    """Return the option that leaves out a table that may be None."""
     flag = "--" + ".".join(path).replace("_", "-")
     return Option(
         path=(*path, "none"),
         type_=bool,
-        help=f"leave {path[-1]} out, as {flag} none does; false takes its defaults.",
+        help=f"Leave {path[-1]} out, like {flag} none; false takes its defaults.",
         default=write_value(default in (None, "none")),
         placeholder=metavar(bool),
         leaves_out=True,
@@ -126,16 +126,10 @@ def _leaving_out(path: tuple[str, ...], default: Json) -> Option:
 
 
 def _defaults_below(table: type[object], default: Json) -> Defaults | None:
-    """Return the defaults of a table within a section; its own where it is left out by default."""
+    """Return the defaults of a table in a section; its own if the table is left out by default."""
     if default == "none":
         default = encode(table())
     return default if isinstance(default, dict) else None
-
-
-def _field_types(table: type[object]) -> list[tuple[str, object]]:
-    hints = typing.get_type_hints(table)
-    fields = dataclasses.fields(table)  # type: ignore[arg-type]  # options are a dataclass
-    return [(field.name, hints[field.name]) for field in fields if field.init]
 
 
 def _field_defaults(arguments: type[object]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Parsing and help with tyro, for options that are only known while the program runs."""
+"""Parsing and help with tyro, for options that are only known at run time."""
 
 import contextlib
 import dataclasses
@@ -21,14 +21,14 @@ _BOX = str.maketrans("", "", "╭╮╰╯│┌┐└┘|")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command and all it takes.
+    """A command with its options.
 
     Attributes:
-        name: as it is typed, ``rl train``.
+        name: as one types it, such as ``rl train``.
         summary: what it does.
-        options: what it takes.
-        sections: what each section of options is about, by its dotted name.
-        required: how many positional arguments must be given.
+        options: its options and positional arguments.
+        sections: description of each section of options, by its dotted name.
+        required: number of positional arguments that must be given.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class _NotGiven:
-    """Stands where the user gave nothing."""
+    """Default of options that the user did not give."""
 
 
 def parse(
@@ -50,11 +50,11 @@ def parse(
     may_be_more: bool = False,
     is_positional: Callable[[str], bool] = lambda word: False,
 ) -> dict[str, Json]:
-    """Read what the user gave, and only that.
+    """Read the options that the user gave, without defaults.
 
     Args:
-        command: what may be given.
-        words: as typed, without the command's name.
+        command: the command.
+        words: arguments without the command's name.
         may_be_more: see `rl_command.scanner.scan`; help waits until all options are known.
         is_positional: see `rl_command.scanner.scan`.
 
@@ -80,7 +80,7 @@ def parse(
 
 
 def print_help(command: Command) -> NoReturn:
-    """Print the help of a command, and end."""
+    """Print the help of a command and exit."""
     tyro.cli(_tyro_type(command), prog=command.name, description=command.summary, args=["--help"])
     raise SystemExit(0)
 
@@ -91,7 +91,9 @@ def _check_positionals(
     places = [option for option in command.options if option.is_positional]
     too_many = scanned.positionals[len(places) :]
     if too_many and scanned.passed_over:
-        del scanned.positionals[len(places) :]  # one may belong to an option that is not known yet
+        del scanned.positionals[
+            len(places) :
+        ]  # one may be the value of an option that is not known yet
     elif too_many:
         pairs = list(zip(scanned.behind, scanned.positionals, strict=True))
         for option, word in pairs[len(places) :] + pairs[: len(places)]:
@@ -176,7 +178,7 @@ def _collected(options: Sequence[Option], parsed: object) -> dict[str, Json]:
 
 
 def _leave_out(option: Option, is_left_out: bool, tables: dict[str, Json]) -> None:
-    """Put nothing in the place of a table, or a table with its defaults."""
+    """Set a table to none, or to its defaults."""
     name = option.path[-2]
     if not is_left_out:
         tables.setdefault(name, {})
@@ -184,12 +186,12 @@ def _leave_out(option: Option, is_left_out: bool, tables: dict[str, Json]) -> No
     inside = cast("dict[str, Json]", tables.get(name, {}))
     if inside:
         other = ".".join((*option.path[:-1], next(iter(inside)))).replace("_", "-")
-        raise UsageError(f"{option.flag} leaves no place for --{other}; leave one of them out")
+        raise UsageError(f"{option.flag} contradicts --{other}; leave one of them out")
     tables[name] = "none"
 
 
 def _condensed(printed: str) -> str:
-    """Return the message out of the box that tyro prints it in."""
+    """Return the text of a message that tyro printed in a box."""
     lines = [line.translate(_BOX).strip() for line in printed.splitlines()]
     body = []
     for line in lines[1:]:

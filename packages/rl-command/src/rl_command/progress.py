@@ -14,10 +14,10 @@ _EVERY_SECONDS = 0.1
 
 
 class ProgressBar(Callback):
-    """Shows progress, speed, time left and the recent return; shows nothing where nobody looks.
+    """Shows progress, speed, time left and the recent return on a terminal.
 
     Args:
-        stream: a terminal, or something else to stay silent.
+        stream: where to draw; nothing is drawn if it is not a terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -40,7 +40,7 @@ class ProgressBar(Callback):
             )
 
     def on_training_start(self, trainer: Trainer, target: int, unit: str) -> None:
-        """Draw the bar."""
+        """Start the bar."""
         if self._progress is None:
             return
         self._started = (trainer.total_steps, time.monotonic())
@@ -56,7 +56,7 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def on_update_end(self, trainer: Trainer) -> None:
-        """Move the bar, but not more often than anyone can see."""
+        """Update the bar, at most ten times per second."""
         now = time.monotonic()
         if self._progress is None or now < self._next_time:
             return

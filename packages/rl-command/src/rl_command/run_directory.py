@@ -1,4 +1,4 @@
-"""The directory of a run: choosing a new one, and opening one that is there."""
+"""The directory of a run: choosing a new one, and opening an existing one."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ class Run:
 
     Attributes:
         path: its directory.
-        recipe: what it was built from.
+        recipe: its recipe.
     """
 
     path: Path
@@ -47,14 +47,14 @@ def default_run_dir(recipe: Recipe, now: datetime) -> Path:
 
 @contextlib.contextmanager
 def new_run_dir(given: Path | None, recipe: Recipe, now: datetime) -> Iterator[Path]:
-    """Hold the directory of a new run, and remove it when the run fails with nothing to keep.
+    """Hold the directory of a new run, and remove it if the run fails before saving anything.
 
-    A default directory is created here, so that no other run chooses it, too.
+    A default directory is created here, so that no other run chooses it.
 
     Args:
-        given: what the user chose, created when the run writes into it; None takes a default one.
-        recipe: of the run.
-        now: when it starts.
+        given: directory that the user chose, created when the run first writes; None chooses one.
+        recipe: recipe of the run.
+        now: start of the run.
 
     Yields:
         The directory.
@@ -73,13 +73,13 @@ def new_run_dir(given: Path | None, recipe: Recipe, now: datetime) -> Iterator[P
 
 
 def check_new(given: Path | None) -> None:
-    """Make sure that a run can be written into a directory; nothing is created.
+    """Check that a run can be written into a directory; nothing is created.
 
     Args:
-        given: what the user chose; None stands for a default one.
+        given: directory that the user chose; None stands for a default one.
 
     Raises:
-        UsageError: when it holds something already, or cannot be written.
+        UsageError: when it is not empty, or not writable.
     """
     path = _RUNS if given is None else given
     if path.exists() and not path.is_dir():
@@ -87,7 +87,7 @@ def check_new(given: Path | None) -> None:
     try:
         if given is not None and path.exists() and any(path.iterdir()):
             is_run = (path / RECIPE).is_file()
-            advice = f", or go on with it: rl resume {path}" if is_run else ""
+            advice = f", or continue it: rl resume {path}" if is_run else ""
             raise UsageError(
                 f"run directory {path} exists and is not empty; choose another --run-dir{advice}"
             )
@@ -99,7 +99,7 @@ def check_new(given: Path | None) -> None:
 
 
 def discard_if_fresh(path: Path) -> None:
-    """Remove the directory of a run that failed before it had anything to keep."""
+    """Remove the directory of a run that failed before it saved anything."""
     if list_checkpoints(path / CHECKPOINTS):
         return
     metrics = path / METRICS
@@ -117,8 +117,8 @@ def open_run(directory: str) -> Run:
     """Open the directory of a run that was started before.
 
     Raises:
-        UsageError: when it is none, or holds parts that only Python can supply.
-        ConfigError: when its recipe cannot be read.
+        UsageError: when it is not a run.
+        ConfigError: when its recipe cannot be read, or has parts that only Python can supply.
     """
     path = Path(directory)
     if not path.exists():
@@ -126,12 +126,12 @@ def open_run(directory: str) -> Run:
     for inside in (path, path.parent):
         if inside.name == CHECKPOINTS and (inside.parent / RECIPE).is_file():
             raise UsageError(
-                f"{path} is inside the run {inside.parent}; give that directory, whose newest "
-                "checkpoint is taken"
+                f"{path} is inside the run {inside.parent}; give that directory to use its newest "
+                "checkpoint"
             )
     if not path.is_dir() or not (path / RECIPE).is_file():
         raise UsageError(
-            f"{path} is no run: it has no {RECIPE}; give the directory that rl train wrote"
+            f"{path} is not a run: it has no {RECIPE}; give the directory that rl train wrote"
         )
     recipe = load_recipe(path / RECIPE)
     custom = [
@@ -142,15 +142,15 @@ def open_run(directory: str) -> Run:
     if custom:
         raise ConfigError(
             f"{path} was trained with Python objects as its {' and '.join(custom)}, which the "
-            "command line cannot rebuild; in Python, rl_train.load(directory, parts=...) takes them"
+            "command line cannot rebuild; in Python, use rl_train.load(directory, parts=...)"
         )
     if not list_checkpoints(path / CHECKPOINTS):
-        raise UsageError(f"{path} is no run to go on with: it has no checkpoint in {CHECKPOINTS}/")
+        raise UsageError(f"{path} cannot be continued: it has no checkpoint in {CHECKPOINTS}/")
     return Run(path, recipe)
 
 
-def tell_of_skipped(checkpoint: Checkpoint) -> None:
-    """Warn of the newer checkpoints that could not be read."""
+def warn_of_skipped(checkpoint: Checkpoint) -> None:
+    """Warn about newer checkpoints that could not be read."""
     for skipped in checkpoint.skipped:
         print_warning(
             f"{skipped.path.name} is damaged, so {checkpoint.path.name} is used: {skipped.reason}"
@@ -158,11 +158,11 @@ def tell_of_skipped(checkpoint: Checkpoint) -> None:
 
 
 def _reserved(recipe: Recipe, now: datetime) -> Path:
-    """Create a default directory that was not there, under another name if one is faster."""
+    """Create a new default directory, under another name if a concurrent run takes the first."""
     while True:
         path = default_run_dir(recipe, now)
         path.parent.mkdir(exist_ok=True)
-        # Another run has taken the name since, or was refused and removed the parent.
+        # Another run may just have taken the name, or failed and removed the parent.
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             path.mkdir()
             return path

@@ -1,4 +1,4 @@
-"""Sorting the words of a command line into positional arguments, options and their values."""
+"""Sorting a command line into positional arguments, options and their values."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,14 +15,14 @@ _NUMBER = re.compile(r"[-+]?(\.?\d.*|inf|nan)", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Scanned:
-    """The words of a command line, sorted.
+    """A command line, sorted.
 
     Attributes:
-        positionals: in their order.
-        behind: for each of them the switch or list right before it, which might have meant it.
+        positionals: positional arguments in order.
+        behind: for each, the switch or list right before it, whose value it may be meant as.
         values: words by option.
         wants_help: whether there is a ``--help``.
-        passed_over: whether there are options that may prove right later.
+        passed_over: whether there are options that may become known later.
     """
 
     positionals: list[str] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Scanned:
     passed_over: bool = False
 
     def normalized(self) -> list[str]:
-        """Return words of the same meaning, in which nothing depends on the order."""
+        """Return an equivalent command line in which the order does not matter."""
         words = list(self.positionals)
         for option, values in self.values.items():
             if takes_list(option.type_):
@@ -52,11 +52,11 @@ def scan(
     """Sort the words of a command line.
 
     Args:
-        words: as typed, without the command.
-        options: those that are known.
-        may_be_more: other options exist but are not known yet; they are left out, each with the
+        words: arguments without the command's name.
+        options: the options that are known.
+        may_be_more: whether other options may become known later; they are skipped, each with the
             word behind it.
-        is_positional: tells which word is none the less no value of such an option.
+        is_positional: returns True for a word that is not the value of such an option.
 
     Raises:
         UsageError: for an option that is unknown, lacks its value, or is given twice.
@@ -94,7 +94,7 @@ def scan(
 
 
 def _with_tables_left_out(words: Sequence[str], known: dict[str, Option]) -> list[str]:
-    """Write ``--storage.recent none`` as the option that leaves that table out."""
+    """Replace ``--storage.recent none`` by the option that leaves that table out."""
     rest, written = list(words), []
     while rest:
         word = rest.pop(0)
@@ -110,7 +110,7 @@ def _with_tables_left_out(words: Sequence[str], known: dict[str, Option]) -> lis
 def _values_of(
     option: Option, is_negated: bool, bare: Sequence[str], attached: str | None
 ) -> list[str]:
-    """Return the words that are an option's value, of those that follow it; a switch needs none."""
+    """Return the following words that are an option's value; a switch needs none."""
     if is_negated and attached is not None:
         raise UsageError(f"{option.flag} with no- before its name takes no value")
     if attached is not None:

@@ -1,4 +1,4 @@
-"""Options by section, from a configuration file and from the command line."""
+"""Options by section, merged from a configuration file and the command line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from rl_command.errors import UsageError
 from rl_core.config import CUSTOM, LENGTHS, Tables, merged_tables
 from rl_core.errors import ConfigError
 from rl_core.types import Json
-from rl_train.builder.options import without_replaced
+from rl_train.builder.components import without_replaced
 from rl_train.recipe_files import load_tables
 
 SECTIONS = ("algorithm", "actor", "storage", "env", "trainer")
@@ -18,13 +18,13 @@ _NAME_GIVEN_APART = ("env", "algorithm")
 
 
 class ConfigFile:
-    """A recipe, or a part of one, that the user starts from; without a path an empty one.
+    """A configuration file: a recipe or a part of one.
 
     Args:
-        path: the file.
+        path: the file; None stands for an empty one.
 
     Raises:
-        ConfigError: when it cannot be read, or is no part of a recipe.
+        ConfigError: when it cannot be read, or is not part of a recipe.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -42,7 +42,7 @@ class ConfigFile:
 
     @property
     def sections(self) -> dict[str, Tables]:
-        """Options by section, in the form that `rl_train.builder.compose` takes."""
+        """Options by section, as `rl_train.builder.compose` takes them."""
         sections = {section: dict(self._table(section)) for section in SECTIONS}
         for section in _NAME_GIVEN_APART:
             sections[section].pop("name", None)
@@ -52,10 +52,10 @@ class ConfigFile:
 
     @property
     def length(self) -> Tables:
-        """The length of the run, by one of `LENGTHS`; that of a recorded run was resolved.
+        """The length of the run, under a name of `LENGTHS`; recorded runs have it in [resolved].
 
         Raises:
-            ConfigError: when the file says it twice, and differently.
+            ConfigError: when the file has two different lengths.
         """
         chosen, resolved = lengths_of(self._table("trainer")), lengths_of(self._table("resolved"))
         if chosen and resolved and chosen != resolved:
@@ -67,19 +67,19 @@ class ConfigFile:
 
     @property
     def restart_model(self) -> Json:
-        """Where the first weights of a recorded run came from."""
+        """Source of the initial weights of a recorded run."""
         return self._table("resolved").get("restart_model")
 
     def agreed_name(self, section: str, typed: str | None, place: str) -> str:
-        """Return a component's name, given here or on the command line, or the same in both.
+        """Return a component's name, from this file or the command line.
 
         Args:
             section: ``algorithm`` or ``env``.
-            typed: what the command line gives.
+            typed: name on the command line.
             place: what the command line calls it.
 
         Raises:
-            UsageError: when there are two names, or none.
+            UsageError: when there is no name, or two different ones.
         """
         filed = cast("str | None", self._table(section).get("name"))
         if typed is not None and filed is not None and typed != filed:
@@ -100,7 +100,7 @@ class ConfigFile:
 
 
 def lengths_of(tables: Tables) -> Tables:
-    """Return what a table says of a run's length."""
+    """Return the entries of a table that are lengths of a run."""
     return {name: tables[name] for name in LENGTHS if name in tables}
 
 
@@ -111,13 +111,13 @@ def _written(tables: Tables) -> str:
 def merged_sections(
     filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str] | None = None
 ) -> dict[str, Tables]:
-    """Let the command line win over the file, option by option.
+    """Merge options; the command line wins over the file.
 
     Args:
-        filed: options of the file.
-        given: what the user typed; other values than sections are left out.
-        names: registered names by section. Where one is known, what the user typed also wins over
-            options of the file that it replaces.
+        filed: options of the file by section.
+        given: options of the command line; values outside of sections are ignored.
+        names: registered names by section. In these sections the command line also wins over
+            options of the file that its options replace.
     """
     merged: dict[str, Tables] = {}
     for section in SECTIONS:

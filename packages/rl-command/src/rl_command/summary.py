@@ -1,4 +1,4 @@
-"""What a command says about a run or a policy when it is over."""
+"""The summaries that commands print of a run or an evaluation."""
 
 from pathlib import Path
 from typing import TextIO
@@ -6,20 +6,20 @@ from typing import TextIO
 from rl_command.curve import TEST_RETURN, TRAIN_RETURN, draw_image, draw_text, read_curve
 from rl_command.run_directory import METRICS
 from rl_core.config import Recipe
-from rl_train import EvaluationResult, TrainingResult
+from rl_train import TrainingResult
 
 
 def print_training(
     stream: TextIO, recipe: Recipe, run_dir: Path, result: TrainingResult, longer: str
 ) -> None:
-    """Print how a run went, with its learning curve; draw the curve into the run directory.
+    """Print the result of a run with its learning curve, and save the curve as an image.
 
     Args:
         stream: where to print.
-        recipe: of the run.
-        run_dir: of the run.
-        result: of the training.
-        longer: the command that goes on with it.
+        recipe: recipe of the run.
+        run_dir: directory of the run; the image is its ``curve.png``.
+        result: result of the training.
+        longer: command that continues the run.
     """
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
@@ -34,7 +34,7 @@ def print_training(
     if result.total_updates == 0:
         lines += [f"learned     nothing: the run ended before its first update{_reason(recipe)}"]
     if result.evaluation is not None:
-        lines += [f"evaluation  {evaluation_line(result.evaluation)}"]
+        lines += [f"evaluation  {result.evaluation}"]
     lines += [
         f"run         {run_dir}",
         f"next        rl eval {run_dir}",
@@ -46,22 +46,6 @@ def print_training(
 def _reason(recipe: Recipe) -> str:
     waits = recipe.algorithm.kwargs.get("update_after")
     return f" (algorithm.update_after = {waits:,})" if isinstance(waits, int) else ""
-
-
-def evaluation_line(result: EvaluationResult, *, stochastic: bool = False) -> str:
-    """Say in one line what an evaluation found.
-
-    Args:
-        result: of the evaluation.
-        stochastic: its actions were drawn, and not the most likely ones.
-    """
-    low, high = result.ci95
-    kind = "stochastic" if stochastic else "deterministic"
-    line = (
-        f"mean {result.mean:.1f}, std {result.std:.1f}, IQM {result.iqm:.1f}"
-        f" (95% interval {low:.1f} to {high:.1f}), {result.num_episodes} {kind} episodes"
-    )
-    return line if result.success_rate is None else f"{line}, success {result.success_rate:.0%}"
 
 
 def _shows_lines(stream: TextIO) -> bool:

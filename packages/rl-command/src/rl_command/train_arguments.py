@@ -1,4 +1,4 @@
-"""The arguments of ``rl train``: names first, then the options of whatever they name."""
+"""The arguments of ``rl train``: the names, then the options of the components they name."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,42 +22,42 @@ from rl_train.builder.components import ADD_ONS
 from rl_train.trainer import Budget
 
 DEFAULT_TOTAL_STEPS = 100_000
-"""Environment steps of a run whose length nobody gives."""
+"""Environment steps of a run whose length is not given."""
 
 _RestartModel: TypeAlias = str | dict[str, str] | None
-"""A directory, or one by part of the actor."""
+"""A directory, or one for each part of the actor."""
 
 _OPTION = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 _GIVEN_APART = (("env", "env"), ("env", "seed"))
 
 _NAME = "rl train"
 _SUMMARY = """\
-Train an agent, and keep all about the run in a directory.
-- rl train ALGO ENV --help shows the options that ALGO and ENV bring along
-- what is typed wins over --config, and that over the defaults
-- a list is written as 64 64, 64,64 or [64, 64]; none stands for no value
-- a table is written in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}, and so are lists of them
-- a true|false option alone means true; with no- before its name, false"""
+Train an agent and save the run in a directory.
+- rl train ALGO ENV --help also shows the options of ALGO and ENV
+- options on the command line win over --config, which wins over the defaults
+- write a list as 64 64, 64,64 or [64, 64], and no value as none
+- write a table, or a list of tables, in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}
+- a true|false option needs no value for true; no- before its name means false"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainArguments:
-    """What every training run can be given.
+    """Arguments of every training run.
 
     Attributes:
-        algo: registered name of the algorithm, as in rl list algorithms.
+        algo: Registered name of the algorithm, as in rl list algorithms.
         environment: Gymnasium id or registered name of the environment.
-        total_steps: environment steps until the run is over, counted over all environments.
-        total_episodes: finished episodes until the run is over, in place of steps.
-        total_updates: updates until the run is over, in place of steps.
-        num_envs: environments that step together; short for --env.num-envs.
-        seed: of every random generator in the run, at least 0.
-        device: where the networks are; auto takes a GPU when there is one.
-        run_dir: new or empty directory for all that the run writes.
-        config: recipe, or part of one, to start from, in TOML or, where its name ends in .json, in
-            JSON; ALGO and ENV may be left out then.
-        restart_model: run or checkpoint whose weights the actor starts with, or a table of them by
-            part of the actor, as in {policy = "runs/bc"}.
+        total_steps: Environment steps to train for, summed over all environments.
+        total_episodes: Finished episodes to train for, in place of steps.
+        total_updates: Updates to train for, in place of steps.
+        num_envs: Number of environments that step together; short for --env.num-envs.
+        seed: Seed for all random generators (>= 0).
+        device: Device of the networks; auto takes a GPU if there is one.
+        run_dir: New or empty directory for everything that the run writes.
+        config: File with a recipe, or part of one, in TOML, or in JSON if its name ends in .json;
+            it may name ALGO and ENV in place of the command line.
+        restart_model: Run or checkpoint whose weights the actor starts with, or a table with one
+            for each part of the actor, as in {policy = "runs/bc"}.
     """
 
     algo: str | None = None
@@ -75,13 +75,13 @@ class TrainArguments:
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """What the user asked to train.
+    """A training run to start.
 
     Attributes:
-        recipe: complete.
-        goal: when the run is over.
-        run_dir: None leaves the choice to the program.
-        restart_model: where the first weights come from; None draws them.
+        recipe: the complete recipe.
+        goal: when the run ends.
+        run_dir: run directory; None chooses one.
+        restart_model: source of the initial weights; None draws them.
     """
 
     recipe: Recipe
@@ -91,7 +91,7 @@ class TrainRequest:
 
 
 def read_train_request(words: Sequence[str]) -> TrainRequest:
-    """Read the command line, and the file that it names.
+    """Read the command line, and the configuration file if it names one.
 
     Args:
         words: as typed after ``rl train``.
@@ -105,11 +105,13 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     file = ConfigFile(arguments.pop("config", None))
     algo, environment = arguments.get("algo"), arguments.get("environment")
     if wants_help and file.path is None and (algo is None or environment is None):
-        print_help(Command("rl train", _SUMMARY, _run_options(file)))
+        print_help(Command(_NAME, _SUMMARY, _run_options(file)))
     algo = file.agreed_name("algorithm", algo, "ALGO")
     env = file.agreed_name("env", environment, "ENV")
     _check_order(algo, env)
-    goal = _goal(arguments, file)
+    typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
+    goal = chosen_goal(typed, file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
+    assert goal is not None
     bare = _compose_bare(algo, env, file, words)
     shown = compose(algo, env, file.sections) if wants_help and file.path else bare
     given = _with_num_envs(parse(_full_command(shown, file), words, is_positional=_is_algorithm))
@@ -133,45 +135,45 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     )
 
 
-def checked_goal(given: Mapping[str, int], file: Path | str | None = None) -> Budget:
-    """Return when a run is over.
+def chosen_goal(
+    typed: Mapping[str, int | None], filed: Tables, file: Path | str | None
+) -> Budget | None:
+    """Return when a run ends: as the command line says, or else a file; None if neither does.
 
     Args:
-        given: its length by its unit, of `rl_core.config.LENGTHS`.
-        file: where it stands; None for the command line.
+        typed: lengths on the command line, under the names of `rl_core.config.LENGTHS`.
+        filed: lengths in the file.
+        file: name of the file, for messages.
 
     Raises:
-        UsageError: when there is more than one length, or one is not positive.
+        RLError: when there is more than one length, or one is not a whole number of at least 1.
     """
-    names = {
-        name: f"--{name.replace('_', '-')}" if file is None else f"{file}: {name}" for name in given
-    }
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(names.values())} contradict each other; give just one")
-    ((name, target),) = given.items()
+    counts = {name: decode(int, value, f"{file}: {name}") for name, value in filed.items()}
+    goal = _goal({f"{file}: {name}": (name, count) for name, count in counts.items()})
+    given = {name: count for name, count in typed.items() if count is not None}
+    flags = {f"--{name.replace('_', '-')}": (name, count) for name, count in given.items()}
+    return _goal(flags) or goal
+
+
+def _goal(lengths: Mapping[str, tuple[str, int]]) -> Budget | None:
+    if not lengths:
+        return None
+    if len(lengths) > 1:
+        raise UsageError(f"{' and '.join(lengths)} contradict each other; give just one")
+    ((shown, (name, target)),) = lengths.items()
     if target < 1:
-        raise UsageError(f"{names[name]} must be at least 1, got {target}")
+        raise UsageError(f"{shown} must be at least 1, got {target}")
     return Budget(name.removeprefix("total_"), target)
 
 
-def filed_goal(lengths: Tables, file: Path | str | None) -> Budget:
-    """Return when a run is over, by what a file says; see `checked_goal`.
-
-    Raises:
-        RLError: when a length is no whole number, or as `checked_goal` says.
-    """
-    counts = {name: decode(int, value, f"{file}: {name}") for name, value in lengths.items()}
-    return checked_goal(counts, file)
-
-
 def _read_arguments(words: Sequence[str]) -> dict[str, str]:
-    """Read all that can be known before any component is."""
+    """Read the options that do not depend on the components."""
     given = _parse_known(words, (*_run_options(None), *_name_options(None)))
     return {key: str(value) for key, value in given.items() if key not in SECTIONS}
 
 
 def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -> Recipe:
-    """Compose what the names and the environment alone determine, to learn what options exist."""
+    """Compose from the names and the environment alone, to learn which options there are."""
     env_options = _choosable(component_options("env", component_of("env", env)))
     known = (*_run_options(None), *_name_options(None), *env_options)
     given = _with_num_envs(_parse_known(words, known))
@@ -184,7 +186,7 @@ def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -
 
 
 def _check_order(algo: str, env: str) -> None:
-    """Refuse names that are the wrong way round."""
+    """Refuse names in the wrong order."""
     if _is_algorithm(env) and not _is_algorithm(algo):
         raise UsageError(
             f"ALGO is '{algo}' and ENV is '{env}'; the order is ALGO ENV: rl train {env} {algo}"
@@ -197,7 +199,7 @@ def _is_algorithm(word: str) -> bool:
 
 @contextmanager
 def _named_as_given(given: Tables, file: ConfigFile) -> Iterator[None]:
-    """Let an error name the option that it begins with as a flag, or with the file that has it."""
+    """Rewrite errors that begin with an option: as a flag, or after the file that sets it."""
     try:
         yield
     except (ConfigError, DeviceError) as error:
@@ -205,16 +207,16 @@ def _named_as_given(given: Tables, file: ConfigFile) -> Iterator[None]:
         begin = _OPTION.match(message)
         path = begin[0].split(".") if begin and begin[0] not in SECTIONS else [""]
         for where in (path, ["env", *path]):
-            if _holds(given, where):
+            if _has(given, where):
                 flag = "--" + ".".join(where).replace("_", "-")
                 raise UsageError(flag + message.removeprefix(".".join(path))) from error
-            if _holds(file.tables, where):
+            if _has(file.tables, where):
                 raise UsageError(f"{file.path}: {message}") from error
         raise
 
 
-def _holds(tables: Tables, path: Sequence[str]) -> bool:
-    """Tell whether there is something under a path."""
+def _has(tables: Tables, path: Sequence[str]) -> bool:
+    """Return whether tables have a value at a path."""
     inside: Json = tables
     for name in path:
         if not isinstance(inside, dict) or name not in inside:
@@ -224,7 +226,7 @@ def _holds(tables: Tables, path: Sequence[str]) -> bool:
 
 
 def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Tables:
-    """Read the options that are known so far; what else is typed may prove right later."""
+    """Read the options that are known so far; others may become known later."""
     command = Command(_NAME, _SUMMARY, tuple(known))
     return parse(command, words, may_be_more=True, is_positional=_is_algorithm)
 
@@ -255,8 +257,6 @@ def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
         TrainArguments,
         positional={"algo": "ALGO", "environment": "ENV"},
         placeholders={
-            **dict.fromkeys(LENGTHS, "INT"),
-            "num_envs": "INT",
             "device": "auto|cpu|cuda",
             "run_dir": "DIR",
             "config": "FILE",
@@ -267,12 +267,12 @@ def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
 
 
 def _name_options(recipe: Recipe | None) -> tuple[Option, ...]:
-    """Return the options that choose another actor or storage than the algorithm would."""
+    """Return the options that choose another actor or storage than the algorithm's own."""
     return tuple(
         Option(
             path=(section, "name"),
             type_=str,
-            help=f"registered name of the {section}, as in rl list {section}s.",
+            help=f"Registered name of the {section}, as in rl list {section}s.",
             default=None if recipe is None else getattr(recipe, section).name,
             placeholder="NAME",
         )
@@ -284,7 +284,7 @@ def _add_ons_option(defaults: Mapping[str, Json]) -> Option:
     return Option(
         path=("algorithm", ADD_ONS),
         type_=list[dict[str, Json]],
-        help="further terms of the policy loss: tables with a name, as in rl list add_ons, and "
+        help="Additional terms of the policy loss: tables with a name, as in rl list add_ons, and "
         "options.",
         default=write_value(defaults.get(ADD_ONS, [])),
         placeholder="TABLES",
@@ -297,7 +297,7 @@ def _choosable(options: tuple[Option, ...]) -> tuple[Option, ...]:
 
 
 def _with_num_envs(given: Tables) -> Tables:
-    """Put ``--num-envs`` where ``--env.num-envs`` belongs."""
+    """Read ``--num-envs`` as ``--env.num-envs``."""
     if "num_envs" not in given:
         return given
     short, env = given["num_envs"], cast("Tables", given.get("env", {}))
@@ -306,10 +306,3 @@ def _with_num_envs(given: Tables) -> Tables:
             f"--num-envs is {short}, but --env.num-envs is {env['num_envs']}; leave one out"
         )
     return {**given, "env": {**env, "num_envs": short}}
-
-
-def _goal(arguments: Mapping[str, str], file: ConfigFile) -> Budget:
-    """Take the typed length of the run, else the file's."""
-    typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
-    goal = filed_goal(file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
-    return checked_goal(typed) if typed else goal

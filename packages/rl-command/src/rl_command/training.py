@@ -1,4 +1,4 @@
-"""``rl train`` and ``rl resume``."""
+"""The commands ``rl train`` and ``rl resume``."""
 
 import sys
 from collections.abc import Sequence
@@ -12,16 +12,10 @@ from rl_command.interruption import Interruption
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.progress import ProgressBar
-from rl_command.run_directory import (
-    Run,
-    check_new,
-    new_run_dir,
-    open_run,
-    tell_of_skipped,
-)
+from rl_command.run_directory import Run, check_new, new_run_dir, open_run, warn_of_skipped
 from rl_command.sections import lengths_of
 from rl_command.summary import print_training
-from rl_command.train_arguments import checked_goal, filed_goal, read_train_request
+from rl_command.train_arguments import chosen_goal, read_train_request
 from rl_core.config import LENGTHS, Recipe, decode
 from rl_train import Trainer
 from rl_train.builder import build, build_trainer
@@ -30,15 +24,15 @@ from rl_train.trainer import Budget
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeArguments:
-    """What ``rl resume`` takes.
+    """Arguments of ``rl resume``.
 
     Attributes:
-        run_dir: directory of the run.
-        total_steps: environment steps until the run is over, those done included; otherwise the
-            run is as long as it was started.
-        total_episodes: finished episodes until the run is over, in place of steps.
-        total_updates: updates until the run is over, in place of steps.
-        device: another one than the run was started on.
+        run_dir: Directory of the run.
+        total_steps: Environment steps to train for, including those already done. Without a new
+            total the run keeps the length it was started with.
+        total_episodes: Finished episodes to train for, in place of steps.
+        total_updates: Updates to train for, in place of steps.
+        device: Device of the networks, in place of the one the run was started on.
     """
 
     run_dir: str
@@ -52,7 +46,7 @@ def train(words: Sequence[str]) -> int:
     """Train a new agent.
 
     Args:
-        words: as typed after ``rl train``.
+        words: the arguments after ``rl train``.
 
     Returns:
         The exit status.
@@ -72,10 +66,10 @@ def train(words: Sequence[str]) -> int:
 
 
 def resume(words: Sequence[str]) -> int:
-    """Go on with a run.
+    """Continue a run from its newest checkpoint.
 
     Args:
-        words: as typed after ``rl resume``.
+        words: the arguments after ``rl resume``.
 
     Returns:
         The exit status.
@@ -83,18 +77,21 @@ def resume(words: Sequence[str]) -> int:
     options = command_options(
         ResumeArguments,
         positional={"run_dir": "RUN_DIR"},
-        placeholders={**dict.fromkeys(LENGTHS, "INT"), "device": "auto|cpu|cuda"},
+        placeholders={"device": "auto|cpu|cuda"},
     )
     command = Command(
-        "rl resume", "Go on with a run from its newest checkpoint.", options, required=1
+        "rl resume", "Continue a run from its newest checkpoint.", options, required=1
     )
     arguments = decode(ResumeArguments, parse(command, words))
-    given = {name: getattr(arguments, name) for name in LENGTHS}
-    typed = {name: value for name, value in given.items() if value is not None}
-    goal = checked_goal(typed) if typed else None
+    typed = {name: getattr(arguments, name) for name in LENGTHS}
+    goal = chosen_goal(typed, {}, None)
     with held_warnings():
         run = open_run(arguments.run_dir)
-        goal = goal or _intended_goal(run)
+        goal = goal or chosen_goal({}, lengths_of(dict(run.recipe.resolved)), run.path)
+        if goal is None:
+            raise UsageError(
+                f"the recipe of {run.path} does not give the length of the run; give --total-steps"
+            )
         recipe = _continued(run.recipe, goal, arguments.device)
         parts = build(recipe, is_saved=True)
         interruption = Interruption()
@@ -112,27 +109,18 @@ def _continued(recipe: Recipe, goal: Budget, device: str | None) -> Recipe:
     return recipe.replace(resolved={**kept, **goal.arguments}, device=device)
 
 
-def _intended_goal(run: Run) -> Budget:
-    lengths = lengths_of(dict(run.recipe.resolved))
-    if not lengths:
-        raise UsageError(
-            f"the recipe of {run.path} does not say how long the run is to be; give --total-steps"
-        )
-    return filed_goal(lengths, run.path)
-
-
 def _restore(trainer: Trainer, run: Run, goal: Budget) -> None:
-    tell_of_skipped(trainer.resume())
+    warn_of_skipped(trainer.resume())
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(
-            f"the run has finished: it has {reached} of {goal.target} {goal.unit}; to go on: "
+            f"the run has finished: it has {reached} of {goal.target} {goal.unit}; to continue: "
             f"{_longer(trainer, goal, run.path)}"
         )
 
 
 def _longer(trainer: Trainer, goal: Budget, run_dir: Path) -> str:
-    # Twice what was reached: it may be more than twice what was asked for, as turns are whole.
+    # Whole iterations may exceed the target, so the suggestion doubles what was reached.
     return f"rl resume {run_dir} --total-{goal.unit} {2 * goal.reached_before(trainer)}"
 
 
@@ -142,9 +130,9 @@ def _run(trainer: Trainer, goal: Budget, run_dir: Path, interruption: Interrupti
         result = trainer.train(**goal.arguments)
     if interruption.number is not None:
         advice = (
-            f"to go on: rl resume {run_dir}"
+            f"to continue: rl resume {run_dir}"
             if goal.reached_before(trainer) < goal.target
-            else f"it is complete but for its last evaluation: rl eval {run_dir}"
+            else f"only the final evaluation is missing: rl eval {run_dir}"
         )
         print(
             f"rl: stopped at step {trainer.total_steps}; saved {trainer.save_checkpoint()}; "

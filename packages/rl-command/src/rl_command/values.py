@@ -1,4 +1,4 @@
-"""From the words of a command line to plain data, and from data to the words that stand for it."""
+"""Values of options: from words to plain data and back."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Literal, cast, get_args, get_origin
 
 from rl_command.errors import UsageError
-from rl_core.config import Schedule, decode
+from rl_core.config import Schedule, decode, is_union
 from rl_core.errors import ConfigError
 from rl_core.types import Json
 from rl_train.recipe_files import parse_json
@@ -22,19 +22,19 @@ _SCALARS = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", type(No
 
 
 def read_value(type_: object, words: Sequence[str], flag: str, example: Json | None = None) -> Json:
-    """Read words as data that fits a declared type.
+    """Read words as data of a type.
 
     Numbers, lists and tables are written as in TOML, text without quotes; lists and tables may also
-    be written in JSON. A list may also be given as several words or with commas alone.
+    be written in JSON. A list may also be several words, or one word with commas.
 
     Args:
-        type_: what `rl_core.config.decode` will read the data as.
+        type_: type that `rl_core.config.decode` will convert the data to.
         words: at least one; several only for a list.
-        flag: the option, for the message.
-        example: what such a value looks like, for the message; None shows what the type tells.
+        flag: the option, for messages.
+        example: example of a value, for messages; None shows one that the type suggests.
 
     Raises:
-        UsageError: when no reading of the words fits.
+        UsageError: when the words do not fit the type.
     """
     refusal: ConfigError | None = None
     for candidate in _candidates(words, takes_list(type_)):
@@ -49,7 +49,7 @@ def read_value(type_: object, words: Sequence[str], flag: str, example: Json | N
 
 
 def write_value(data: Json) -> str:
-    """Return the words that `read_value` reads as the data."""
+    """Return the text that `read_value` reads as the data."""
     if data is None:
         return "none"
     if isinstance(data, bool):
@@ -60,33 +60,33 @@ def write_value(data: Json) -> str:
 
 
 def is_switch(type_: object) -> bool:
-    """Tell whether an option of this type may stand without a value."""
+    """Return whether an option of this type may be given without a value."""
     return type_ is bool or bool in get_args(type_)
 
 
 def takes_list(type_: object) -> bool:
-    """Tell whether an option of this type takes a list."""
-    members = get_args(type_) if _is_union(type_) else (type_,)
+    """Return whether an option of this type takes a list."""
+    members = get_args(type_) if is_union(type_) else (type_,)
     return any(get_origin(member) in (list, tuple, Sequence) for member in members)
 
 
 def _is_table(type_: object) -> bool:
-    """Tell whether a type is a dataclass whose fields are options of their own."""
+    """Return whether a type is a dataclass whose fields are options of their own."""
     if not isinstance(type_, type) or issubclass(type_, Schedule):
         return False
     return dataclasses.is_dataclass(type_)
 
 
 def table_of(type_: object) -> type[object] | None:
-    """Return the dataclass whose fields are options of their own, of a type that may be None."""
-    members = get_args(type_) if _is_union(type_) else (type_,)
+    """Return the dataclass in ``X`` or ``X | None`` whose fields are options; None for others."""
+    members = get_args(type_) if is_union(type_) else (type_,)
     tables = [member for member in members if _is_table(member)]
     others = {member for member in members if not _is_table(member)}
     return cast("type[object]", tables[0]) if len(tables) == 1 and others <= {NoneType} else None
 
 
 def metavar(type_: object) -> str:
-    """Say in a word what an option of this type takes."""
+    """Return the placeholder of an option of this type."""
     origin, arguments = get_origin(type_), get_args(type_)
     if isinstance(type_, type) and type_ in _SCALARS:
         return _SCALARS[type_]
@@ -100,25 +100,14 @@ def metavar(type_: object) -> str:
         return f"[{items[0]} ...]" if several else f"[{' '.join(items)}]"
     if origin in (dict, Mapping):
         return "TABLE"
-    if _is_union(type_):
+    if is_union(type_):
         words = [word for member in arguments if (word := metavar(member))]
         return "|".join(dict.fromkeys(words))
     return ""
 
 
-def _is_union(type_: object) -> bool:
-    return bool(get_args(type_)) and get_origin(type_) not in (
-        Literal,
-        list,
-        tuple,
-        dict,
-        Sequence,
-        Mapping,
-    )
-
-
 def _candidates(words: Sequence[str], in_list: bool) -> Iterator[Json]:
-    """Yield readings of the words, the likeliest first."""
+    """Yield possible readings of the words, the likeliest first."""
     if len(words) == 1:
         yield from _readings(words[0])
     if not in_list:
@@ -145,12 +134,12 @@ def _readings(word: str) -> Iterator[Json]:
 
 
 def _is_nested(word: str) -> bool:
-    """Tell whether a word looks like a list or table."""
+    """Return whether a word looks like a list or table."""
     return word.lstrip().startswith(("[", "{"))
 
 
 def _parsed(word: str) -> Json:
-    """Read a word as TOML or, where it looks like a list or table, else as JSON; else as text."""
+    """Read a word as TOML, as JSON if it looks like a list or table, or else as text."""
     for read in (_read_toml, parse_json) if _is_nested(word) else (_read_toml,):
         try:
             return read(word)
@@ -169,7 +158,7 @@ def _read_toml(word: str) -> Json:
 
 
 def _syntax(words: Sequence[str], example: Json) -> str:
-    """Say how a list or table is written, where words were to be one and none could be read."""
+    """Return a hint on how to write a list or table, if one was expected and could not be read."""
     is_one = len(words) == 1
     if is_one and isinstance(_parsed(words[0]), list | dict):
         return ""
@@ -180,7 +169,7 @@ def _syntax(words: Sequence[str], example: Json) -> str:
 
 
 def _faults(word: str) -> str:
-    """Say why a word is of neither syntax."""
+    """Return why a word is neither TOML nor JSON."""
     faults = []
     for syntax, read in (("TOML", _read_toml), ("JSON", parse_json)):
         try:
@@ -192,8 +181,8 @@ def _faults(word: str) -> str:
 
 
 def _form(type_: object) -> Json:
-    """Return what a list of tables, or a table, of this type looks like; None for other types."""
-    members = get_args(type_) if _is_union(type_) else (type_,)
+    """Return an example of a table, or a list of tables, of this type; None for other types."""
+    members = get_args(type_) if is_union(type_) else (type_,)
     for member in members:
         origin, arguments = get_origin(member), get_args(member)
         if _is_table(member):

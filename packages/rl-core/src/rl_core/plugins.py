@@ -1,22 +1,22 @@
 """Plug-ins: components that installed distributions register under a name.
 
-An entry point makes a component available, not active: listing imports nothing, and loading
-imports the one that was asked for by its exact name. An allow-list of distributions, given by
-`set_allowed` or the environment variable ``RL_PLUGINS``, narrows this down. It is no sandbox:
-whatever is installed can already run code.
+Listing plug-ins imports nothing; loading one imports only the component of that exact name. An
+allow-list of distributions, given by `set_allowed` or the environment variable ``RL_PLUGINS``,
+limits which can be loaded. It is not a sandbox: installed packages can already run code.
 """
 
-import importlib
 import os
+import pkgutil
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import metadata
+from typing import cast
 
 from rl_core.errors import PluginError, in_brief, nearest
 
 KINDS = ("algorithms", "storages", "envs", "actors", "add_ons", "executors", "loggers")
-"""What can be registered, each in the entry-point group ``rl_core.<kind>``."""
+"""The kinds of plug-ins, each registered in the entry-point group ``rl_core.<kind>``."""
 
 ALLOW_VARIABLE = "RL_PLUGINS"
 """Environment variable with the allowed distributions, separated by commas; empty allows none."""
@@ -50,12 +50,12 @@ _FIRST_PARTY = {
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """What is known of a plug-in without importing it.
+    """A plug-in's metadata, read without importing it.
 
     Attributes:
         entry_point: the object it stands for, as ``module:name``.
         allowed: whether the allow-list permits loading it.
-        rivals: other distributions that claim the same name; it cannot be loaded while there are.
+        rivals: other distributions that register the same name, which prevents loading it.
     """
 
     kind: str
@@ -74,15 +74,15 @@ def set_allowed(distributions: Collection[str] | None) -> None:
     """Permit only the plug-ins of some distributions.
 
     Args:
-        distributions: their names, which replace what ``RL_PLUGINS`` says; None lets the
-            environment variable decide again, and permits all where it is not set.
+        distributions: their names, which override ``RL_PLUGINS``; None lets the environment
+            variable decide again, which permits all where it is not set.
     """
     global _allowed  # one switch for the process, like the variable it stands for
     _allowed = None if distributions is None else frozenset(map(_normalised, distributions))
 
 
 def available(kind: str) -> Mapping[str, PluginInfo]:
-    """List the plug-ins of a kind; none of them is imported.
+    """List the plug-ins of a kind without importing them.
 
     Args:
         kind: one of `KINDS`, or its singular such as ``algorithm``.
@@ -94,9 +94,9 @@ def available(kind: str) -> Mapping[str, PluginInfo]:
         PluginError: when there is no such kind.
     """
     claims: dict[str, list[PluginInfo]] = {}
-    for claim, _ in _claims(_known_kind(kind)):
+    for claim in dict.fromkeys(_claims(_known_kind(kind))):
         claims.setdefault(claim.name, []).append(claim)
-    return {name: _settled(claims[name]) for name in sorted(claims)}
+    return {name: _chosen(claims[name]) for name in sorted(claims)}
 
 
 def load(kind: str, name: str) -> Callable[..., object]:
@@ -110,30 +110,28 @@ def load(kind: str, name: str) -> Callable[..., object]:
         The class; for ``envs`` a class or a function that makes an environment.
 
     Raises:
-        PluginError: when the name is no text, unknown, claimed by two distributions, outside the
-            allow-list, fails to import, or stands for something of the wrong class.
+        PluginError: when the name is not text, unknown, registered by two distributions, outside
+            the allow-list, fails to import, or stands for something of the wrong class.
     """
     kind = _known_kind(kind)
     if not isinstance(name, str):
         raise PluginError(f"the name of the {kind[:-1]} is {name!r}; expected text")
-    claims = [pair for pair in _claims(kind) if pair[0].name == name]
-    if not claims:
+    info = available(kind).get(name)
+    if info is None:
         raise PluginError(_unknown(kind, name))
-    permitted = [pair for pair in claims if pair[0].allowed]
-    if not permitted:
+    if not info.allowed:
         raise PluginError(
-            f"{kind[:-1]} {name!r} of {claims[0][0].distribution} is installed but not allowed; add"
-            f" {claims[0][0].distribution} to {ALLOW_VARIABLE} or to set_allowed(...)"
+            f"{kind[:-1]} {name!r} of {info.distribution} is installed but not allowed; add"
+            f" {info.distribution} to {ALLOW_VARIABLE} or to set_allowed(...)"
         )
-    if len(permitted) > 1:
-        rivals = " and ".join(sorted(claim.distribution for claim, _ in permitted))
+    if info.rivals:
+        claimants = " and ".join((info.distribution, *info.rivals))
         raise PluginError(
-            f"{kind[:-1]} {name!r} is registered by {rivals}; uninstall one, or allow only one"
+            f"{kind[:-1]} {name!r} is registered by {claimants}; uninstall one, or allow only one"
             f" through {ALLOW_VARIABLE}"
         )
-    info, entry_point = permitted[0]
     try:
-        loaded: object = entry_point.load()
+        loaded: object = metadata.EntryPoint(name, info.entry_point, f"rl_core.{kind}").load()
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"{_title(info)} cannot be imported: {in_brief(error)}; repair or"
@@ -142,37 +140,20 @@ def load(kind: str, name: str) -> Callable[..., object]:
     return _checked(info, loaded)
 
 
-def _claims(kind: str) -> list[tuple[PluginInfo, metadata.EntryPoint]]:
-    found: dict[PluginInfo, metadata.EntryPoint] = {}
+def _claims(kind: str) -> Iterator[PluginInfo]:
+    """Yield one plug-in for each registration; a name may be registered more than once."""
     for entry_point in metadata.entry_points(group=f"rl_core.{kind}"):
         distribution = entry_point.dist
-        name = "an unnamed distribution" if distribution is None else distribution.name
-        info = PluginInfo(
-            kind=kind,
-            name=entry_point.name,
-            distribution=str(name),
-            version="unknown" if distribution is None else str(distribution.version),
-            entry_point=entry_point.value,
-            allowed=_is_allowed(str(name)),
-        )
-        found[info] = entry_point
-    return list(found.items())
+        name = "an unnamed distribution" if distribution is None else str(distribution.name)
+        version = "unknown" if distribution is None else str(distribution.version)
+        allowed = _is_allowed(name)
+        yield PluginInfo(kind, entry_point.name, name, version, entry_point.value, allowed)
 
 
-def _settled(claims: list[PluginInfo]) -> PluginInfo:
-    """Describe a name by the claim that `load` would take, with the claims that forbid it."""
-    ordered = sorted(claims, key=lambda claim: (not claim.allowed, claim.distribution))
-    first = ordered[0]
-    rivals = tuple(claim.distribution for claim in ordered[1:] if claim.allowed)
-    return PluginInfo(
-        first.kind,
-        first.name,
-        first.distribution,
-        first.version,
-        first.entry_point,
-        first.allowed,
-        rivals,
-    )
+def _chosen(claims: list[PluginInfo]) -> PluginInfo:
+    """Return the first allowed plug-in of a name, with the rivals that prevent loading it."""
+    first, *others = sorted(claims, key=lambda claim: (not claim.allowed, claim.distribution))
+    return replace(first, rivals=tuple(other.distribution for other in others if other.allowed))
 
 
 def _known_kind(kind: str) -> str:
@@ -199,7 +180,7 @@ def _normalised(distribution: str) -> str:
 def _unknown(kind: str, name: str) -> str:
     home = _FIRST_PARTY.get(kind, {}).get(name)
     if home is None:
-        known = {info.name for info, _ in _claims(kind)} | set(_FIRST_PARTY.get(kind, {}))
+        known = {*available(kind), *_FIRST_PARTY.get(kind, {})}
         return f"there is no {kind[:-1]} {name!r}{nearest(name, known)}"
     try:
         version = metadata.version(home)
@@ -218,7 +199,7 @@ def _title(info: PluginInfo) -> str:
 def _checked(info: PluginInfo, loaded: object) -> Callable[..., object]:
     required = _REQUIRED[info.kind]
     if isinstance(loaded, type):
-        if any(issubclass(loaded, _resolved(path)) for path in required):
+        if any(issubclass(loaded, cast("type", pkgutil.resolve_name(p))) for p in required):
             return loaded
     elif info.kind == "envs" and callable(loaded):
         return loaded
@@ -227,10 +208,3 @@ def _checked(info: PluginInfo, loaded: object) -> Callable[..., object]:
         expected += ", or a function that makes one"
     what = f"the class {loaded.__qualname__}" if isinstance(loaded, type) else repr(loaded)[:80]
     raise PluginError(f"{_title(info)} is {what}; expected a subclass of {expected}")
-
-
-def _resolved(path: str) -> type:
-    module, _, name = path.partition(":")
-    found: object = getattr(importlib.import_module(module), name)
-    assert isinstance(found, type)
-    return found

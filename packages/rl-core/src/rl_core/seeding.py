@@ -1,8 +1,8 @@
 """One seed for a run, spawned into independent generators by name.
 
-Every part that draws random numbers gets a generator of its own, derived from the run's seed and
-the part's name through `numpy.random.SeedSequence`. Adding a part therefore changes no other
-part's numbers. Generators are saved as tensors, numbers and text, without pickle.
+Every part that draws random numbers has a generator of its own, derived from the run's seed and
+the part's name through `numpy.random.SeedSequence`. Adding a part therefore does not change the
+numbers of another. Generators are saved as tensors, numbers and text, without pickle.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from rl_core.errors import CheckpointError, ConfigError, DeviceError
 from rl_core.types import StateDict, StateValue
 
 _STATE_BYTES = {5056: "cpu", 16: "cuda"}
-"""What kind of device a torch generator's state is of, by its size."""
+"""The type of device of a torch generator's state, by its size in bytes."""
 
 _DIGITS = re.compile(r"[0-9]{1,40}", re.ASCII)
 
@@ -31,12 +31,12 @@ def spawn_generators(
 
     Args:
         seed: the run's seed, at least 0.
-        names: distinct names; the numbers of one do not depend on which others there are.
-        device: where the generators draw.
+        names: distinct names; the numbers of one do not depend on the others.
+        device: device on which the generators draw.
 
     Raises:
         ConfigError: when the seed is negative or a name occurs twice.
-        DeviceError: when the device is not there.
+        DeviceError: when the device is not available.
     """
     if len(set(names)) != len(names):
         repeated = sorted({name for name in names if list(names).count(name) > 1})
@@ -45,12 +45,12 @@ def spawn_generators(
 
 
 def spawn_seed(seed: int, name: str, index: int = 0) -> int:
-    """Return a seed for something that takes a plain number, such as an environment.
+    """Return a seed for something that is seeded by a number, such as an environment.
 
     Args:
         seed: the run's seed, at least 0.
-        name: what the seed is for.
-        index: which of several, such as the row of a vectorised environment.
+        name: purpose of the seed.
+        index: number of the seed among several, such as the row of a vectorised environment.
 
     Returns:
         A number from 0 to 2**31 - 1, which every simulator accepts.
@@ -71,8 +71,8 @@ def generator_state(generator: torch.Generator) -> Tensor:
 def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
     """Restore what `generator_state` returned.
 
-    A state of another kind of device cannot be gone on from. It seeds the generator instead, with a
-    warning, so that what follows is as reproducible, but not what would have followed there.
+    A state from another type of device cannot be continued. It seeds the generator instead, with a
+    warning: the following numbers are reproducible, but not those of an uninterrupted run.
 
     Raises:
         CheckpointError: when it is not such a state.
@@ -85,8 +85,8 @@ def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
         digest = hashlib.sha256(state.numpy().tobytes()).digest()
         generator.manual_seed(int.from_bytes(digest[:8]) >> 1)
         warnings.warn(
-            f"a generator that was saved on {kind} goes on with other numbers on "
-            f"{generator.device}: the run will not be what it would have been",
+            f"a generator that was saved on {kind} continues with other numbers on "
+            f"{generator.device}: the run will differ from an uninterrupted one",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -101,17 +101,15 @@ def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
 
 
 def numpy_generator_state(generator: np.random.Generator) -> dict[str, StateValue]:
-    """Return the state of a NumPy generator, large integers as text and arrays as tensors."""
-    state = _to_state(dict(generator.bit_generator.state))
-    assert isinstance(state, dict)
-    return state
+    """Return the state of a NumPy generator, integers as text and arrays as tensors."""
+    return cast("dict[str, StateValue]", _to_state(dict(generator.bit_generator.state)))
 
 
 def set_numpy_generator_state(generator: np.random.Generator, state: StateDict) -> None:
-    """Restore what `numpy_generator_state` returned, on a generator of the same kind.
+    """Restore what `numpy_generator_state` returned, on a generator of the same type.
 
     Raises:
-        CheckpointError: when it is not such a state, or of another kind of generator.
+        CheckpointError: when it is not such a state, or from another type of generator.
     """
     current = dict(generator.bit_generator.state)
     saved = state.get("bit_generator")

@@ -1,11 +1,21 @@
-"""The one protocol by which every part of a run is saved and restored."""
+"""Saving and restoring the state of a part: a protocol, a base class and a reader."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from rl_core.errors import CheckpointError
+from rl_core.seeding import (
+    generator_state,
+    numpy_generator_state,
+    set_generator_state,
+    set_numpy_generator_state,
+)
 from rl_core.types import StateDict, StateValue
 
 ValueT = TypeVar("ValueT")
@@ -32,11 +42,70 @@ class Stateful(Protocol):
         ...
 
 
+class StateFields:
+    """Base class of a part whose state is a list of its attributes.
+
+    Attributes:
+        state_fields: names of the attributes to save. The key of ``_mean`` in the state is
+            ``mean``. What can be restored depends on the attribute's present value:
+
+            * flags, strings, numbers (whole ones must not be negative) are replaced; None is
+              replaced by whichever of these was saved;
+            * tensors and NumPy arrays are overwritten in place and keep their shape and dtype;
+            * dicts, lists and deques of numbers are overwritten in place, lists as floats;
+            * generators of torch and NumPy, and parts that are `Stateful`, restore themselves.
+
+    A class whose state holds more than fields adds it to ``super().state_dict()`` and calls
+    `load_fields` in a `load_state_dict` of its own.
+
+    Examples:
+        >>> class Average(StateFields):
+        ...     state_fields = ("total", "count")
+        ...
+        ...     def __init__(self) -> None:
+        ...         self.total, self.count = 0.0, 0
+        >>> average = Average()
+        >>> average.load_state_dict({"total": 6.0, "count": 2})
+        >>> average.state_dict()
+        {'total': 6.0, 'count': 2}
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def state_dict(self) -> StateDict:
+        """Return the state as a new tree; its tensors share memory with the part."""
+        return {name.lstrip("_"): _to_state(getattr(self, name)) for name in self.state_fields}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`.
+
+        Raises:
+            CheckpointError: when a field is missing, unknown, or of another kind or shape.
+        """
+        saved = StateReader(state, type(self).__name__)
+        saved.expect(name.lstrip("_") for name in self.state_fields)
+        self.load_fields(saved)
+
+    def load_fields(self, saved: "StateReader") -> None:
+        """Take over the fields from a state that may hold more than them.
+
+        Raises:
+            CheckpointError: when a field is missing, or of another kind or shape.
+        """
+        for name in self.state_fields:
+            value, key = getattr(self, name), name.lstrip("_")
+            read = next((read for kind, read in _PLAIN if isinstance(value, kind)), None)
+            if read is not None:
+                setattr(self, name, read(saved, key))
+            else:
+                _overwrite(value, saved, key)
+
+
 class StateReader:
-    """Reads a saved state by key and type, so that a damaged one is answered clearly.
+    """Reads a saved state by key and type, with a clear error where it is damaged.
 
     Args:
-        state: what `Stateful.state_dict` returned, or what is left of it.
+        state: what `Stateful.state_dict` returned, or a part of it.
         where: path of the part, for messages.
 
     Raises:
@@ -48,7 +117,7 @@ class StateReader:
         self._where = where
 
     def expect(self, keys: Iterable[str]) -> None:
-        """Make sure that exactly these keys are there."""
+        """Check that the state has exactly these keys."""
         expected = set(keys)
         for key in self._state:
             if key not in expected:
@@ -120,6 +189,22 @@ class StateReader:
             numbers.append(float(value))
         return numbers
 
+    def numbers_by_name(self, key: str) -> dict[str, int | float]:
+        """Return a mapping of numbers, each whole or not as it was saved."""
+        numbers: dict[str, int | float] = {}
+        for name, value in self.tree(key).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self._misfit(key, "a mapping of numbers", value)
+            numbers[name] = value
+        return numbers
+
+    def plain(self, key: str) -> bool | int | float | str | None:
+        """Return a number, a string, a truth value or None."""
+        value = self._get(key)
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise self._misfit(key, "a number, a string, true, false or None", value)
+        return value
+
     def tree(self, key: str) -> StateDict:
         """Return a state within this one, for another part's ``load_state_dict``."""
         value = self._get(key)
@@ -164,3 +249,58 @@ class StateReader:
             f"{self._where}: '{key}' should be {expected}, but the saved state has "
             f"{type(value).__name__}"
         )
+
+
+_PLAIN: tuple[tuple[type[object], Callable[[StateReader, str], StateValue]], ...] = (
+    (bool, StateReader.flag),
+    (int, StateReader.count),
+    (float, StateReader.number),
+    (str, StateReader.text),
+    (NoneType, StateReader.plain),
+)
+"""How values that are replaced are read; flags come first, because Python's are numbers too."""
+
+
+def _to_state(value: object) -> StateValue:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, torch.Generator):
+        return generator_state(value)
+    if isinstance(value, np.random.Generator):
+        return numpy_generator_state(value)
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, list | deque):
+        return list(value)
+    if isinstance(value, Stateful):
+        return value.state_dict()
+    raise TypeError(f"StateFields cannot save a {type(value).__name__}")
+
+
+def _overwrite(value: object, saved: StateReader, key: str) -> None:
+    """Restore a value in place."""
+    if isinstance(value, Tensor):
+        with torch.no_grad():
+            value.copy_(saved.tensor(key, like=value))
+    elif isinstance(value, np.ndarray):
+        value[...] = saved.tensor(key, like=torch.from_numpy(value)).numpy(force=True)
+    elif isinstance(value, torch.Generator):
+        set_generator_state(value, saved.tensor(key))
+    elif isinstance(value, np.random.Generator):
+        set_numpy_generator_state(value, saved.tree(key))
+    elif isinstance(value, dict):
+        numbers = saved.numbers_by_name(key)
+        value.clear()
+        value.update(numbers)
+    elif isinstance(value, list | deque):
+        values = saved.numbers(key)
+        value.clear()
+        value.extend(values)
+    elif isinstance(value, Stateful):
+        value.load_state_dict(saved.tree(key))
+    else:
+        raise TypeError(f"StateFields cannot restore a {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""What a caller gives to predict from, as batches on an actor's device."""
+"""The arguments of `Agent.predict`, as batches on the actor's device."""
 
 from collections.abc import Mapping
 
@@ -14,46 +14,43 @@ from rl_core.types import Array, Observation, State
 
 
 def observation_batch(observation: object, actor: Actor) -> tuple[Observation, bool]:
-    """Bring observations to their declared dtypes and the device, with a batch axis.
+    """Convert observations to their declared dtypes on the device, with a batch axis.
 
     Args:
-        observation: one, of the environment's shape, or a batch `(N, ...)` of them.
-        actor: whose observations they are.
+        observation: one observation of the environment's shape, or a batch `(N, ...)`.
+        actor: actor that receives the observations.
 
     Returns:
-        The batch, and whether it was one before.
+        The batch, and whether the argument was one.
 
     Raises:
-        DataError: when a shape, dtype or value is not one of the observation space.
+        DataError: when a shape, dtype or value does not fit the observation space.
     """
-    arrays = flatten_observation(actor.observation_space, observation)
-    leaves = leaf_spaces(actor.observation_space)
-    if not isinstance(leaves, Mapping):
-        array, is_batch = _checked("observation", arrays, leaves)
-        tensor = torch.as_tensor(array, dtype=tensor_dtype(leaves), device=actor.device)
-        return tensor if is_batch else tensor.unsqueeze(0), is_batch
-    assert isinstance(arrays, Mapping)
-    tensors, batched = {}, []
+    flat = flatten_observation(actor.observation_space, observation)
+    spaces = leaf_spaces(actor.observation_space)
+    arrays = flat if isinstance(flat, Mapping) else {"observation": flat}
+    leaves = spaces if isinstance(spaces, Mapping) else {"observation": spaces}
+    tensors, batched = {}, set()
     for key, leaf in leaves.items():
         array, is_batch = _checked(key, arrays[key], leaf)
         tensor = torch.as_tensor(array, dtype=tensor_dtype(leaf), device=actor.device)
         tensors[key] = tensor if is_batch else tensor.unsqueeze(0)
-        batched.append(is_batch)
-    if len(set(batched)) > 1:
+        batched.add(is_batch)
+    if len(batched) > 1:
         raise DataError("some entries of the observation are batches and others are not")
-    return tensors, batched[0]
+    return tensors if isinstance(spaces, Mapping) else tensors["observation"], batched.pop()
 
 
 def state_batch(state: State | None, actor: Actor, count: int) -> State:
-    """Return recurrent states for so many observations.
+    """Return the recurrent states of a batch.
 
     Args:
         state: what an earlier prediction returned; None starts episodes.
-        actor: whose states they are.
-        count: N.
+        actor: the recurrent actor.
+        count: number of observations N.
 
     Raises:
-        DataError: when they are those of another actor, or of another number of observations.
+        DataError: when they belong to another actor, or to another number of observations.
     """
     if state is None:
         return actor.actor_initial_states(count)
@@ -71,15 +68,15 @@ def state_batch(state: State | None, actor: Actor, count: int) -> State:
 
 
 def start_batch(episode_start: object, actor: Actor, count: int) -> Tensor:
-    """Return which of so many observations start an episode, `(N,)`, bool.
+    """Return which observations of a batch start an episode, `(N,)`, bool.
 
     Args:
         episode_start: flags, or a single one for a single observation; None starts none.
-        actor: on whose device they shall be.
-        count: N.
+        actor: actor whose device the flags are put on.
+        count: number of observations N.
 
     Raises:
-        DataError: when they are no flags, or not as many.
+        DataError: when they are not booleans, or not one for each observation.
     """
     if episode_start is None:
         return torch.zeros(count, dtype=torch.bool, device=actor.device)
@@ -87,17 +84,17 @@ def start_batch(episode_start: object, actor: Actor, count: int) -> Tensor:
     if flags.dtype != np.bool_ or flags.shape != (count,):
         raise DataError(
             f"episode_start: got {flags.dtype} of shape {flags.shape}; expected bool of shape "
-            f"({count},), a flag for each observation"
+            f"({count},), one flag for each observation"
         )
     return torch.as_tensor(flags, device=actor.device)
 
 
 def _checked(name: str, value: object, space: Space) -> tuple[Array, bool]:
-    """Compare an observation with its space; say whether it has a batch axis."""
+    """Check an observation against its space; return it, and whether it has a batch axis."""
     try:
         array = as_numpy(value)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name} is no array: {in_brief(error)}") from error
+        raise DataError(f"{name} is not an array: {in_brief(error)}") from error
     shape = event_shape(space)
     if shape not in (array.shape, array.shape[1:]):
         raise DataError(

@@ -1,4 +1,4 @@
-"""An agent: a recipe and its parts, for those who want one object."""
+"""`Agent`: one object that trains, predicts, evaluates, saves and loads."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,29 +13,38 @@ from torch import Tensor
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.config import Recipe
-from rl_core.errors import CheckpointError, ConfigError
+from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.types import Json, State, StateDict
 from rl_envs import AnyEnv
 from rl_train._prediction import observation_batch, start_batch, state_batch
-from rl_train.builder import Parts, build, build_test_envs, build_trainer, compose
-from rl_train.builder.options import SECTIONS, Sections, checked_sections
-from rl_train.checkpoint import Checkpoint, WeightSource, latest_checkpoint, save_checkpoint
+from rl_train.builder import (
+    SECTIONS,
+    Parts,
+    Sections,
+    build,
+    build_test_envs,
+    build_trainer,
+    compose,
+)
+from rl_train.builder.recipes import checked_sections
+from rl_train.builder.saved_actors import read_run, recipe_of
+from rl_train.checkpoint import Checkpoint, WeightSource, save_checkpoint
 from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
-from rl_train.recipe_files import from_toml, save_recipe
+from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Callback, Trainer, TrainingResult
 
 
 class Agent:
-    """Trains, predicts, evaluates, saves.
+    """Trains, predicts, evaluates and saves.
 
-    Build one with `make` or `load`; to compose parts by hand, use `Trainer`.
+    Create one with `make` or `load`. To combine parts of your own, use `Trainer`.
 
     Args:
-        parts: built from a recipe.
+        parts: parts that were built from a recipe.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -48,17 +57,17 @@ class Agent:
 
     @property
     def recipe(self) -> Recipe:
-        """What the agent was built from; once it trains, with all that is settled only then."""
+        """The agent's recipe; training resolves the rest of its ``auto`` settings."""
         return self.parts.recipe if self._trainer is None else self._trainer.recipe
 
     @property
     def algorithm(self) -> AnyAlgorithm:
-        """What learns."""
+        """The algorithm that learns."""
         return self.parts.algorithm
 
     @property
     def actor(self) -> Actor:
-        """What acts."""
+        """The actor that chooses actions."""
         return self.parts.algorithm.actor
 
     def train(
@@ -71,22 +80,26 @@ class Agent:
         loggers: Sequence[Logger] = (),
         callbacks: Sequence[Callback] = (),
     ) -> TrainingResult:
-        """Train until one count is reached; a second call must ask for more.
+        """Train until a total is reached; a second call continues and needs a larger total.
+
+        Give exactly one of the three totals. All count from the first step of the run.
 
         Args:
-            total_steps: environment transitions, counted from the first step of the run.
-            total_episodes: finished episodes, counted likewise.
-            total_updates: updates, counted likewise.
-            run_dir: where logs and checkpoints go; None writes nothing.
-            loggers: further sinks for metrics.
-            callbacks: called at the turns of the loop.
+            total_steps: environment steps to train for.
+            total_episodes: finished episodes to train for.
+            total_updates: updates to train for.
+            run_dir: directory for logs and checkpoints; None writes nothing.
+            loggers: further loggers of metrics.
+            callbacks: objects whose methods the training loop calls.
 
         Raises:
-            ConfigError: when not just one count is given, or it is not above what was reached.
+            ConfigError: when not exactly one total is given, or it has been reached already.
         """
         if self._trainer is not None and (run_dir is not None or loggers or callbacks):
             raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
-        trainer = self._trainer or self._new_trainer(run_dir, loggers, callbacks)
+        trainer = self._trainer or self._new_trainer(
+            run_dir=run_dir, loggers=loggers, callbacks=callbacks
+        )
         try:
             return trainer.train(
                 total_steps, total_episodes=total_episodes, total_updates=total_updates
@@ -94,7 +107,7 @@ class Agent:
         finally:
             if trainer.num_sessions > 0:
                 self._trainer = trainer
-            else:  # what was refused before it began may be asked for again, in another way
+            else:  # the call was refused before it began, and may be made again with other values
                 self.parts.storage.reset()
 
     @torch.no_grad()
@@ -108,20 +121,19 @@ class Agent:
         """Choose actions for observations.
 
         Args:
-            observation: one, of the environment's shape, or a batch `(N, ...)` of them.
-            state: what the last call returned; None starts episodes. Only recurrent actors use it.
+            observation: one observation of the environment's shape, or a batch `(N, ...)`.
+            state: recurrent state that the last call returned; None starts episodes.
             episode_start: shape `(N,)`, bool, which rows start an episode; None starts none.
-            deterministic: take the distribution's mode, or sample, which a policy without anything
-                to draw from refuses.
+            deterministic: True takes the mode of the distribution, False samples from it.
 
         Returns:
-            The environment's action, or a batch `(N, ...)` of them, and the recurrent state.
+            The environment's action, or a batch `(N, ...)`, and the next recurrent state.
 
         Raises:
-            ConfigError: when actions shall be sampled from a policy that has nothing to draw from.
-            DataError: when the observation has another shape than the environment's, or holds
-                something else than the numbers it may hold, when an action mask forbids every
-                action, or when the state or the starts are not those of so many observations.
+            ConfigError: when ``deterministic`` is False and the policy is deterministic.
+            DataError: when the observation has the wrong shape or dtype or is not finite, when an
+                action mask forbids every action, or when ``state`` or ``episode_start`` does not
+                fit the number of observations.
         """
         actor = self.actor
         tensors, batched = observation_batch(observation, actor)
@@ -147,37 +159,35 @@ class Agent:
         deterministic: bool = True,
         envs: AnyEnv | None = None,
     ) -> EvaluationResult:
-        """Run the policy in fresh environments; see `evaluate_policy`.
+        """Evaluate the policy in new environments; see `evaluate_policy`.
 
         Args:
-            num_episodes: how many count.
-            seed: of the environments and of what is drawn.
-            deterministic: take the distribution's mode instead of sampling.
-            envs: other ones than the recipe's, which stay open.
+            num_episodes: number of episodes (>= 1).
+            seed: seed of the environments and of the sampled actions.
+            deterministic: True takes the mode of the distribution, False samples from it.
+            envs: environments in place of the recipe's; they stay open.
 
         Raises:
-            ConfigError: when none are given, and the recipe's are Python objects.
+            ConfigError: when the run's environments are Python objects and none are given here.
         """
-        if envs is None and self.recipe.env.is_custom:
+        if envs is not None:
+            return evaluate_policy(self, envs, num_episodes, seed=seed, deterministic=deterministic)
+        if self.recipe.env.is_custom:
             raise ConfigError(
-                "the recipe's env was built from Python objects, of which no fresh ones can be "
-                "made; give evaluate envs"
+                "the recipe's env was built from Python objects and cannot be built again; pass "
+                "envs to evaluate"
             )
-        used = build_test_envs(self.recipe) if envs is None else envs
-        try:
-            return evaluate_policy(self, used, num_episodes, seed=seed, deterministic=deterministic)
-        finally:
-            if envs is None:
-                used.close()
+        with build_test_envs(self.recipe) as made:
+            return evaluate_policy(self, made, num_episodes, seed=seed, deterministic=deterministic)
 
     def save(self, directory: str | Path) -> Path:
-        """Write recipe and state, so that `load` brings the agent back.
+        """Write the recipe and the state, for `load`.
 
         Returns:
-            The checkpoint.
+            The directory of the checkpoint.
 
         Raises:
-            CheckpointError: when this step was saved there before, or the disk refuses.
+            CheckpointError: when this step was saved there before, or writing fails.
         """
         directory = Path(directory)
         if self._trainer is None and self._checkpoint is not None:
@@ -199,12 +209,12 @@ class Agent:
         return path
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint's weights and hyper-parameters now, and the rest when it trains.
+        """Load a checkpoint's weights and hyper-parameters now, and the rest when training starts.
 
-        What is changed of the weights and hyper-parameters before then stays changed.
+        Changes made to the weights and hyper-parameters in between are kept.
 
         Raises:
-            CheckpointError: when it belongs to an agent built otherwise.
+            CheckpointError: when it belongs to an agent with other networks or parameters.
         """
         state = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
         self.parts.algorithm.load_modules(state)
@@ -221,20 +231,15 @@ class Agent:
         """Close the environments."""
         self.parts.envs.close()
 
-    def _new_trainer(
-        self,
-        run_dir: str | Path | None = None,
-        loggers: Sequence[Logger] = (),
-        callbacks: Sequence[Callback] = (),
-    ) -> Trainer:
-        """Build a trainer that goes on where the agent was saved."""
-        trainer = build_trainer(self.parts, run_dir=run_dir, loggers=loggers, callbacks=callbacks)
+    def _new_trainer(self, **options: object) -> Trainer:
+        """Build a trainer that continues from where the agent was saved."""
+        trainer = build_trainer(self.parts, **options)
         if self._checkpoint is not None:
             trainer.load_state_dict(self._loaded_state(self._checkpoint))
         return trainer
 
     def _loaded_state(self, checkpoint: Checkpoint) -> StateDict:
-        """Return a checkpoint's state, but weights and hyper-parameters as they are now."""
+        """Return a checkpoint's state with the present weights and hyper-parameters."""
         now = self.algorithm.state_dict()
         saved = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
         changed = {name: now[name] for name in ("modules", "schedules")}
@@ -251,21 +256,21 @@ def make(
     restart_model: WeightSource | None = None,
     **algorithm_options: Json,
 ) -> Agent:
-    """Make an agent from names.
+    """Make an agent from the names of an algorithm and an environment.
 
     Args:
         algorithm: registered name, such as ``"ppo"``.
         env: registered name or Gymnasium id.
-        seed: of the whole run.
+        seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
-        options: by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
-        restart_model: the run, or one by part of the actor, whose weights it starts with; see
-            `rl_train.checkpoint.load_weights`.
+        options: options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
+        restart_model: run whose weights the actor starts with, or one run for each part of the
+            actor; see `rl_train.checkpoint.load_weights`.
         **algorithm_options: short for ``options["algorithm"]``.
 
     Raises:
-        ConfigError: for an unknown option, naming the nearest one, or one that is given twice and
-            differently.
+        ConfigError: for an unknown option, naming the nearest one, or one that is given twice with
+            different values.
         CheckpointError: when ``restart_model`` does not fit.
         PluginError: for an unknown name.
 
@@ -275,7 +280,7 @@ def make(
         >>> print(agent.evaluate())
     """
     sections = checked_sections(options)
-    table = sections.setdefault("algorithm", {})
+    table = sections["algorithm"]
     for name, value in algorithm_options.items():
         if name in SECTIONS:
             raise ConfigError(
@@ -297,24 +302,19 @@ def load(
     """Load an agent from a run directory, or from what `Agent.save` wrote.
 
     Args:
-        directory: holds ``checkpoints/``.
-        parts: objects by section (``env``, ``actor``, ``algorithm``, ``storage``) in place of what
-            the recipe names; those that it calls ``custom`` must be given.
-        device: where to run; None takes what the recipe says.
+        directory: run directory, with a folder ``checkpoints``.
+        parts: objects by section (``env``, ``actor``, ``algorithm``, ``storage``) that replace
+            those of the recipe; required for those that it calls ``custom``.
+        device: device of the networks; None takes the recipe's.
 
     Raises:
         CheckpointError: when there is no readable checkpoint.
-        ConfigError: when a custom component is missing, or an argument is of another kind.
+        ConfigError: when a custom component is missing, or an argument has the wrong type.
     """
     if not isinstance(directory, str | os.PathLike):
         raise ConfigError(f"directory is {directory!r}; expected the path of a run")
-    directory = Path(directory)
-    checkpoint = latest_checkpoint(directory / "checkpoints")
-    if checkpoint is None:
-        raise CheckpointError(f"{directory} holds no checkpoint; expected {directory}/checkpoints")
-    if checkpoint.recipe_text is None:
-        raise CheckpointError(f"{checkpoint.path} holds no recipe to build an agent from")
-    recipe = from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
+    checkpoint = read_run(directory)
+    recipe = recipe_of(checkpoint)
     recipe = recipe if device is None else recipe.replace(device=device)
     agent = Agent(build(recipe, parts, is_saved=True))
     agent.restore(checkpoint)

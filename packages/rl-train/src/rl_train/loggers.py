@@ -1,7 +1,7 @@
-"""Where metrics go: a file of JSON lines, the terminal, TensorBoard, or a plug-in.
+"""Loggers of metrics: a file of JSON lines, the terminal, TensorBoard.
 
-Metrics are scalars by path, such as ``loss/policy``. The JSON lines are the record of a run: every
-line is flushed when it is written, and a resumed run cuts off what came after its checkpoint.
+Metrics are scalars by path, such as ``loss/policy``. The JSON lines are the record of a run: each
+line is flushed when it is written, and a resumed run removes the lines after its checkpoint.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ class JsonlLogger(Logger):
     """Writes one JSON object per line, with ``step``, ``time`` and the metrics.
 
     Args:
-        path: the file; its directory is created where it is missing.
-        append: continue the file, whose last line may be torn; otherwise start a new one.
-        clock: seconds since the epoch.
+        path: the file; its directory is created if it is missing.
+        append: continue the file, whose last line may be incomplete; otherwise start a new one.
+        clock: returns the time in seconds since the epoch.
 
     Raises:
         ConfigError: when the file cannot be opened for writing.
@@ -60,7 +60,7 @@ class JsonlLogger(Logger):
 
         Raises:
             ConfigError: when a metric is called ``step`` or ``time``.
-            CheckpointError: when the disk refuses; the lines before are whole.
+            CheckpointError: when writing fails; earlier lines stay complete.
         """
         for name in _RESERVED:
             if name in metrics:
@@ -82,36 +82,36 @@ class JsonlLogger(Logger):
             ) from error
 
     def truncate_after(self, step: int) -> None:
-        """Cut off all lines from the first whose step is later.
+        """Remove all lines from the first whose step is later.
 
         Args:
-            step: of the checkpoint that the run resumes from.
+            step: step of the checkpoint that the run resumes from.
 
         Raises:
             DataError: when an earlier line is damaged.
         """
-        for start, _, line in _lines(self._path):
+        for start, line in _lines(self._path):
             if line is None or cast("int", line["step"]) > step:
                 self._file.truncate(start)
                 return
 
     def close(self) -> None:
-        """Close the file, which `log` opens again."""
+        """Close the file; `log` opens it again."""
         self._file.close()
 
     def _opened(self) -> FileIO:
-        # Unbuffered: a line is handed over at once, or not at all.
+        # Unbuffered: a line is written at once, or not at all.
         return self._path.open("ab", buffering=0)
 
 
 @final
 class ConsoleLogger(Logger):
-    """Prints the newest metrics as an aligned table, at most once in a while.
+    """Prints the newest metrics as an aligned table.
 
     Args:
-        stream: where to print; standard output unless given.
+        stream: where to print; None takes standard output.
         every_seconds: shortest time between two tables.
-        clock: seconds from any origin.
+        clock: returns a time in seconds.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ConsoleLogger(Logger):
             self._print()
 
     def close(self) -> None:
-        """Print what was not printed yet; the stream stays open."""
+        """Print the metrics that were not printed yet; the stream stays open."""
         self._print()
 
     def _print(self) -> None:
@@ -155,7 +155,7 @@ class ConsoleLogger(Logger):
 
 
 class _SummaryWriter(Protocol):
-    """What is used of `torch.utils.tensorboard.SummaryWriter`, which has no types."""
+    """The used part of `torch.utils.tensorboard.SummaryWriter`, which has no types."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
     def add_histogram(self, tag: str, values: Tensor, global_step: int) -> None: ...
@@ -168,7 +168,7 @@ class TensorBoardLogger(Logger):
 
     Args:
         log_dir: directory of the event files.
-        purge_step: hides what an earlier run logged from this step on; for resuming.
+        purge_step: hides entries of an earlier run from this step on; for resuming.
 
     Raises:
         MissingExtraError: when TensorBoard is not installed.
@@ -201,7 +201,7 @@ class TensorBoardLogger(Logger):
 
 
 def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """Read what `JsonlLogger` wrote; a torn last line is left out.
+    """Read what `JsonlLogger` wrote; an incomplete last line is left out.
 
     Args:
         path: the file.
@@ -213,26 +213,25 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
         DataError: when the file cannot be read, or a line before the last is damaged.
     """
     try:
-        return [line for _, _, line in _lines(path) if line is not None]
+        return [line for _, line in _lines(path) if line is not None]
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; expected the metrics of a run"
         ) from error
 
 
-def _lines(path: Path) -> Iterator[tuple[int, int, dict[str, float | None] | None]]:
-    """Yield start, end and contents of each line; the contents of a torn last line are None."""
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, float | None] | None]]:
+    """Yield start and contents of each line; the contents of an incomplete last line are None."""
     with path.open("rb") as file:
         start = 0
         for number, raw in enumerate(file, start=1):
-            end = start + len(raw)
             line = _parsed(raw)
             if line is None and raw.endswith(b"\n"):
                 raise DataError(
                     f"{path}, line {number} is not a line of metrics: {raw[:60]!r}; remove it"
                 )
-            yield start, end, line
-            start = end
+            yield start, line
+            start += len(raw)
 
 
 def _parsed(raw: bytes) -> dict[str, float | None] | None:
@@ -248,7 +247,7 @@ def _parsed(raw: bytes) -> dict[str, float | None] | None:
 
 
 def _mend_last_line(path: Path) -> None:
-    """Cut off a torn last line, or end a whole one that lacks its newline."""
+    """Remove an incomplete last line, or end a complete one that lacks its newline."""
     with path.open("r+b") as file:
         raw = file.read()
         start = raw.rfind(b"\n") + 1

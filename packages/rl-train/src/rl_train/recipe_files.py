@@ -17,7 +17,7 @@ from rl_train.checkpoint._durable import replace_file
 _MAX_BYTES = 2**20
 
 Syntax: TypeAlias = Literal["TOML", "JSON"]
-"""What the text of a recipe is written in."""
+"""Syntax of the text of a recipe."""
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _TOML_TEXT = re.compile(
@@ -37,14 +37,14 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Write a recipe to a file: a reader finds the old one or the new one, whole.
+    """Write a recipe to a file, which at any time holds the complete old one or the new one.
 
     Args:
-        recipe: what is written.
-        path: JSON is written where the name ends in ``.json``, else TOML.
+        recipe: recipe to write.
+        path: file; JSON is written if its name ends in ``.json``, else TOML.
 
     Raises:
-        ConfigError: when the disk refuses.
+        ConfigError: when writing fails.
     """
     text = (
         json.dumps(recipe.to_tables(), indent=2) + "\n"
@@ -61,7 +61,7 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Return a recipe as TOML text, which `from_toml` gives back exactly."""
+    """Return a recipe as TOML text, which `from_toml` reads back exactly."""
     return _with_short_arrays(tomli_w.dumps(recipe.to_tables()))
 
 
@@ -76,7 +76,7 @@ def from_toml(text: str, source: str = "the recipe") -> Recipe:
 
 
 def syntax_of(path: Path) -> Syntax:
-    """Tell what a file is written in: JSON where its name ends in ``.json``, else TOML."""
+    """Return the syntax of a file: JSON if its name ends in ``.json``, else TOML."""
     return "JSON" if path.suffix.lower() == ".json" else "TOML"
 
 
@@ -84,16 +84,16 @@ def parse_tables(text: str, source: str = "the recipe", syntax: Syntax = "TOML")
     """Read text that is a recipe or a part of one, such as a user's configuration file.
 
     Args:
-        text: the contents.
-        source: what to call it in messages, such as the file's name.
-        syntax: what the text is written in; ``null`` of JSON means none.
+        text: the text.
+        source: name of the text in messages, such as the file's.
+        syntax: syntax of the text; ``null`` in JSON means none.
 
     Returns:
         The tables, for `Recipe.merged` or `Recipe.from_tables`.
 
     Raises:
-        ConfigError: when it is not of that syntax, is larger than 1 MiB or nested deeper than 8
-            levels, has a key twice, or has an unknown table or top-level key.
+        ConfigError: when it does not have that syntax, is larger than 1 MiB, is nested deeper than
+            8 levels, has a duplicate key, or has an unknown table or top-level key.
     """
     try:
         if len(text) > _MAX_BYTES:
@@ -114,7 +114,7 @@ def parse_tables(text: str, source: str = "the recipe", syntax: Syntax = "TOML")
 
 
 def _other_syntax(text: str, syntax: Syntax) -> str:
-    """Say how the other syntax is chosen, where a text looks like that one."""
+    """Return a hint on the file name, if a text looks like the other syntax."""
     is_object = text.lstrip().startswith("{")
     if is_object == (syntax == "JSON"):
         return ""
@@ -130,7 +130,7 @@ def load_tables(path: Path) -> Tables:
     """
     try:
         if not path.is_file():
-            kind = "a directory" if path.is_dir() else "no regular file"
+            kind = "a directory" if path.is_dir() else "not a regular file"
             kind = kind if path.exists() else "missing"
             raise ConfigError(f"{path}: it is {kind}; expected a recipe in TOML, or in JSON")
         with path.open("rb") as file:
@@ -148,10 +148,10 @@ def load_tables(path: Path) -> Tables:
 
 
 def parse_json(text: str) -> Json:
-    """Read JSON text, in which no table may have a key twice.
+    """Read JSON text without duplicate keys.
 
     Raises:
-        ValueError: when it is not JSON; the message says at which line and column.
+        ValueError: when it is not JSON; the message gives line and column.
         RecursionError: when it is nested too deeply for the parser.
     """
     value: Json = json.loads(text)
@@ -160,7 +160,7 @@ def parse_json(text: str) -> Json:
 
 
 def _check_keys(text: str) -> None:
-    """Refuse tables of valid JSON in which a key stands twice, of which Python takes the last."""
+    """Refuse duplicate keys, of which Python's parser would take the last."""
     tables: list[set[str]] = []
     for token in _JSON_TOKEN.finditer(text):
         if token[0] == "{":
@@ -175,14 +175,14 @@ def _check_keys(text: str) -> None:
 
 
 def _parse_toml(text: str) -> Tables:
-    """Read TOML text in which no key has more dots than tables may be deep.
+    """Read TOML text whose keys have no more dots than tables may be deep.
 
     Raises:
         ConfigError: when one has.
-        ValueError: when it is not TOML; the message says at which line and column.
+        ValueError: when it is not TOML; the message gives line and column.
         RecursionError: when it is nested too deeply for the parser.
     """
-    # The parser takes time quadratic in the number of dots of a key, hours for a hostile file.
+    # The parser's time is quadratic in the dots of a key: a malicious file could take hours.
     for part in re.split(r"[=\[\]{},\n]", _TOML_TEXT.sub('""', text)):
         if part.count(".") > MAX_DEPTH:
             raise ConfigError(f"a key has more than {MAX_DEPTH} dots; nest less deeply")
@@ -190,7 +190,7 @@ def _parse_toml(text: str) -> Tables:
 
 
 def _with_short_arrays(text: str) -> str:
-    """Write each array of plain numbers or short texts on one line where it fits."""
+    """Write each array of numbers or short texts on one line if it fits."""
     return _SHORT_ARRAY.sub(_on_one_line, text)
 
 

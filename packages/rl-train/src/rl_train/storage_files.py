@@ -1,4 +1,4 @@
-"""Storages in files of their own, and those of whole runs, opened by what is recorded of them."""
+"""Saving and loading storages, alone or from the checkpoint of a run."""
 
 import json
 import os
@@ -15,7 +15,8 @@ from rl_core.errors import CheckpointError, ConfigError
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import StateDict
-from rl_train.builder.components import construct_component, describe_component
+from rl_train.builder.components import construct_component
+from rl_train.builder.description import describe_component
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as
 from rl_train.recipe_files import parse_json
 
@@ -41,8 +42,8 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
     spec = storage.spec
     if spec is None:
         raise ConfigError(
-            f"the {type(storage).__name__} is not allocated yet; load when its Trainer was made, "
-            "or open the directory with open_storage"
+            f"the {type(storage).__name__} is not allocated yet; build its Trainer first, or "
+            "open the directory with open_storage"
         )
     saved = StateReader(_read(directory).state, str(directory))
     check_spec(storage, saved)
@@ -50,18 +51,18 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
         storage.load_state_dict(saved.tree("storage"))
     except CheckpointError as error:
         raise CheckpointError(f"{error}{_differences(storage, saved)}") from error
-    storage.cut()  # it is of another run, or of another time of this one
+    storage.cut()  # its rows do not continue in this run
 
 
 def open_storage(directory: str | Path) -> AnyStorage:
     """Open a storage that was saved alone.
 
     Args:
-        directory: what `Storage.save` wrote.
+        directory: directory that `Storage.save` wrote.
 
     Returns:
-        A storage of the same kind, size and contents, in memory, without those of its options that
-        ask for more, such as rewards of the environment's (`Storage.options_to_read`).
+        A storage of the same type, size and contents, in memory. Options that only collecting
+        needs, such as an environment's reward function, are left out (`Storage.options_to_read`).
 
     Raises:
         CheckpointError: when the files are missing or damaged.
@@ -72,20 +73,22 @@ def open_storage(directory: str | Path) -> AnyStorage:
 
 def _read(directory: Path) -> Checkpoint:
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} is no directory; expected one that Storage.save wrote")
+        raise CheckpointError(
+            f"{directory} is not a directory; expected one that Storage.save wrote"
+        )
     if is_run(directory):
         raise CheckpointError(
-            f"{directory} is a run, not a storage that was saved alone; to learn from what it "
-            "stored, give it as trainer.demonstrations"
+            f"{directory} is a run, not a storage that was saved alone; to learn from its "
+            "transitions, give it as trainer.demonstrations"
         )
     return load_checkpoint(directory)
 
 
 def storage_of(checkpoint: Checkpoint) -> AnyStorage:
-    """Build the storage that a checkpoint holds, of a storage alone or of a whole run.
+    """Build the storage in a checkpoint, of a storage alone or of a whole run.
 
     Raises:
-        CheckpointError: when it holds none.
+        CheckpointError: when there is none.
         ConfigError: when the storage has no registered name.
     """
     if checkpoint.state.get("storage") is None:
@@ -97,8 +100,8 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
     component = _component(saved)
     if component.is_custom:
         raise ConfigError(
-            f"the storage in {checkpoint.path} was built from a Python object without a registered "
-            "name; load it into such a one, and fill others from that"
+            f"the storage in {checkpoint.path} has a type without a registered name; load it into "
+            "a storage of that type, and fill others from it"
         )
     spec = _spec_from(saved.reader("storage_spec"))
     cls = cast("type[AnyStorage]", plugins.load("storage", component.name))
@@ -111,7 +114,7 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
 
 
 def state_of(storage: AnyStorage) -> StateDict:
-    """Return the entries of a state from which `storage_of` builds an allocated storage again."""
+    """Return the state of an allocated storage, from which `storage_of` can rebuild it."""
     spec = storage.spec
     assert spec is not None
     component = describe_component("storage", storage, without_objects=True)
@@ -134,10 +137,10 @@ def state_of(storage: AnyStorage) -> StateDict:
 
 
 def check_spec(storage: AnyStorage, saved: StateReader) -> None:
-    """Compare an allocated storage with the one whose state, from `state_of`, was saved.
+    """Check that an allocated storage has the same columns as a saved state from `state_of`.
 
     Raises:
-        CheckpointError: when they keep other things, or the record of what was saved is damaged.
+        CheckpointError: when they differ, or the saved description is damaged.
     """
     _component(saved)
     spec, recorded = storage.spec, _spec_from(saved.reader("storage_spec"))
@@ -146,14 +149,14 @@ def check_spec(storage: AnyStorage, saved: StateReader) -> None:
         kept, expected = getattr(recorded, name), getattr(spec, name)
         if kept != expected:
             raise CheckpointError(
-                f"the saved storage has {name} {kept}, but this one {expected}; load it into one "
-                "like it, or give its directory as trainer.demonstrations where only the number "
+                f"the saved storage has {name} {kept}, but this one has {expected}; load it into "
+                "one like it, or give its directory as trainer.demonstrations if only the number "
                 "of environments differs"
             )
 
 
 def _differences(storage: AnyStorage, saved: StateReader) -> str:
-    """Say in which options a storage is another one than that which was saved."""
+    """Return a text with the options in which a storage differs from the saved one."""
     own = describe_component("storage", storage, without_objects=True)
     of_saved, of_this = (storage.options_to_read(c.kwargs) for c in (_component(saved), own))
     names = [name for name in of_this if name in of_saved and of_this[name] != of_saved[name]]
@@ -162,13 +165,13 @@ def _differences(storage: AnyStorage, saved: StateReader) -> str:
 
 
 def _component(saved: StateReader) -> ComponentSpec:
-    """Read what a storage was built with from a state that `state_of` made."""
+    """Read the component of a storage from a state that `state_of` returned."""
     saved = saved.reader("storage_spec").reader("component")
     saved.expect(("name", "options"))
     try:
         options = parse_json(saved.text("options"))
         if not isinstance(options, Mapping):
-            raise ValueError("no table")
+            raise ValueError("not a table")
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"the options of the saved storage are garbled ({error})") from error
     return ComponentSpec("storage", saved.text("name"), options)

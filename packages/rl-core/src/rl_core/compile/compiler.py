@@ -50,7 +50,6 @@ def _locked(compiled: Callable[..., Sequence[Tensor]]) -> Run:
 
     Nobody may trace meanwhile: torch refuses to call what it compiled while it traces anything.
     """
-
     is_compiled = False
 
     def run(inputs: list[Tensor]) -> Sequence[Tensor]:

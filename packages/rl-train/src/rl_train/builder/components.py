@@ -1,12 +1,21 @@
-"""Components by registered name: from a part to its name and options, and back."""
+"""Components by registered name: building one, and completing its options with defaults."""
 
 import dataclasses
 import inspect
-import sys
 from collections.abc import Mapping, Sequence
 
 from rl_core import plugins
-from rl_core.config import CUSTOM, ComponentSpec, construct, decode, encode, options_of
+from rl_core.config import (
+    ComponentSpec,
+    admits_none,
+    construct,
+    decode,
+    encode,
+    field_types,
+    options_of,
+    replaced_options,
+    unused_options,
+)
 from rl_core.errors import ConfigError
 from rl_core.types import Json
 
@@ -16,6 +25,9 @@ ADD_ONS = "add_ons"
 LOAD_ACTOR = "load_actor"
 """The constructor parameter by which components get an `ActorLoader`."""
 
+_ALTERNATIVES = ("num_mini_batch", "mini_batch_size")
+"""Options that say the same in two ways, where a component lets either of them be None."""
+
 
 def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
     """Build a part from its registered name and options.
@@ -23,7 +35,7 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
     Args:
         kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
         spec: name and options.
-        context: what the program knows, by parameter name, such as ``device``.
+        context: what the program supplies, by parameter name, such as ``device``.
 
     Raises:
         ConfigError: for options that are unknown or do not fit.
@@ -42,27 +54,51 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
     return construct(cls, context, decode(options_of(cls), kwargs, kind))
 
 
-def describe_component(kind: str, part: object, *, without_objects: bool = False) -> ComponentSpec:
-    """Name a part and its options; the user's own objects are ``custom``.
+def complete_component(
+    kind: str, name: str, kwargs: Mapping[str, Json], wanted: Mapping[str, Json] | None = None
+) -> ComponentSpec:
+    """Check a component's options and add its defaults.
 
     Args:
         kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
-        part: an instance.
-        without_objects: leave out objects that a registered part was given, where it can do its
-            work without them.
+        name: the registered name.
+        kwargs: options; a table among them may be given in part.
+        wanted: defaults that replace the component's own, unless the options replace them.
+
+    Raises:
+        ConfigError: for an unknown option, or a value that does not fit.
+        PluginError: for an unknown component.
     """
-    name = _registered_name(kind, type(part))
-    uses_objects = not without_objects and getattr(part, "uses_objects", False)
-    named = name is not None and not uses_objects
-    options = _options(part) if named else None
-    if name is None or options is None:
-        return ComponentSpec(kind, CUSTOM, {})
-    add_ons = [describe_component("add_on", add_on) for add_on in getattr(part, ADD_ONS, ())]
-    if any(add_on.is_custom for add_on in add_ons):
-        return ComponentSpec(kind, CUSTOM, {})
-    return ComponentSpec(
-        kind, name, {**options, ADD_ONS: as_tables(add_ons)} if add_ons else options
-    )
+    add_ons: list[ComponentSpec] = []
+    if kind == "algorithm":
+        kwargs, add_ons = split_add_ons(kwargs)
+        add_ons = [complete_component("add_on", part.name, part.kwargs) for part in add_ons]
+    cls = options_of(plugins.load(kind, name))
+    given = _with_nested_defaults(cls, kwargs, without_replaced(kind, name, wanted or {}, kwargs))
+    for other in _alternatives(cls, given):
+        given.setdefault(other, None)
+    table = as_table(decode(cls, given, kind))
+    return ComponentSpec(kind, name, {**table, ADD_ONS: as_tables(add_ons)} if add_ons else table)
+
+
+def without_replaced(
+    kind: str, name: str, defaults: Mapping[str, Json], given: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Return the defaults that given options neither replace nor say in another way.
+
+    Args:
+        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
+        name: registered name of the component.
+        defaults: used where nothing else is given.
+        given: the options that are given.
+
+    Raises:
+        ConfigError: when a given option that replaces others has a value that does not fit.
+        PluginError: for an unknown component.
+    """
+    cls = options_of(plugins.load(kind, name))
+    replaced = _alternatives(cls, given) | _replaced(cls, given, kind)
+    return {option: value for option, value in defaults.items() if option not in replaced}
 
 
 def split_add_ons(
@@ -74,7 +110,7 @@ def split_add_ons(
         kwargs: options, among them ``add_ons``: tables, each with a ``name`` and options.
 
     Raises:
-        ConfigError: when they are no tables with names.
+        ConfigError: when they are not tables with names.
     """
     tables = kwargs.get(ADD_ONS)
     rest = {name: value for name, value in kwargs.items() if name != ADD_ONS}
@@ -85,62 +121,80 @@ def split_add_ons(
             f"algorithm.{ADD_ONS}: got {tables!r}; expected a list of tables with names"
         )
     return rest, [
-        _as_spec("add_on", table, f"algorithm.{ADD_ONS}[{index}]")
+        spec_from("add_on", table, f"algorithm.{ADD_ONS}[{index}]")
         for index, table in enumerate(tables)
     ]
 
 
-def record_actors(actors: Mapping[str, object]) -> Mapping[str, Json]:
-    """Describe actors by name for a recipe, without those of the user's own; see `read_actors`."""
-    specs = {name: describe_component("actor", actor) for name, actor in actors.items()}
-    return {name: as_tables([spec])[0] for name, spec in specs.items() if not spec.is_custom}
+def as_tables(specs: Sequence[ComponentSpec]) -> list[Json]:
+    """Return components as tables with their names, as `spec_from` reads them."""
+    return [{"name": spec.name, **spec.kwargs} for spec in specs]
 
 
-def read_actors(record: Json) -> Mapping[str, ComponentSpec]:
-    """Return what `record_actors` wrote.
+def spec_from(kind: str, table: Json, path: str) -> ComponentSpec:
+    """Read a component from a table with its name.
 
     Raises:
-        ConfigError: when it is no table of tables with names.
+        ConfigError: when it is not such a table; the message starts with the path.
     """
-    if not isinstance(record, Mapping):
-        raise ConfigError(f"resolved.actors: got {record!r}; expected tables with names")
-    return {
-        key: _as_spec("actor", table, f"resolved.actors.{key}") for key, table in record.items()
-    }
-
-
-def as_tables(add_ons: Sequence[ComponentSpec]) -> list[Json]:
-    """Return add-ons as `split_add_ons` reads them."""
-    return [{"name": add_on.name, **add_on.kwargs} for add_on in add_ons]
-
-
-def _as_spec(kind: str, table: Json, path: str) -> ComponentSpec:
     name = table.get("name") if isinstance(table, Mapping) else None
     if not isinstance(table, Mapping) or not isinstance(name, str):
         raise ConfigError(f"{path}: got {table!r}; expected a table with a name")
-    options = {option: value for option, value in table.items() if option != "name"}
-    return ComponentSpec(kind, name, options)
+    return ComponentSpec(kind, name, {key: table[key] for key in table if key != "name"})
 
 
-def _registered_name(kind: str, cls: type) -> str | None:
-    """Find the plug-in that is this class, among modules that are imported already."""
-    for name, info in plugins.available(kind).items():
-        module, _, attribute = info.entry_point.partition(":")
-        if getattr(sys.modules.get(module), attribute, None) is cls:
-            return name
-    return None
+def as_table(options: object) -> dict[str, Json]:
+    """Return a dataclass of options as plain data."""
+    table = encode(options)
+    assert isinstance(table, dict)
+    return table
 
 
-def _options(part: object) -> Mapping[str, Json] | None:
-    """Read the options back: from ``config``, or from attributes named like the parameters."""
-    try:
-        options = options_of(type(part))
-        config = getattr(part, "config", None)
-        if not isinstance(config, options):
-            assert dataclasses.is_dataclass(options)
-            names = [field.name for field in dataclasses.fields(options)]
-            config = options(**{name: getattr(part, name) for name in names})
-        table = encode(config)
-    except (ConfigError, AttributeError, TypeError):
-        return None
-    return table if isinstance(table, dict) else None
+def _replaced(cls: type[object], given: Mapping[str, Json], kind: str) -> set[str]:
+    """Return the options that have no effect beside the given ones."""
+    replaces = replaced_options(cls)
+    replacing = given.keys() & replaces.keys()
+    if not replacing:
+        return set()
+    types = field_types(cls)
+    usual = {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # options are a dataclass
+    return {
+        name
+        for option in replacing
+        if decode(types[option], given[option], f"{kind}.{option}") != usual[option]
+        for name in replaces[option]
+    }
+
+
+def _alternatives(cls: type[object], given: Mapping[str, Json]) -> set[str]:
+    """Return the options that say in another way what a given one says."""
+    types = field_types(cls)
+    if not all(name in types and admits_none(types[name]) for name in _ALTERNATIVES):
+        return set()
+    said = {name for name in _ALTERNATIVES if given.get(name) not in (None, "none")}
+    return set(_ALTERNATIVES) - said if said else set()
+
+
+def _with_nested_defaults(
+    cls: type[object], given: Mapping[str, Json], wanted: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Complete the tables among the options that are given in part."""
+    completed = {**wanted, **given}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # options are a dataclass
+        table, instead = completed.get(field.name), wanted.get(field.name)
+        if not isinstance(table, dict):
+            continue
+        default: object = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        defaults: dict[str, Json] = {}
+        if dataclasses.is_dataclass(default):
+            defaults = as_table(default)
+            table = _with_nested_defaults(type(default), table, {})
+        if isinstance(instead, dict):
+            defaults |= instead
+        if dataclasses.is_dataclass(default):
+            unused = unused_options(type(default), {**defaults, **table})
+            defaults = {option: value for option, value in defaults.items() if option not in unused}
+        completed[field.name] = defaults | table
+    return completed

@@ -1,42 +1,102 @@
-"""From parts that were composed by hand to the recipe that names them."""
+"""From parts to the recipe that names them."""
 
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.config import CUSTOM, ComponentSpec, Recipe, encode
+from rl_core.config import CUSTOM, ComponentSpec, Recipe, encode, options_of
 from rl_core.env import VecEnv
+from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage
-from rl_train.builder.components import describe_component, record_actors
-from rl_train.trainer.config import TrainerConfig
+from rl_core.types import Json
+from rl_train.builder.components import ADD_ONS, as_table, as_tables
+
+if TYPE_CHECKING:
+    from rl_train.trainer.config import TrainerConfig
 
 
 def describe(
     envs: VecEnv,
     algorithm: AnyAlgorithm,
     storage: AnyStorage,
-    config: TrainerConfig,
+    config: "TrainerConfig",
     seed: int,
 ) -> Recipe:
-    """Write the recipe of parts that are there already.
+    """Return the recipe of parts that were built by hand.
 
-    What was made by a registered name is recorded by it; the user's own objects are recorded as
-    ``custom`` and must be given again when the run is loaded.
+    Registered components are recorded by name. The user's own objects are recorded as ``custom``
+    and must be given again when the run is loaded.
 
     Args:
         envs: environments.
         algorithm: with its actor.
         storage: the storage.
-        config: of the trainer.
-        seed: of the run.
+        config: options of the trainer.
+        seed: seed of the run.
     """
-    trainer = encode(config)
-    assert isinstance(trainer, dict)
     actors = record_actors(algorithm.add_ons.loaded_actors)
     return Recipe(
         env=envs.component or ComponentSpec("env", CUSTOM, {}),
         actor=describe_component("actor", algorithm.actor),
         algorithm=describe_component("algorithm", algorithm),
         storage=describe_component("storage", storage),
-        trainer=trainer,
+        trainer=as_table(config),
         seed=seed,
         device=str(algorithm.device),
-        resolved={"actors": dict(actors)} if actors else {},
+        resolved={"actors": actors} if actors else {},
     )
+
+
+def describe_component(kind: str, part: object, *, without_objects: bool = False) -> ComponentSpec:
+    """Return a part's registered name and options; the user's own objects are ``custom``.
+
+    Args:
+        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
+        part: an instance.
+        without_objects: leave out objects that a registered part was given, where it can work
+            without them.
+    """
+    custom = ComponentSpec(kind, CUSTOM, {})
+    name = _registered_name(kind, type(part))
+    uses_objects = not without_objects and getattr(part, "uses_objects", False)
+    options = None if name is None or uses_objects else _options(part)
+    if name is None or options is None:
+        return custom
+    add_ons = [describe_component("add_on", add_on) for add_on in getattr(part, ADD_ONS, ())]
+    if any(add_on.is_custom for add_on in add_ons):
+        return custom
+    more = {ADD_ONS: as_tables(add_ons)} if add_ons else {}
+    return ComponentSpec(kind, name, {**options, **more})
+
+
+def record_actors(actors: Mapping[str, object]) -> dict[str, Json]:
+    """Describe actors by name for a recipe, leaving out the user's own."""
+    specs = {name: describe_component("actor", actor) for name, actor in actors.items()}
+    return {name: as_tables([spec])[0] for name, spec in specs.items() if not spec.is_custom}
+
+
+def _registered_name(kind: str, cls: type) -> str | None:
+    """Find the plug-in that is this class, among modules that are imported already."""
+    for name, info in plugins.available(kind).items():
+        module, _, attribute = info.entry_point.partition(":")
+        if getattr(sys.modules.get(module), attribute, None) is cls:
+            return name
+    return None
+
+
+def _options(part: object) -> Mapping[str, Json] | None:
+    """Read the options back: from ``config``, or from attributes named like the parameters."""
+    try:
+        options = options_of(type(part))
+        config = getattr(part, "config", None)
+        if not isinstance(config, options):
+            assert dataclasses.is_dataclass(options)
+            names = [field.name for field in dataclasses.fields(options)]
+            config = options(**{name: getattr(part, name) for name in names})
+        table = encode(config)
+    except (ConfigError, AttributeError, TypeError):
+        return None
+    return table if isinstance(table, dict) else None

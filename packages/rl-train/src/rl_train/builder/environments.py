@@ -10,8 +10,7 @@ from rl_core.config import ComponentSpec, Recipe, construct, decode, options_of
 from rl_core.env import VecEnv
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
-from rl_envs import make_gym_vec
-from rl_train.builder.options import as_table
+from rl_train.builder.components import as_table
 
 VECTORIZER = "gymnasium"
 """The environment plug-in that turns ids and functions into vector environments."""
@@ -22,17 +21,17 @@ def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
 
     Args:
         spec: a Gymnasium id or a registered name, with options.
-        seed: of all of them.
+        seed: seed of all of them; None leaves it to them.
 
     Raises:
         ConfigError: for an unknown id or option, naming the nearest one.
     """
-    maker = _maker(spec.name)
+    maker = env_component(spec.name)
     if _is_vectorised(maker):
         return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
-    vectorizer = cast("Callable[..., VecEnv]", _vectorizer())
+    vectorizer = cast("Callable[..., VecEnv]", maker)
     options = _vectorizer_options(spec.name, spec.kwargs)
-    return vectorizer(spec.name if maker is None else maker, seed=seed, **options)
+    return vectorizer(_registered(spec.name) or spec.name, seed=seed, **options)
 
 
 def build_test_envs(recipe: Recipe) -> VecEnv:
@@ -51,22 +50,21 @@ def inspect_env(spec: ComponentSpec) -> EnvSpec:
 
 def env_component(name: str) -> Callable[..., object]:
     """Return what makes the environments of a registered name or Gymnasium id."""
-    maker = _maker(name)
-    return maker if _is_vectorised(maker) else _vectorizer()
+    registered = _registered(name)
+    return registered if _is_vectorised(registered) else plugins.load("env", VECTORIZER)
 
 
-def filled_env(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
+def complete_env_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
     """Check an environment's options and add the defaults of whatever makes it."""
-    maker = _maker(name)
+    maker = env_component(name)
     if _is_vectorised(maker):
         return as_table(decode(options_of(maker), kwargs, "env"))
     return as_table(_vectorizer_options(name, kwargs))
 
 
-def _maker(name: str) -> Callable[..., object] | None:
+def _registered(name: str) -> Callable[..., object] | None:
     """Return a registered environment, or None for a Gymnasium id."""
-    registered = plugins.available("env")
-    if name == VECTORIZER or name not in registered:
+    if name == VECTORIZER or name not in plugins.available("env"):
         return None
     return plugins.load("env", name)
 
@@ -75,15 +73,9 @@ def _is_vectorised(maker: Callable[..., object] | None) -> TypeGuard[type[VecEnv
     return isinstance(maker, type) and issubclass(maker, VecEnv)
 
 
-def _vectorizer() -> Callable[..., object]:
-    if VECTORIZER in plugins.available("env"):
-        return plugins.load("env", VECTORIZER)
-    return make_gym_vec
-
-
 def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, object]:
     """Check the options of whatever vectorises, and add its defaults."""
-    options = decode(options_of(_vectorizer()), {**kwargs, "env": name}, "env")
+    options = decode(options_of(plugins.load("env", VECTORIZER)), {**kwargs, "env": name}, "env")
     assert is_dataclass(options)
     return {
         field.name: getattr(options, field.name)

@@ -1,5 +1,6 @@
 """From recipes to parts."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,28 +12,30 @@ from gymnasium.vector import VectorEnv
 
 from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.config import Recipe, decode
+from rl_core.config import ComponentSpec, Recipe, decode
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import ConfigError, DeviceError, nearest
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json
 from rl_envs import as_vec_env
-from rl_train.builder.actors import build_actor, load_actor
-from rl_train.builder.components import LOAD_ACTOR, construct_component, read_actors, record_actors
-from rl_train.builder.devices import resolve_device
+from rl_train.builder.components import LOAD_ACTOR, construct_component, spec_from
+from rl_train.builder.description import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
+from rl_train.builder.saved_actors import build_actor, load_actor, new_actor
 from rl_train.checkpoint import WeightSource, load_weights
 from rl_train.trainer import Trainer, TrainerConfig
+
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a recipe was built into.
+    """The parts that were built from a recipe.
 
     Attributes:
-        recipe: with every option filled in and every ``auto`` that is settled when building.
-        envs: to learn in; made from the recipe's seed.
+        recipe: with every option filled in, and each ``auto`` that building resolves.
+        envs: environments to learn in, made from the recipe's seed.
         algorithm: with its actor, on its device.
         storage: not allocated yet.
         trainer_config: options of the trainer.
@@ -61,10 +64,10 @@ def build(
         recipe: all components by name.
         given: objects by section (``env``, ``actor``, ``algorithm``, ``storage``), used instead of
             what the recipe names; those that it calls ``custom`` must be here.
-        restart_model: where the actor's first weights come from, see `load_weights`; None draws
-            them. The recipe keeps a record of it, by which nothing is loaded again.
-        is_saved: a checkpoint follows, with all weights; other runs, whose policies the recipe's
-            add-ons look at, are not needed then.
+        restart_model: source of the actor's initial weights, see `load_weights`; None draws them.
+            The recipe records it, but resuming does not load it again.
+        is_saved: all weights will be loaded from a checkpoint; the runs whose policies the
+            recipe's add-ons use are not needed then.
 
     Raises:
         CheckpointError: when ``restart_model`` does not fit.
@@ -95,7 +98,7 @@ def build(
         raise
     resolved: dict[str, Json] = {**recipe.resolved, "device": str(device)}
     if actors := record_actors(algorithm.add_ons.loaded_actors):
-        resolved["actors"] = dict(actors)
+        resolved["actors"] = actors
     if restart_model is not None:
         resolved["restart_model"] = (
             {part: str(directory) for part, directory in restart_model.items()}
@@ -115,39 +118,36 @@ def build_algorithm(
 ) -> AnyAlgorithm:
     """Build a recipe's actor and algorithm for given environments; see `build`."""
     given = given or {}
-    if "algorithm" in given and restart_model is not None:
-        raise ConfigError(
-            "restart_model is for an actor whose algorithm is built from it; call load_weights "
-            "before building the given algorithm"
-        )
     if "algorithm" in given:
-        return cast("AnyAlgorithm", given["algorithm"])
-    spaces = envs.single_observation_space, envs.single_action_space, device
-    named = dict(zip(("observation_space", "action_space", "device"), spaces, strict=True))
-    with _seeded(spawn_seed(recipe.seed, "weights")):
-        actor = (
-            given["actor"]
-            if "actor" in given
-            else construct_component("actor", recipe.actor, named)
-        )
-        cast("Actor", actor).to(device)
         if restart_model is not None:
-            load_weights(cast("Actor", actor), restart_model)
-        saved = read_actors(recipe.resolved.get("actors", {})) if is_saved else {}
+            raise ConfigError(
+                "restart_model is for an actor whose algorithm is built from it; call load_weights "
+                "before building the given algorithm"
+            )
+        return cast("AnyAlgorithm", given["algorithm"])
+    spaces = envs.single_observation_space, envs.single_action_space
+    with _seeded(spawn_seed(recipe.seed, "weights")):
+        if "actor" in given:
+            actor = cast("Actor", given["actor"]).to(device)
+        else:
+            actor = new_actor(recipe.actor, *spaces, device)
+        if restart_model is not None:
+            load_weights(actor, restart_model)
+        saved = _recorded_actors(recipe) if is_saved else {}
 
         def load(directory: str) -> Actor:
             if directory in saved:
-                return build_actor(saved[directory], *spaces)
-            return load_actor(directory, *spaces)
+                return build_actor(saved[directory], *spaces, device)
+            return load_actor(directory, *spaces, device)
 
         context = {"actor": actor, LOAD_ACTOR: load}
         return cast("AnyAlgorithm", construct_component("algorithm", recipe.algorithm, context))
 
 
 def build_trainer(parts: Parts, **options: object) -> Trainer:
-    """Put built parts into a `Trainer`; test environments are made on first use.
+    """Build a `Trainer` from parts, with test environments that are made on first use.
 
-    Where the environments are Python objects there are none, unless they are given here.
+    There are none where the environments are the user's own objects, unless they are given here.
     """
     recipe = parts.recipe
     made = {} if recipe.env.is_custom else {"test_envs": lambda: build_test_envs(recipe)}
@@ -162,8 +162,44 @@ def build_trainer(parts: Parts, **options: object) -> Trainer:
     )
 
 
+def resolve_device(name: str) -> torch.device:
+    """Return a device by its name.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; ``"auto"`` takes CUDA where it is available,
+            else the CPU.
+
+    Raises:
+        DeviceError: when the name is unknown or the device is not available.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not _DEVICE.fullmatch(name):
+        raise DeviceError(f"device '{name}' is unknown; use auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            f"device '{name}' was asked for, but torch sees no CUDA device; use --device cpu, or "
+            "install a CUDA build of torch"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device '{name}' is not available: torch sees {torch.cuda.device_count()} CUDA "
+            "devices, counted from cuda:0"
+        )
+    return device
+
+
+def _recorded_actors(recipe: Recipe) -> dict[str, ComponentSpec]:
+    """Return the actors that `record_actors` recorded when the run began."""
+    record = recipe.resolved.get("actors", {})
+    if not isinstance(record, Mapping):
+        raise ConfigError(f"resolved.actors: got {record!r}; expected tables with names")
+    return {key: spec_from("actor", record[key], f"resolved.actors.{key}") for key in record}
+
+
 def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
-    """Compare the objects that were given with what the recipe calls custom."""
+    """Check the types of given objects, and that none which the recipe needs is missing."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"parts={given!r}; expected a mapping of objects by section")
     specs = {
@@ -179,24 +215,18 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
         if not isinstance(value, classes):
             names = " or ".join(cls.__name__ for cls in classes)
             raise ConfigError(f"parts['{section}'] is a {type(value).__name__}; expected {names}")
-    missing = [
-        section
-        for section, (spec, _) in specs.items()
-        if spec.is_custom
-        and section not in given
-        and not (section == "actor" and "algorithm" in given)
-    ]
+    supplied = {*given, "actor"} if "algorithm" in given else set(given)
+    missing = [name for name, (spec, _) in specs.items() if spec.is_custom and name not in supplied]
     if missing:
-        listed = ", ".join(missing)
         raise ConfigError(
-            f"the recipe's {listed} was built from Python objects; give it again with "
+            f"the recipe's {', '.join(missing)} was built from Python objects; give it again with "
             f"load(directory, parts={{'{missing[0]}': ...}})"
         )
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generator within a block, and put it back afterwards."""
+    """Seed torch's global generator within a block, and restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed CUDA's for good
         yield

@@ -1,8 +1,8 @@
-"""Checkpoints that a kill, a full disk or a power loss cannot spoil, and that hold no code.
+"""Checkpoints that survive a kill, a full disk or a power loss, and that contain no code.
 
 A checkpoint is a directory ``step-N`` with ``tensors.safetensors``, ``state.json``, perhaps
 ``recipe.toml``, and ``manifest.json`` with the size and SHA-256 of each. It is written under a
-temporary name, flushed, and renamed: a directory called ``step-N`` is whole. Loading verifies
+temporary name, flushed, and renamed: a directory called ``step-N`` is complete. Loading verifies
 everything first. The digests prove that files are intact, not who wrote them.
 """
 

@@ -1,4 +1,4 @@
-"""Files and directories that survive a power loss once the call that wrote them has returned.
+"""Writing files and directories that survive a power loss after the call has returned.
 
 All writes of checkpoints and recipes pass through these few functions: a file is flushed to the
 disk before its name is relied on, and a name is relied on only after its directory was flushed.
@@ -19,7 +19,7 @@ _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """What is known of a file's contents."""
+    """Size and digest of a file."""
 
     size: int
     sha256: str
@@ -31,7 +31,7 @@ def temporary_path(directory: Path) -> Path:
 
 
 def is_temporary(path: Path) -> bool:
-    """Tell whether a name was made by `temporary_path`."""
+    """Return whether `temporary_path` made this name."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
@@ -39,7 +39,7 @@ def make_directory(directory: Path) -> None:
     """Create a directory and its missing parents, each entered durably into its own parent.
 
     Raises:
-        OSError: when the disk refuses, or a file of that name stands in the way.
+        OSError: when the disk refuses, or a file has that name.
     """
     missing = []
     current = directory
@@ -79,7 +79,7 @@ def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
 
 
 def replace_file(path: Path, contents: bytes) -> None:
-    """Put new contents under a name: a reader finds the old file or the new one, whole.
+    """Replace a file, which at any time holds the complete old or new contents.
 
     Raises:
         OSError: when the disk refuses; the old file is then still there.
@@ -111,7 +111,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, a link or a directory as far as the disk allows; a missing one is fine."""
+    """Remove a file, a link or a directory as far as the disk allows; it may be missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         return

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what it promises, and the checks that the promise is kept."""
+"""The manifest of a checkpoint, and the checks of the files that it lists."""
 
 import contextlib
 import hashlib
@@ -17,10 +17,10 @@ from rl_train.checkpoint._durable import FileRecord
 from rl_train.checkpoint._state_tree import decode_state
 
 FORMAT = 1
-"""The version of the layout; a checkpoint of a later version is refused by name."""
+"""The version of the layout; checkpoints of later versions are refused."""
 
 ResumeGrade: TypeAlias = Literal["exact", "episode", "weights"]
-"""What resuming restores: every bit, all but the running episodes, or the weights alone."""
+"""What resuming restores: everything, everything but the running episodes, or only weights."""
 
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
@@ -35,7 +35,7 @@ _MAX_JSON_NODES = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says about itself."""
+    """Facts about a checkpoint and its files."""
 
     step: int
     resume_grade: ResumeGrade
@@ -94,7 +94,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def manifest_bytes(facts: Mapping[str, Json]) -> bytes:
-    """Return the one text that a manifest of these facts has, its digest included.
+    """Return the text of a manifest with these facts and its digest.
 
     Raises:
         CheckpointError: when it is too large to be read back.
@@ -150,7 +150,7 @@ def read_limited(path: Path, name: str) -> bytes:
 
 @contextlib.contextmanager
 def reporting(path: Path, name: str) -> Iterator[None]:
-    """Turn what goes wrong with a file into the one error that names it.
+    """Turn errors within a block into one that names the file.
 
     Raises:
         CheckpointError: for every error of the disk or of the contents.
@@ -164,7 +164,7 @@ def reporting(path: Path, name: str) -> Iterator[None]:
 
 
 def damaged(path: Path, name: str, what: str) -> NoReturn:
-    """Say which file of a checkpoint has which fault and what to do.
+    """Raise the error for a damaged file of a checkpoint.
 
     Raises:
         CheckpointError: always.

@@ -1,6 +1,6 @@
 """State trees as JSON plus tensors: exact in both directions, and their digest.
 
-JSON lacks some of what a state holds. An object with one key stands for each such value:
+JSON cannot express some values of a state. An object with one key stands for each of these:
 ``{"$tensor": "/pointer"}``, ``{"$float": "nan"}``, ``{"$int": "0x..."}``, ``{"$tuple": [...]}``.
 Keys of the state that start with a dollar sign get a second one, so nothing is ambiguous. A
 tensor's name is the JSON pointer to its place.

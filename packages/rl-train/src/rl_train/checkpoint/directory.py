@@ -1,4 +1,4 @@
-"""The checkpoints of one directory: which there are, and which go."""
+"""The checkpoints of one directory: listing, setting aside and pruning."""
 
 import os
 from collections.abc import Collection
@@ -10,12 +10,12 @@ from rl_train.checkpoint._manifest import STEP_NAME, verify_checkpoint
 
 
 def is_run(directory: Path) -> bool:
-    """Tell whether a directory is one that a trainer wrote."""
+    """Return whether a trainer wrote this directory."""
     return (directory / "checkpoints").is_dir()
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Return the checkpoints of a directory by step, the newest last; nothing is verified."""
+    """Return the checkpoints of a directory, newest last, without verifying them."""
     found: dict[int, Path] = {}
     try:
         for path in directory.iterdir():
@@ -33,10 +33,10 @@ def set_aside_checkpoint(path: Path) -> Path:
     """Rename a damaged checkpoint, so that a resumed run can save its step again.
 
     Args:
-        path: a checkpoint that `latest_checkpoint` skipped; nothing of it is deleted.
+        path: a checkpoint that `latest_checkpoint` skipped; it is kept for inspection.
 
     Returns:
-        Its new path, which no function here takes for a checkpoint.
+        Its new path, which is no longer listed as a checkpoint.
 
     Raises:
         CheckpointError: when it cannot be renamed.
@@ -53,13 +53,13 @@ def set_aside_checkpoint(path: Path) -> Path:
 
 
 def clean_temporary(directory: Path) -> list[Path]:
-    """Remove what interrupted saves left behind.
+    """Remove the remains of interrupted saves.
 
     Args:
-        directory: one that no other process is writing a checkpoint into.
+        directory: directory into which no other process is writing a checkpoint.
 
     Returns:
-        The paths that are gone.
+        The removed paths.
     """
     leftovers = sorted(p for p in directory.glob(".tmp-*") if is_temporary(p))
     for path in leftovers:
@@ -68,15 +68,15 @@ def clean_temporary(directory: Path) -> list[Path]:
 
 
 def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
-    """Delete the oldest checkpoints, after making sure that the newest is whole.
+    """Delete the oldest checkpoints, after verifying the newest.
 
     Args:
         directory: holds the run's checkpoints.
-        keep: how many of the newest to keep, at least 1.
+        keep: number of the newest checkpoints to keep (>= 1).
         protect: checkpoints to keep whatever their age, such as the one resumed from.
 
     Returns:
-        The paths that were deleted.
+        The deleted paths.
 
     Raises:
         CheckpointError: when ``keep`` is below 1, the disk refuses, or the newest checkpoint does

@@ -1,4 +1,4 @@
-"""Gradient steps that were not finite, on disk: to be looked at, and to be taken again."""
+"""Gradient steps that were not finite, saved for inspection and repetition."""
 
 import typing
 from collections.abc import Mapping
@@ -23,15 +23,14 @@ def save_faulty_step(
 ) -> None:
     """Write the batch and the noise of a step, in the format of checkpoints.
 
-    Beside the tensors the manifest says what happened, which batch it is, and which of its tensors
-    are not finite.
+    The manifest records the error, the type of the batch, and which of its tensors are not finite.
 
     Args:
         target: the new directory.
-        step: that was not finite.
-        total_steps: environment transitions of the run so far.
-        message: what happened.
-        recipe: of the run.
+        step: the gradient step.
+        total_steps: environment steps of the run so far.
+        message: text of the error.
+        recipe: recipe of the run.
 
     Raises:
         CheckpointError: when it cannot be written.
@@ -51,10 +50,10 @@ def load_faulty_step(path: str | Path, batch_type: type[BatchT]) -> FaultyStep[B
 
     Args:
         path: the directory, such as ``runs/mine/nonfinite/step-4096``.
-        batch_type: of the algorithm that took the step.
+        batch_type: type of the algorithm's batches.
 
     Raises:
-        CheckpointError: when it is damaged, or of another kind of batch.
+        CheckpointError: when it is damaged, or has another type of batch.
     """
     saved = load_checkpoint(Path(path))
     state = StateReader(saved.state, "faulty step")

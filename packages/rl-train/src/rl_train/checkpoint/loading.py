@@ -26,7 +26,7 @@ from rl_train.checkpoint.directory import list_checkpoints
 
 @dataclass(frozen=True, slots=True)
 class SkippedCheckpoint:
-    """A checkpoint that `latest_checkpoint` passed over."""
+    """A damaged checkpoint that `latest_checkpoint` skipped."""
 
     path: Path
     reason: str
@@ -36,11 +36,11 @@ class SkippedCheckpoint:
 class Checkpoint:
     """A verified checkpoint, its tensors on the CPU and mapped from their file.
 
-    Only what is looked at is brought into memory, so weights can be taken from a checkpoint whose
-    replay buffer would not fit there. Tensors outlive their file, also where they are written to.
+    Tensors are read into memory when they are used, so that weights can be loaded from a checkpoint
+    whose replay buffer would not fit. They remain valid if the file is deleted or overwritten.
 
     Attributes:
-        skipped: newer checkpoints that did not verify, newest first; tell the user about them.
+        skipped: newer checkpoints that are damaged, newest first.
     """
 
     step: int
@@ -92,18 +92,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def latest_checkpoint(directory: Path) -> Checkpoint | None:
-    """Load the newest checkpoint that verifies.
+    """Load the newest checkpoint that is not damaged.
 
     Args:
-        directory: holds the run's checkpoints; temporary directories in it are no checkpoints.
+        directory: holds the run's checkpoints; temporary directories in it are ignored.
 
     Returns:
-        The checkpoint, with the newer ones that did not verify in ``skipped``; None when there is
-        no checkpoint at all.
+        The checkpoint, with newer damaged ones in ``skipped``; None when there is no checkpoint.
 
     Raises:
-        CheckpointError: when there are checkpoints but none verifies, so that a run never silently
-            starts from scratch.
+        CheckpointError: when all checkpoints are damaged, so that a run never silently starts from
+            scratch.
     """
     skipped: list[SkippedCheckpoint] = []
     for path in reversed(list_checkpoints(directory)):

@@ -47,10 +47,10 @@ def save_checkpoint(
 
     Args:
         directory: holds the run's checkpoints; created where it is missing.
-        step: environment transitions so far.
-        state: the whole state of the run.
-        recipe: what the run was built from.
-        metadata: small facts to keep beside the state.
+        step: environment steps so far.
+        state: the complete state of the run.
+        recipe: recipe of the run.
+        metadata: small facts to save beside the state.
         resume_grade: how much of the run the state restores.
 
     Returns:
@@ -85,11 +85,11 @@ def save_checkpoint_as(
     """Write a checkpoint under a name of its own; see `save_checkpoint`.
 
     Args:
-        target: the new directory; its parents are made.
-        step: environment transitions so far.
-        state: what is saved.
-        recipe: what the run was built from.
-        metadata: small facts to keep beside the state.
+        target: the new directory; missing parents are created.
+        step: environment steps so far.
+        state: the state to save.
+        recipe: recipe of the run.
+        metadata: small facts to save beside the state.
         resume_grade: how much of the run the state restores.
 
     Returns:

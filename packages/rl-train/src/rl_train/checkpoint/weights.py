@@ -1,4 +1,4 @@
-"""Weights of an earlier run for the networks of a new one."""
+"""Loading the weights of an earlier run into the networks of a new one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,29 +12,29 @@ from rl_train.checkpoint.directory import list_checkpoints
 from rl_train.checkpoint.loading import load_checkpoint
 
 WeightSource: TypeAlias = str | Path | Mapping[str, str | Path]
-"""A run, or one of its checkpoints, for all weights; or several of them, by part."""
+"""A run, or one of its checkpoints, for all weights; or one for each part of the actor."""
 
 _ACTOR = "actor."
 _SHOWN = 4
-"""How many misfits of a kind a message names."""
+"""Number of names in an error message."""
 
 
 def load_weights(actor: nn.Module, source: WeightSource) -> None:
-    """Take over the actor's weights of an earlier run, all or those of some parts.
+    """Load the actor's weights of an earlier run, all or those of some parts.
 
-    Everything is compared before anything is changed. Target networks are copies that an algorithm
-    makes of the actor when it is built: load before that.
+    All tensors are checked before any is changed. An algorithm copies its target networks from the
+    actor when it is built, so load before that.
 
     Args:
-        actor: whose parameters and buffers, such as running statistics, are overwritten.
-        source: the directory of a run, whose newest checkpoint is taken, or of a checkpoint. By
-            part, the keys name submodules of both actors, such as ``"policy"`` or ``"critics"``.
+        actor: actor whose parameters and buffers, such as running statistics, are overwritten.
+        source: directory of a run, whose newest checkpoint is used, or of a checkpoint. In a
+            mapping, the keys name submodules of both actors, such as ``"policy"`` or ``"critics"``.
 
     Raises:
         ConfigError: when the actor has no such part, or parts overlap.
-        CheckpointError: when there is no checkpoint, it is damaged, or its tensors are not exactly
-            those of the actor or part; the message names which are missing, left over or of
-            another shape.
+        CheckpointError: when there is no checkpoint, it is damaged, or its tensors do not match
+            those of the actor or part exactly; the message names missing, unexpected and
+            different ones.
     """
     if not isinstance(source, str | Path | Mapping):
         raise ConfigError(
@@ -69,7 +69,7 @@ def _check_parts(actor: nn.Module, parts: Mapping[str, str | Path]) -> None:
 
 
 def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tensor]:
-    """Read what a checkpoint has for a part, by the actor's own names."""
+    """Read the tensors of a part from a checkpoint, by the actor's own names."""
     prefix = f"{part}." if part else ""
     path = _checkpoint_in(directory)
     state = StateReader(load_checkpoint(path).state, str(path))
@@ -79,17 +79,15 @@ def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tens
         if name.startswith(_ACTOR + prefix)
     }
     wanted = {name: t for name, t in actor.state_dict().items() if name.startswith(prefix)}
+    changed = [
+        f"{name} ({_form(saved[name])} there, {_form(tensor)} here)"
+        for name, tensor in wanted.items()
+        if name in saved and _form(saved[name]) != _form(tensor)
+    ]
     problems = [
         _listed("it lacks", [name for name in wanted if name not in saved]),
         _listed("it has, and this actor has not,", [name for name in saved if name not in wanted]),
-        _listed(
-            "of another shape or dtype are",
-            [
-                f"{name} ({_form(saved[name])} there, {_form(tensor)} here)"
-                for name, tensor in wanted.items()
-                if name in saved and _form(saved[name]) != _form(tensor)
-            ],
-        ),
+        _listed("of another shape or dtype are", changed),
     ]
     if any(problems):
         what = f"part '{part}'" if part else "whole actor"

@@ -1,4 +1,4 @@
-"""Collecting: steps of environments on their way into a storage."""
+"""Collecting: stepping environments and storing the transitions."""
 
 from rl_train.collecting.action_masks import ActionMaskCheck as ActionMaskCheck
 from rl_train.collecting.collector import Collection as Collection

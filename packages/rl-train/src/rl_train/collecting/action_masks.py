@@ -1,4 +1,4 @@
-"""Action masks: whether they fit the actions, and leave something to do."""
+"""Checks that action masks fit the actions and allow at least one."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,13 @@ from rl_core.types import ArrayObservation
 
 
 class ActionMaskCheck:
-    """Refuses masks that forbid every action, which would be acted on as if they forbade none.
+    """Raises an error for masks that forbid every action, which sampling could not satisfy.
 
     Args:
-        observation_space: of one environment; without an entry ``action_mask`` nothing is checked.
-        action_space: of one environment.
-        rows: what the rows of observations are called in messages.
+        observation_space: space of one environment; nothing is checked without an entry
+            ``action_mask``.
+        action_space: action space of one environment.
+        rows: name of a row of observations, for messages.
 
     Raises:
         SpaceError: when the mask does not fit the actions.
@@ -32,12 +33,12 @@ class ActionMaskCheck:
     def __call__(
         self, observation: ArrayObservation, matters: npt.NDArray[np.bool_] | None = None
     ) -> None:
-        """Look at the masks of all environments.
+        """Check the masks of all environments.
 
         Args:
             observation: shape `(B, ...)`.
-            matters: shape `(B,)`, which environments go on; None means all. A mask at the end of
-                an episode may forbid everything.
+            matters: shape `(B,)`, which rows to check; None checks all. A mask at the end of an
+                episode may forbid everything.
 
         Raises:
             DataError: naming the environments.
@@ -53,21 +54,20 @@ class ActionMaskCheck:
             raise DataError(
                 f"the action mask of {self._rows} {np.flatnonzero(forbidden).tolist()} forbids "
                 "every action; expected at least one allowed, for each choice of a MultiDiscrete: "
-                "end the episode where nothing can be done"
+                "end the episode where no action is possible"
             )
 
-    def look_at(self, outcome: EnvStep) -> None:
-        """Look at the masks that are acted on after a step.
+    def check_step(self, outcome: EnvStep) -> None:
+        """Check the masks that the next actions will use.
 
-        Those of environments whose episodes go on, and where episodes begin in the step in which
-        others ended, those of all.
+        Rows whose episode ended are left out, unless they show the first observation of the next.
 
         Raises:
             DataError: naming the environments.
         """
         if self._starts is None:
             return
-        if outcome.final_observation is None:  # an ended row shows its last observation, if any
+        if outcome.final_observation is None:  # ended rows, if any, show their last observation
             over = to_flags(outcome.terminated) | to_flags(outcome.truncated)
             self(outcome.observation, ~over)
         else:

@@ -1,4 +1,4 @@
-"""The collector: acts in environments and hands what happened to a storage."""
+"""The collector: acts in environments and inserts the transitions into a storage."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,26 +12,25 @@ from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv, resumed_seed
 from rl_core.errors import CheckpointError
-from rl_core.seeding import generator_state, set_generator_state
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
-from rl_core.stateful import StateReader
+from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
-from rl_core.types import Array, ArrayLike, ArrayObservation, State, StateDict
+from rl_core.types import ArrayLike, ArrayObservation, State, StateDict
 from rl_train.collecting.action_masks import ActionMaskCheck
 from rl_train.collecting.episodes import Episode, EpisodeTracker
 from rl_train.collecting.rewards import RewardScaler
 
 _NOISE_STEPS = 128
-"""Steps for which noise is drawn ahead; a draw costs the same for one step as for many."""
+"""Steps for which noise is drawn at once; drawing for many steps costs as much as for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What one call of `Collector.collect` brought.
+    """Result of one call of `Collector.collect`.
 
     Attributes:
-        steps: environment transitions, over all environments.
-        episodes: those that ended.
+        steps: environment steps, over all environments.
+        episodes: episodes that ended.
     """
 
     steps: int
@@ -42,19 +41,21 @@ def _never() -> bool:
     return False
 
 
-class Collector:
+class Collector(StateFields):
     """Steps environments with an algorithm's acting step.
 
-    Per step it runs only what acting needs, with noise drawn ahead; values and log-probabilities
-    are computed later, in one pass per rollout.
+    Acting computes actions only, with noise drawn in advance; values and log-probabilities are
+    computed later, in one pass per rollout.
 
     Args:
         envs: environments.
-        algorithm: what acts.
-        generator: draws the acting noise; lives on the algorithm's device.
-        reward_scaler: scales what is learned from, never what is reported.
-        seed: for the environments' first reset; None leaves it to them.
+        algorithm: chooses the actions.
+        generator: draws the acting noise; it is on the algorithm's device.
+        reward_scaler: scales the stored rewards, never the reported returns.
+        seed: seed of the environments' first reset; None leaves it to them.
     """
+
+    state_fields = ("total_steps", "total_episodes", "warm_up_rows", "generator")
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Collector:
         self._check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
 
     def storage_spec(self) -> StorageSpec:
-        """Describe what `collect` will insert."""
+        """Return the shapes and dtypes of what `collect` will insert."""
         leaves = leaf_spaces(self.envs.single_observation_space)
         observation = (
             {key: TensorSpec(event_shape(leaf), tensor_dtype(leaf)) for key, leaf in leaves.items()}
@@ -107,10 +108,10 @@ class Collector:
         """Collect and store at least ``n`` rows, in whole steps of all environments.
 
         Args:
-            n: rows wanted over all environments; rounded up to a multiple of their number. Those
-                in which an environment only reset are among them, stored as invalid and no steps.
+            n: number of rows over all environments, rounded up to a multiple of their number.
+                Reset-only rows are included: they are stored as invalid and are not steps.
             into: an allocated storage.
-            is_stopping: asked before each step; True leaves out the rest.
+            is_stopping: called before each step; returning True ends the collection early.
         """
         if self._observation is None:
             self.reset()
@@ -126,7 +127,7 @@ class Collector:
         is_stopping: Callable[[], bool],
         episodes: list[Episode],
     ) -> int:
-        """Collect rows and the episodes that end, and return the transitions among the rows."""
+        """Collect rows, append the episodes that end, and return the number of valid steps."""
         envs, algorithm = self.envs, self.algorithm
         start_steps = algorithm.schedule.start_steps
         needs_start = algorithm.needs_episode_start
@@ -135,17 +136,17 @@ class Collector:
             observation, state, start = self._observation, self._state, self._tracker.episode_start
             assert observation is not None
             inputs = to_tensors(observation, self._device), state, self._next_noise()
-            starts = self._flag(start) if needs_start else None
+            starts = torch.from_numpy(start).to(self._device) if needs_start else None
             if self.total_steps < start_steps:
                 output = random_step(algorithm, *inputs, self.generator, starts)
             else:
                 output = algorithm.acting_step(*inputs, episode_start=starts)
             env_action = output.env_action
             if env_action.data_ptr() == output.action.data_ptr():
-                env_action = env_action.clone()  # environments may write into what they get
+                env_action = env_action.clone()  # environments may write into their actions
             outcome = envs.step(self._to_env(env_action))
             ended = self._tracker.track(outcome)
-            self._check_masks.look_at(outcome)
+            self._check_masks.check_step(outcome)
             episodes += ended
             self.total_episodes += len(ended)
             into.insert_transition(
@@ -173,14 +174,14 @@ class Collector:
 
     @torch.no_grad()
     def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:
-        """Act at random, let the algorithm look at what comes, and start new episodes.
+        """Act at random to initialise the algorithm's observation statistics, then reset.
 
-        Nothing is stored, and no transition counted. It is done once: another call does what an
-        earlier one left out.
+        Nothing is stored or counted. It is done once per run; if it is stopped early, the next call
+        does the rest.
 
         Args:
-            n: rows over all environments; rounded up to a multiple of their number.
-            is_stopping: asked before each step; True leaves out the rest for the next call.
+            n: number of rows over all environments, rounded up to a multiple of their number.
+            is_stopping: called before each step; returning True leaves the rest for the next call.
         """
         if self.warm_up_rows >= n:
             return
@@ -194,28 +195,24 @@ class Collector:
             observation = to_tensors(self._observation, self._device)
             action = actor.random_actions(envs.num_envs, self.generator, observation)
             outcome = envs.step(self._to_env(actor.to_env_action(action)))
-            self._check_masks.look_at(outcome)
+            self._check_masks.check_step(outcome)
             self._observation = outcome.observation
             self.algorithm.observe(to_tensors(outcome.observation, self._device))
             self.warm_up_rows += envs.num_envs
         self.reset()
 
     def set_progress(self, progress: float) -> None:
-        """Let the discount of the reward scaler follow the algorithm's ``gamma``.
+        """Set the discount of the reward scaler to the algorithm's current ``gamma``.
 
         Args:
-            progress: fraction of the run that is over, in [0, 1].
+            progress: fraction of the run that is done, in [0, 1].
         """
         schedules = self.algorithm.schedules
         if self.reward_scaler is not None and "gamma" in schedules:
             self.reward_scaler.gamma = schedules["gamma"].value(progress)
 
     def skip(self, n: int) -> Collection:
-        """Let steps pass in which nobody acts, for algorithms that collect nothing.
-
-        Args:
-            n: how many.
-        """
+        """Count ``n`` steps without acting, for algorithms that do not collect."""
         self.total_steps += n
         return Collection(n, [])
 
@@ -234,15 +231,12 @@ class Collector:
         self.envs.close()
 
     def state_dict(self) -> StateDict:
-        """Return counters, noise and statistics, and what the environments restore of themselves.
+        """Return counters, noise, statistics and the state of the environments.
 
-        Running episodes are part of it where environments can be put back into theirs.
+        Running episodes are included if the environments can resume theirs.
         """
         return {
-            "total_steps": self.total_steps,
-            "total_episodes": self.total_episodes,
-            "warm_up_rows": self.warm_up_rows,
-            "generator": generator_state(self.generator),
+            **super().state_dict(),
             "noise": self._noise,
             "noise_cursor": self._noise_cursor,
             "envs": self.envs.state_dict(),
@@ -255,34 +249,31 @@ class Collector:
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
 
-        Environments that cannot be put back into the middle of their episodes start new ones, and
-        other ones than at the start of the run.
+        Environments that cannot resume their episodes start new ones, with seeds other than at the
+        start of the run.
         """
         saved = StateReader(state, "collector")
-        self.total_steps = saved.count("total_steps")
-        self.total_episodes = saved.count("total_episodes")
-        self.warm_up_rows = saved.count("warm_up_rows")
-        set_generator_state(self.generator, saved.tensor("generator"))
+        self.load_fields(saved)
         self._set_noise(*self._saved_noise(saved))
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(saved.tree("reward_scaler"))
         envs = saved.tree("envs")
         self.envs.load_state_dict(envs)
         if envs:
-            self.seed = None  # they know themselves how to go on
+            self.seed = None  # they resume their own random numbers
         elif self.seed is not None:
             self.seed = resumed_seed(self.seed, self.total_steps)
         self._observation = None
         if saved.tree("running"):
-            self._go_on(saved.reader("running"))
+            self._resume_episodes(saved.reader("running"))
 
     def _saved_noise(self, saved: StateReader) -> tuple[Tensor, int]:
         noise, cursor = saved.tensor("noise"), saved.count("noise_cursor")
         num_envs = noise.shape[1] if noise.dim() > 1 else self.envs.num_envs
         if num_envs != self.envs.num_envs:
             raise CheckpointError(
-                f"collector: the saved run has {num_envs} environments, but this one "
-                f"{self.envs.num_envs}; resume with as many as it began with"
+                f"collector: the saved run has {num_envs} environments, but this one has "
+                f"{self.envs.num_envs}; resume with the original number"
             )
         if noise.dim() == 0 or cursor > len(noise):
             raise CheckpointError("collector: 'noise_cursor' is beyond the saved noise")
@@ -298,7 +289,7 @@ class Collector:
             "episodes": self._tracker.state_dict(),
         }
 
-    def _go_on(self, running: StateReader) -> None:
+    def _resume_episodes(self, running: StateReader) -> None:
         observation, state = running.reader("observation"), running.reader("state")
         leaves = leaf_spaces(self.envs.single_observation_space)
         observation.expect(leaves if isinstance(leaves, Mapping) else [""])
@@ -334,9 +325,6 @@ class Collector:
             return outcome.reward
         ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
         return self.reward_scaler(to_numbers(outcome.reward), ended, to_flags(outcome.valid))
-
-    def _flag(self, value: Array) -> Tensor:
-        return torch.from_numpy(value).to(self._device)
 
     def _to_env(self, action: Tensor) -> ArrayLike:
         if self.envs.array_type == "torch":

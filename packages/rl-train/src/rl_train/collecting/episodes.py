@@ -1,16 +1,14 @@
-"""Episodes as they end: returns, lengths, and where the next ones start."""
+"""Episodes: returns, lengths, and where the next ones start."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from rl_core.arrays import to_flags, to_numbers
 from rl_core.env import EnvStep
-from rl_core.stateful import StateReader
-from rl_core.types import StateDict
+from rl_core.stateful import StateFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +17,9 @@ class Episode:
 
     Attributes:
         episode_return: undiscounted sum of the environment's own rewards.
-        length: steps.
+        length: number of steps.
         env: index of its environment.
-        success: what the environment reported, or None.
+        success: whether it succeeded, or None where the environment does not report it.
     """
 
     episode_return: float
@@ -30,12 +28,14 @@ class Episode:
     success: bool | None = None
 
 
-class EpisodeTracker:
-    """Follows the episodes of environments that step together.
+class EpisodeTracker(StateFields):
+    """Tracks the running episodes of environments that step together.
 
     Args:
-        num_envs: how many environments.
+        num_envs: number of environments.
     """
+
+    state_fields = ("_return", "_length", "episode_start")
 
     def __init__(self, num_envs: int) -> None:
         self._return = np.zeros(num_envs)
@@ -44,12 +44,12 @@ class EpisodeTracker:
         """Shape `(B,)`: whether the current observation is the first of its episode."""
 
     def track(self, outcome: EnvStep) -> list[Episode]:
-        """Take in one step and return the episodes that it ended."""
+        """Add one step and return the episodes that it ended."""
         valid = to_flags(outcome.valid)
         ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
         self._return += to_numbers(outcome.reward)
         self._length += valid
-        # Rows whose final observation is kept apart show the next episode's first one already.
+        # Where final observations are separate, ended rows show the next episode's first one.
         self.episode_start = ~valid if outcome.final_observation is None else ended
         if not np.count_nonzero(ended):
             return []
@@ -68,7 +68,7 @@ class EpisodeTracker:
 
     @property
     def longest(self) -> int:
-        """Steps of the longest running episode."""
+        """Number of steps of the longest running episode."""
         return int(self._length.max())
 
     def reset(self) -> None:
@@ -77,32 +77,14 @@ class EpisodeTracker:
         self._length[:] = 0
         self.episode_start = np.ones_like(self.episode_start)
 
-    def state_dict(self) -> StateDict:
-        """Return how far the running episodes have come."""
-        return {
-            "return": torch.from_numpy(self._return.copy()),
-            "length": torch.from_numpy(self._length.copy()),
-            "episode_start": torch.from_numpy(self.episode_start.copy()),
-        }
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
-        saved = StateReader(state, "episodes")
-        for key, array in (
-            ("return", self._return),
-            ("length", self._length),
-            ("episode_start", self.episode_start),
-        ):
-            array[...] = saved.tensor(key, like=torch.from_numpy(array)).numpy()
-
 
 def _success(outcome: EnvStep, env: int) -> bool | None:
-    """Read ``is_success``, as robotics environments report it at an episode's end.
+    """Read ``is_success``, which robotics environments report at an episode's end.
 
-    Gymnasium says under ``_is_success`` which rows told it.
+    Gymnasium's entry ``_is_success`` says which rows reported it.
     """
-    told = outcome.final_info
-    values, given = told.get("is_success"), told.get("_is_success")
+    info = outcome.final_info
+    values, given = info.get("is_success"), info.get("_is_success")
     if not isinstance(values, np.ndarray | Tensor):
         return None
     if isinstance(given, np.ndarray | Tensor) and not given[env]:

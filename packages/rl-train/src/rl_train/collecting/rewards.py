@@ -1,31 +1,30 @@
-"""Reward scaling on the collector's side; returns that are reported never pass through it."""
+"""Reward scaling in the collector; reported returns are never scaled."""
 
 import numpy as np
 import numpy.typing as npt
 
-from rl_core.errors import CheckpointError
-from rl_core.stateful import StateReader
-from rl_core.types import StateDict
+from rl_core.stateful import StateFields
 
 FloatArray = npt.NDArray[np.float64]
 
 
-class RewardScaler:
+class RewardScaler(StateFields):
     """Divide rewards by the running standard deviation of their discounted sum.
 
-    The sum is filtered forward in time, kept from one step to the next and reset where an episode
-    ends. Only the spread is divided out; the mean stays, because shifting rewards changes tasks
-    whose episodes have no fixed length.
+    The discounted sum runs forward in time and is reset when an episode ends. Rewards are not
+    centred, because shifting rewards changes tasks whose episodes have no fixed length.
 
     Args:
-        num_envs: environments stepping together.
+        num_envs: number of environments that step together.
         gamma: discount of the sum.
         clip: scaled rewards are clipped to ``[-clip, clip]``.
-        epsilon: added to the variance.
+        epsilon: added to the variance for numerical stability.
 
     Source:
         Engstrom et al. 2020, https://arxiv.org/abs/2005.12729, "Reward scaling".
     """
+
+    state_fields = ("_sum", "_mean", "_var", "_count")
 
     def __init__(
         self, num_envs: int, gamma: float = 0.99, clip: float = 10.0, epsilon: float = 1e-8
@@ -44,7 +43,7 @@ class RewardScaler:
         ended: npt.NDArray[np.bool_],
         valid: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.float32]:
-        """Take one step's rewards into the statistics and return them scaled.
+        """Add one step's rewards to the statistics and return them scaled.
 
         Args:
             reward: shape `(B,)`.
@@ -69,27 +68,6 @@ class RewardScaler:
         self._var = self._var * (1 - weight) + var * weight + delta**2 * weight * (1 - weight)
         self._count = total
 
-    def state_dict(self) -> StateDict:
-        """Return statistics and running sums."""
-        return {
-            "sum": self._sum.tolist(),
-            "mean": self._mean,
-            "var": self._var,
-            "count": self._count,
-        }
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
-        saved = StateReader(state, "reward_scaler")
-        sums = np.asarray(saved.numbers("sum"), dtype=np.float64)
-        if sums.shape != self._sum.shape:
-            raise CheckpointError(
-                f"reward_scaler: the saved state is of {len(sums)} environments, but there are "
-                f"{len(self._sum)}"
-            )
-        self._sum = sums
-        self._mean, self._var, self._count = (saved.number(key) for key in ("mean", "var", "count"))
-
     def forget_running_sums(self) -> None:
-        """Start the sums anew, because the environments were reset."""
-        self._sum = np.zeros_like(self._sum)
+        """Reset the discounted sums, because the environments were reset."""
+        self._sum[:] = 0.0

@@ -1,8 +1,8 @@
-"""Demonstrations: what others did, put into a replay storage beside what is collected.
+"""Demonstrations: transitions from elsewhere in a replay storage, beside the collected ones.
 
-They come from a Minari data set, from a storage that was saved alone, or from the storage of
-another run. In the storage they are like other data: drawn with it, and overwritten when it is
-full. No counter of steps or episodes counts them.
+They come from a Minari data set, a storage that was saved alone, or the storage of another run. The
+storage treats them like other transitions: it samples them, and overwrites them when it is full.
+The counters of steps and episodes do not include them.
 """
 
 from rl_train.demonstrations.filling import fill_storage as fill_storage

@@ -1,6 +1,6 @@
-"""Minari data sets as trajectories, checked against the spaces of an actor."""
+"""Minari data sets, read as trajectories and checked against an actor's spaces."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -22,9 +22,9 @@ class EpisodeData(Protocol):
     """One episode of L steps, as Minari's ``EpisodeData`` holds it.
 
     Attributes:
-        id: its number.
-        observations: L + 1 of them, nested as the space is.
-        actions: L of them.
+        id: number of the episode.
+        observations: L + 1 observations, nested like the space.
+        actions: L actions.
         rewards: shape `(L,)`.
         terminations: shape `(L,)`, bool.
         truncations: shape `(L,)`, bool.
@@ -49,12 +49,12 @@ class EpisodeDataset(Protocol):
 
     @property
     def observation_space(self) -> Space:
-        """Of one observation."""
+        """Space of one observation."""
         ...
 
     @property
     def action_space(self) -> Space:
-        """Of one action."""
+        """Space of one action."""
         ...
 
     def iterate_episodes(self) -> Iterable[EpisodeData]:
@@ -63,13 +63,13 @@ class EpisodeDataset(Protocol):
 
 
 def load_minari(name: str) -> EpisodeDataset:
-    """Open a Minari data set that is on this machine; nothing is downloaded.
+    """Open a local Minari data set; nothing is downloaded.
 
     Args:
         name: its id, such as ``D4RL/door/human-v2``, or its directory.
 
     Raises:
-        MissingExtraError: when Minari, or what reads its files, is not installed.
+        MissingExtraError: when Minari, or a library that reads its files, is not installed.
         ConfigError: when there is no such data set, or it cannot be read.
     """
     try:
@@ -106,17 +106,17 @@ def dataset_trajectories(
 ) -> Iterator[Trajectory]:
     """Turn episodes into trajectories for an actor.
 
-    Observations take the dtypes in which they are stored (float64 becomes float32), and actions
-    become the actor's own. An episode that stops without an end counts as truncated.
+    Observations get their storage dtypes (float64 becomes float32), and actions the scale of the
+    actor. An episode without an end is taken as truncated.
 
     Args:
-        dataset: with the environment's actions.
-        actor: who is to learn from them.
-        name: of the data set, for messages.
+        dataset: data set with the environment's actions.
+        actor: actor that learns from it.
+        name: name of the data set, for messages.
 
     Raises:
         SpaceError: at once, when the data set was recorded in other spaces.
-        DataError: when an episode is not what the data set's spaces declare.
+        DataError: when an episode does not fit the data set's spaces.
     """
     for what, recorded, expected in (
         ("observation", dataset.observation_space, actor.observation_space),
@@ -132,14 +132,14 @@ def dataset_trajectories(
 
 
 def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> str | None:
-    """Say in what a data set's space differs from the environment's; None where it does not.
+    """Return how a data set's space differs from the environment's, or None if it does not.
 
-    The width of floating-point numbers may differ, and bounds of Box spaces unless they count.
+    The width of floating-point numbers may differ.
 
     Args:
-        recorded: the data set's.
-        expected: the environment's.
-        bounds: whether they count, as those of actions do, which are scaled by them.
+        recorded: space of the data set.
+        expected: space of the environment.
+        bounds: whether to compare the bounds of Box spaces, by which actions are scaled.
     """
     got, wanted = leaf_spaces(recorded), leaf_spaces(expected)
     if not isinstance(got, Mapping) and not isinstance(wanted, Mapping):
@@ -167,16 +167,13 @@ def _leaf_problem(begin: str, got: Space, wanted: Space, bounds: bool) -> str | 
 def _trajectories(dataset: EpisodeDataset, actor: Actor, name: str) -> Iterator[Trajectory]:
     for episode in dataset.iterate_episodes():
         where = f"{name}, episode {episode.id}"
-        trajectory = _trajectory(episode, actor, where)
-        if trajectory is not None:
-            yield trajectory
+        reward = _numbers(episode.rewards, "rewards", where)
+        if len(reward):
+            yield _trajectory(episode, reward, actor, where)
 
 
-def _trajectory(episode: EpisodeData, actor: Actor, where: str) -> Trajectory | None:
-    reward = _numbers(episode.rewards, "rewards", where)
+def _trajectory(episode: EpisodeData, reward: Array, actor: Actor, where: str) -> Trajectory:
     length = len(reward)
-    if length == 0:
-        return None
     terminated, truncated = (
         _flags(getattr(episode, field), field, length, where)
         for field in ("terminations", "truncations")
@@ -184,7 +181,7 @@ def _trajectory(episode: EpisodeData, actor: Actor, where: str) -> Trajectory | 
     if (terminated | truncated)[:-1].any():
         step = int((terminated | truncated).argmax())
         raise DataError(
-            f"{where}: it ends at step {step}, but goes on to step {length - 1}; expected an end "
+            f"{where}: it ends at step {step}, but continues to step {length - 1}; expected an end "
             "at the last step only"
         )
     return Trajectory(
@@ -212,24 +209,16 @@ def _observation(value: object, space: Space, length: int, where: str) -> Observ
             f"{where}: {problem}, one observation before each of {length} steps and one after the "
             "last"
         )
-
-    def tensor(array: Array, leaf: Space) -> Tensor:
-        if not np.isfinite(array).all():
-            raise DataError(f"{where}: an observation is NaN or infinite; expected finite numbers")
-        return torch.from_numpy(np.array(array)).to(tensor_dtype(leaf))
-
-    return _map_leaves(tensor, arrays, leaves)
-
-
-def _map_leaves(
-    function: Callable[[Array, Space], Tensor],
-    arrays: ArrayObservation,
-    leaves: Space | Mapping[str, Space],
-) -> Observation:
     if isinstance(leaves, Mapping):
         parts = cast("Mapping[str, Array]", arrays)
-        return {key: function(parts[key], leaf) for key, leaf in leaves.items()}
-    return function(cast("Array", arrays), leaves)
+        return {key: _stored(parts[key], leaf, where) for key, leaf in leaves.items()}
+    return _stored(cast("Array", arrays), leaves, where)
+
+
+def _stored(array: Array, space: Space, where: str) -> Tensor:
+    if not np.isfinite(array).all():
+        raise DataError(f"{where}: an observation is NaN or infinite; expected finite numbers")
+    return torch.from_numpy(np.array(array)).to(tensor_dtype(space))
 
 
 def _action(value: object, actor: Actor, length: int, where: str) -> Tensor:

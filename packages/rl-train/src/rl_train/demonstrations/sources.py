@@ -1,6 +1,7 @@
-"""Where demonstrations come from, and how each kind becomes trajectories."""
+"""Sources of demonstrations, read as trajectories."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -12,33 +13,33 @@ from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.storage import AnyStorage, Storage, TensorSpec
-from rl_train.builder.actors import build_actor, read_run, recipe_of
+from rl_train.builder.saved_actors import build_actor, read_run, recipe_of
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint
 from rl_train.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
 from rl_train.storage_files import storage_of
 
 Source: TypeAlias = str | Path | AnyStorage | EpisodeDataset | Iterable[Trajectory]
-"""A directory or a Minari id, a storage, a Minari data set, or trajectories of the actor's own."""
+"""A directory or Minari id, a storage, a Minari data set, or trajectories."""
 
 
 def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
     """Read demonstrations as trajectories with the actor's own actions.
 
     Args:
-        source: a run directory, what `Storage.save` wrote, a Minari data set's directory or id; or
-            as objects: a storage, a Minari data set, trajectories.
-        actor: who is to learn from them.
+        source: a run directory, a directory that `Storage.save` wrote, the directory or id of a
+            Minari data set; or an object: a storage, a Minari data set, trajectories.
+        actor: actor that learns from them.
 
     Returns:
-        The trajectories, in the order of the source. Actions of another run's actor, whose recipe
-        says how it scales them, are converted; those of a storage without a recipe, and of
-        trajectories, are taken for the actor's own.
+        The trajectories, in the order of the source. Actions of another run are converted by its
+        actor, which its recipe describes. Actions of a storage without a recipe, and of
+        trajectories, must be the actor's own.
 
     Raises:
         ConfigError: when there is no such source.
         CheckpointError: when a directory is damaged.
         SpaceError: when a data set was recorded in other spaces.
-        DataError: when observations or actions are not what the actor learns from.
+        DataError: when observations or actions do not fit the actor.
     """
     if isinstance(source, str | Path):
         path = Path(source)
@@ -67,24 +68,24 @@ def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[
     if checkpoint.recipe_text is None:
         return _own(trajectories, actor, name)
     try:
-        giver = build_actor(
+        recorder = build_actor(
             recipe_of(checkpoint).actor, actor.observation_space, actor.action_space, actor.device
         )
     except (ConfigError, SpaceError) as error:
         raise ConfigError(f"{name} does not fit: {error}") from error
-    return _converted(trajectories, giver, actor, name)
+    return _converted(trajectories, recorder, actor, name)
 
 
 def _converted(
-    trajectories: Iterator[Trajectory], giver: Actor, actor: Actor, name: str
+    trajectories: Iterator[Trajectory], recorder: Actor, actor: Actor, name: str
 ) -> Iterator[Trajectory]:
-    """Bring actions from one actor's scale to another's."""
+    """Convert actions from one actor's scale to another's."""
     for trajectory in trajectories:
-        _check(trajectory, actor, giver.action_spec, name)
+        _check(trajectory, actor, recorder.action_spec, name)
         with torch.no_grad():
-            env_action = giver.to_env_action(trajectory.action.to(giver.device))
+            env_action = recorder.to_env_action(trajectory.action.to(recorder.device))
             action = actor.from_env_action(env_action).cpu()
-        yield Trajectory(trajectory.observation, action, trajectory.reward, trajectory.terminated)
+        yield replace(trajectory, action=action)
 
 
 def _own(trajectories: Iterator[Trajectory], actor: Actor, name: str) -> Iterator[Trajectory]:
@@ -94,27 +95,22 @@ def _own(trajectories: Iterator[Trajectory], actor: Actor, name: str) -> Iterato
 
 
 def _check(trajectory: Trajectory, actor: Actor, action: TensorSpec, name: str) -> None:
-    """Compare shapes and dtypes with what an actor sees and does."""
-    leaves = leaf_spaces(actor.observation_space)
-    expected = leaves if isinstance(leaves, dict) else {"": leaves}
-    observation = trajectory.observation
-    got = {"": observation} if isinstance(observation, Tensor) else dict(observation)
-    if set(got) != set(expected):
+    """Check shapes and dtypes against the observations and actions of an actor."""
+    spaces, observation = leaf_spaces(actor.observation_space), trajectory.observation
+    leaves = spaces if isinstance(spaces, dict) else {"": spaces}
+    parts = {"": observation} if isinstance(observation, Tensor) else observation
+    if set(parts) != set(leaves):
         raise DataError(
             f"{name} does not fit the environment: its observations have the entries "
-            f"{sorted(got)}; expected {sorted(expected)}"
+            f"{sorted(parts)}; expected {sorted(leaves)}"
         )
-    specs = {
-        key: TensorSpec(event_shape(leaf), tensor_dtype(leaf)) for key, leaf in expected.items()
-    }
-    for key, part in got.items():
-        _check_tensor(part, specs[key], f"observations {key}".strip(), name)
-    _check_tensor(trajectory.action, action, "actions", name)
-
-
-def _check_tensor(tensor: Tensor, spec: TensorSpec, what: str, name: str) -> None:
-    if tuple(tensor.shape[1:]) != spec.shape or tensor.dtype != spec.dtype:
-        raise DataError(
-            f"{name} does not fit the environment: its {what} are {tensor.dtype} of shape "
-            f"{tuple(tensor.shape[1:])}; expected {spec.dtype} of shape {spec.shape}"
-        )
+    checks = [("actions", trajectory.action, action)]
+    for key, leaf in leaves.items():
+        spec = TensorSpec(event_shape(leaf), tensor_dtype(leaf))
+        checks.append((f"observations {key}".strip(), parts[key], spec))
+    for what, tensor, spec in checks:
+        if tuple(tensor.shape[1:]) != spec.shape or tensor.dtype != spec.dtype:
+            raise DataError(
+                f"{name} does not fit the environment: its {what} are {tensor.dtype} of shape "
+                f"{tuple(tensor.shape[1:])}; expected {spec.dtype} of shape {spec.shape}"
+            )

@@ -1,4 +1,4 @@
-"""Evaluating policies, and the statistics of what was found."""
+"""Evaluation of policies, and statistics of their returns."""
 
 from rl_train.evaluation.evaluation import EvaluationResult as EvaluationResult
 from rl_train.evaluation.evaluation import EvaluationStoppedError as EvaluationStoppedError

@@ -1,7 +1,7 @@
 """Evaluation of a policy over a fixed number of episodes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -16,30 +16,26 @@ from rl_core.spaces import check_same_space, made_up_observation
 from rl_core.types import Json
 from rl_envs import AnyEnv, as_vec_env, make_gym_vec
 from rl_train.collecting import ActionMaskCheck, EpisodeTracker
-from rl_train.evaluation.statistics import (
-    interquartile_mean,
-    stratified_bootstrap_interval,
-)
+from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
 
 
 class EvaluationStoppedError(Exception):
-    """An evaluation was broken off because whoever wanted it asked to; it changed nothing."""
+    """An evaluation was stopped by the caller; it changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """What an evaluation found, in the environment's own rewards.
+    """Statistics of the episodes of an evaluation, in the environment's own rewards.
 
     Attributes:
-        num_episodes: how many episodes.
-        mean: of the episode returns.
-        std: of the episode returns, population form.
-        iqm: interquartile mean, the mean of the middle half.
+        num_episodes: number of episodes.
+        mean: mean of the episode returns.
+        std: standard deviation of the episode returns, population form.
+        iqm: interquartile mean of the returns, the mean of the middle half.
         ci95: 95 % bootstrap interval of the interquartile mean, low and high.
-        mean_length: steps per episode.
-        success_rate: share of episodes that the environment called a success; None when it does
-            not say.
-        returns: of each episode.
+        mean_length: mean number of steps per episode.
+        success_rate: share of successful episodes; None where the environment reports none.
+        returns: return of each episode.
 
     Source:
         Interquartile mean and interval: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
@@ -55,17 +51,9 @@ class EvaluationResult:
     returns: tuple[float, ...]
 
     def as_dict(self) -> dict[str, Json]:
-        """Return the figures as a JSON object."""
-        return {
-            "num_episodes": self.num_episodes,
-            "mean": self.mean,
-            "std": self.std,
-            "iqm": self.iqm,
-            "ci95": list(self.ci95),
-            "mean_length": self.mean_length,
-            "success_rate": self.success_rate,
-            "returns": list(self.returns),
-        }
+        """Return the statistics as a JSON object."""
+        table: dict[str, Json] = asdict(self)
+        return {**table, "ci95": list(self.ci95), "returns": list(self.returns)}
 
     def __str__(self) -> str:
         low, high = self.ci95
@@ -88,27 +76,26 @@ def evaluate_policy(
     max_episode_steps: int = 100_000,
     is_stopping: Callable[[], bool] | None = None,
 ) -> EvaluationResult:
-    """Run a policy for a fixed quota of episodes in each environment.
+    """Run a policy for a fixed number of episodes in each environment.
 
-    The quota is fixed before the first step. Taking whichever episodes end first would count
-    short episodes too often.
+    The number is fixed before the first step, because counting whichever episodes end first would
+    favour short ones.
 
     Args:
-        policy: an actor, or what has one.
-        env: a Gymnasium id, or environments, Gymnasium's own included; given ones are reset, not
-            closed.
-        num_episodes: how many episodes in all, at least 1.
-        deterministic: take the distribution's mode, or sample, which a policy without anything to
-            draw from refuses (see `draws_actions`).
-        num_envs: how many to step together when ``env`` is an id.
-        seed: of the environments and of the sampling.
-        max_episode_steps: an episode longer than this counts as endless.
-        is_stopping: asked before each step; True breaks the evaluation off.
+        policy: an actor, or an object with an attribute ``actor``.
+        env: a Gymnasium id, or environments, also Gymnasium's own. Given environments are reset
+            and stay open.
+        num_episodes: number of episodes over all environments (>= 1).
+        deterministic: True takes the mode of the distribution, False samples from it.
+        num_envs: number of environments that step together when ``env`` is an id.
+        seed: seed of the environments and of the sampled actions.
+        max_episode_steps: longest episode that is taken to end.
+        is_stopping: called before each step; returning True stops the evaluation.
 
     Raises:
-        EvaluationStoppedError: when it was broken off.
-        ConfigError: when there is no actor, ``num_episodes`` is no whole number of at least 1, or
-            there is nothing to sample.
+        EvaluationStoppedError: when it was stopped.
+        ConfigError: when there is no actor, ``num_episodes`` is not a whole number of at least 1,
+            or ``deterministic`` is False and the policy is deterministic (see `draws_actions`).
         SpaceError: when the actor was built for other spaces than the environments have.
         EnvironmentFaultError: when an episode does not end.
         DataError: when an action mask forbids every action.
@@ -116,7 +103,9 @@ def evaluate_policy(
     check_argument("num_episodes", num_episodes, Count)
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):
-        raise ConfigError(f"policy is {type(policy).__name__}; expected an actor or what has one")
+        raise ConfigError(
+            f"policy is {type(policy).__name__}; expected an actor, or an object with one"
+        )
     if not (deterministic or draws_actions(actor)):
         raise nothing_to_draw(actor)
     with evaluation_mode(actor):
@@ -129,12 +118,9 @@ def evaluate_policy(
 
 @torch.no_grad()
 def draws_actions(actor: Actor) -> bool:
-    """Tell whether a policy draws its actions, and does not take one for each observation.
+    """Return whether a policy is stochastic: whether it samples its actions.
 
-    What an algorithm explores by, such as ε or noise that is added, is no part of the policy.
-
-    Args:
-        actor: whose policy it is.
+    Exploration that an algorithm adds, such as ε-greedy actions or noise, is not counted.
     """
     device = actor.device
     observation = made_up_observation(actor.observation_space, device)
@@ -145,11 +131,11 @@ def draws_actions(actor: Actor) -> bool:
 
 
 def nothing_to_draw(actor: Actor) -> ConfigError:
-    """Return the refusal to draw from a policy of which `draws_actions` is not true."""
+    """Return the error for sampling from a policy that is not stochastic."""
     return ConfigError(
-        f"deterministic=False, but the policy of {type(actor).__name__} takes one action for each "
-        "observation, so that there is nothing to draw; what an algorithm explores by is no part "
-        "of it; leave deterministic out"
+        f"deterministic=False, but the policy of {type(actor).__name__} is deterministic: it takes "
+        "one action for each observation, and the exploration of its algorithm is not part of it; "
+        "leave deterministic out"
     )
 
 
@@ -162,11 +148,10 @@ def _run(
     max_episode_steps: int,
     is_stopping: Callable[[], bool] | None,
 ) -> EvaluationResult:
-    for name, expected, actual in (
-        ("observation", actor.observation_space, envs.single_observation_space),
-        ("action", actor.action_space, envs.single_action_space),
-    ):
-        check_same_space(expected, actual, f"environments' {name} space")
+    check_same_space(
+        actor.observation_space, envs.single_observation_space, "environments' observation space"
+    )
+    check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
     device = actor.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
     tracker = EpisodeTracker(envs.num_envs)
@@ -189,7 +174,7 @@ def _run(
         )
         action = output.env_action
         outcome = envs.step(action if envs.array_type == "torch" else action.cpu().numpy())
-        check_masks.look_at(outcome)
+        check_masks.check_step(outcome)
         observation, state = outcome.observation, output.state
         for episode in tracker.track(outcome):
             if quota[episode.env] > 0:
@@ -210,16 +195,16 @@ def _run(
 def summarize(
     returns: list[float], lengths: list[int], successes: list[bool], *, seed: int = 0
 ) -> EvaluationResult:
-    """Turn episodes into figures.
+    """Return the statistics of finished episodes.
 
     Args:
-        returns: of each episode.
-        lengths: of each episode.
-        successes: of each episode that reported one.
-        seed: of the bootstrap.
+        returns: return of each episode.
+        lengths: number of steps of each episode.
+        successes: whether each episode succeeded, of those that reported it.
+        seed: seed of the bootstrap.
     """
     values = np.asarray(returns, dtype=np.float64)
-    low, high = stratified_bootstrap_interval(
+    interval = stratified_bootstrap_interval(
         [values], interquartile_mean, generator=np.random.default_rng(seed)
     )
     return EvaluationResult(
@@ -227,15 +212,15 @@ def summarize(
         mean=float(values.mean()),
         std=float(values.std()),
         iqm=float(interquartile_mean(values)),
-        ci95=(float(low), float(high)),
+        ci95=interval,
         mean_length=float(np.mean(lengths)),
         success_rate=float(np.mean(successes)) if successes else None,
-        returns=tuple(float(value) for value in values),
+        returns=tuple(values.tolist()),
     )
 
 
 def evaluation_metrics(result: EvaluationResult) -> Mapping[str, float]:
-    """Name the figures for the log."""
+    """Return the statistics as metrics for loggers."""
     metrics = {
         "test/episode_return": result.mean,
         "test/episode_return_std": result.std,

@@ -1,4 +1,4 @@
-"""Statistics of a few noisy scores: interquartile mean and stratified bootstrap interval.
+"""Statistics of few noisy scores: interquartile mean and stratified bootstrap interval.
 
 Source: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
 """
@@ -24,8 +24,8 @@ _MOST_DRAWS = 2**21
 def interquartile_mean(values: Array) -> FloatArray:
     """Average the middle half: drop a quarter of the values from each end.
 
-    When the number of values n is not a multiple of 4, ``int(0.25 * n)`` are dropped from each
-    end, and the rest counts in full.
+    When the number of values n is not a multiple of 4, ``int(0.25 * n)`` values are dropped from
+    each end, and the rest count in full.
 
     Args:
         values: shape `(..., n)`; the last axis is reduced.
@@ -61,19 +61,19 @@ def stratified_bootstrap_interval(
 ) -> tuple[float, float]:
     """Estimate a confidence interval of a statistic by the percentile bootstrap.
 
-    Every resample draws from each stratum as many values as it has, with replacement, and pools
-    them. Strata are what the experiment fixed, such as tasks or seeds; with one stratum this is
-    the ordinary bootstrap.
+    Each resample draws as many values from every stratum as it has, with replacement, and pools
+    them. Strata are groups that the experiment fixed, such as tasks or seeds; with one stratum
+    this is the ordinary bootstrap.
 
     Args:
         values_by_stratum: one vector per stratum, each `(n_i,)`, finite.
         statistic: a function that reduces the last axis, such as `interquartile_mean`.
-        num_resamples: how many resamples, at least 1.
-        confidence: the probability that the interval covers, in (0, 1).
+        num_resamples: number of resamples (>= 1).
+        confidence: probability that the interval covers, in (0, 1).
         generator: draws the resamples.
 
     Returns:
-        The interval's low and high end.
+        Lower and upper end of the interval.
 
     Raises:
         ConfigError: when ``num_resamples`` or ``confidence`` is out of range, or the statistic
@@ -95,16 +95,12 @@ def stratified_bootstrap_interval(
     for first in range(0, num_resamples, per_block):
         rows = min(per_block, num_resamples - first)
         resamples = np.concatenate(
-            [
-                values[generator.integers(len(values), size=(rows, len(values)))]
-                for values in strata
-            ],
-            axis=1,
+            [v[generator.integers(len(v), size=(rows, len(v)))] for v in strata], axis=1
         )
         estimate = np.asarray(statistic(resamples))
         if estimate.shape != (rows,):
             raise ConfigError(
-                f"the statistic made shape {estimate.shape} of {resamples.shape}; expected "
+                f"the statistic returned shape {estimate.shape} for {resamples.shape}; expected "
                 f"({rows},): it must reduce the last axis only, as np.mean(x, axis=-1) does"
             )
         estimates.append(estimate)
@@ -120,5 +116,5 @@ def _as_stratum(values: Array, index: int) -> FloatArray:
             f"stratum {index} has shape {stratum.shape}; expected a vector of at least one value"
         )
     if not np.isfinite(stratum).all():
-        raise DataError(f"stratum {index} holds a value that is not finite; leave it out")
+        raise DataError(f"stratum {index} has a value that is not finite; leave it out")
     return stratum

@@ -1,4 +1,4 @@
-"""Hooks into the training loop."""
+"""Callbacks: hooks into the training loop."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -9,32 +9,31 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Called by the training loop; override what you need.
+    """Base class of callbacks; override the methods you need.
 
-    Callback methods you don't override cost nothing. A method whose return value is described may
-    return True to end what it names. Everything about the run can be read from the trainer:
-    ``total_steps``, ``updates``, ``algorithm``, ``collector``, ``storage``.
+    Methods that return a bool end a part of the training by returning True, see each. The run is
+    read from the trainer: ``total_steps``, ``updates``, ``algorithm``, ``collector``, ``storage``.
     """
 
     def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> bool | None:
         """Before the first collection; the run ends at ``target`` of ``unit``.
 
         Returns:
-            True ends the run before anything is collected.
+            True ends the run before any step is collected.
         """
 
     def on_update_start(self, trainer: "Trainer") -> bool | None:
         """Before each update.
 
         Returns:
-            True skips this update; what was collected is kept if the storage keeps it.
+            True skips this update; a replay storage keeps the collected steps.
         """
 
     def on_epoch_start(self, trainer: "Trainer", epoch: int) -> bool | None:
         """Before each pass over the data, counted from 0 in each update.
 
         Returns:
-            True ends the passes of this update.
+            True ends this update's passes.
         """
 
     def on_minibatch_start(self, trainer: "Trainer", index: int) -> bool | None:
@@ -55,7 +54,7 @@ class Callback:
         """After each pass over the data.
 
         Returns:
-            True ends the passes of this update.
+            True ends this update's passes.
         """
 
     def on_update_end(self, trainer: "Trainer") -> bool | None:

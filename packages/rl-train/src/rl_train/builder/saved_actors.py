@@ -1,4 +1,4 @@
-"""What can be taken from another run: its newest checkpoint, and the actor it trained."""
+"""Actors of other runs, rebuilt from their recipes and checkpoints."""
 
 from pathlib import Path
 from typing import cast
@@ -19,12 +19,12 @@ def read_run(directory: str | Path) -> Checkpoint:
     """Read the newest checkpoint of a run directory.
 
     Raises:
-        CheckpointError: when the directory is none, or holds no readable checkpoint.
+        CheckpointError: when it is not a run directory, or holds no readable checkpoint.
     """
     directory = Path(directory)
     if not is_run(directory):
-        lack = "it has no directory 'checkpoints'" if directory.is_dir() else "it is no directory"
-        raise CheckpointError(f"{directory} is no run: {lack}")
+        lack = "has no folder 'checkpoints'" if directory.is_dir() else "is not a directory"
+        raise CheckpointError(f"{directory} is not a run: it {lack}")
     checkpoint = latest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
@@ -32,37 +32,45 @@ def read_run(directory: str | Path) -> Checkpoint:
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
-    """Read the recipe that a checkpoint holds.
+    """Read the recipe in a checkpoint.
 
     Raises:
-        CheckpointError: when it holds none.
+        CheckpointError: when it has none.
     """
     if checkpoint.recipe_text is None:
         raise CheckpointError(f"{checkpoint.path} holds no recipe to build its parts from")
     return from_toml(checkpoint.recipe_text, str(checkpoint.path / "recipe.toml"))
 
 
-def build_actor(
+def new_actor(
     spec: ComponentSpec, observation_space: Space, action_space: Space, device: torch.device
 ) -> Actor:
-    """Build a run's actor for given spaces, with weights that nothing has trained.
-
-    Raises:
-        ConfigError: when it was built from Python objects.
-        SpaceError: when it cannot do the spaces.
-    """
-    if spec.is_custom:
-        raise ConfigError(
-            "the run's actor was built from Python objects, which a recipe cannot name"
-        )
+    """Build an actor with initial weights, drawn from torch's global generator."""
     context = {
         "observation_space": observation_space,
         "action_space": action_space,
         "device": device,
     }
+    return cast("Actor", construct_component("actor", spec, context)).to(device)
+
+
+def build_actor(
+    spec: ComponentSpec, observation_space: Space, action_space: Space, device: torch.device
+) -> Actor:
+    """Build a run's actor for given spaces, without its weights.
+
+    Torch's global generator is left as it was.
+
+    Raises:
+        ConfigError: when it was built from Python objects.
+        SpaceError: when it does not support the spaces.
+    """
+    if spec.is_custom:
+        raise ConfigError(
+            "the run's actor was built from Python objects, which a recipe cannot name"
+        )
     with torch.random.fork_rng(devices=[]):
-        actor = cast("Actor", construct_component("actor", spec, context))
-    return actor.to(device)
+        return new_actor(spec, observation_space, action_space, device)
 
 
 def load_actor(
@@ -74,13 +82,13 @@ def load_actor(
     """Load the actor that a run trained, without its environments.
 
     Args:
-        directory: of the run.
-        observation_space: of the environments it shall act in.
-        action_space: of theirs too.
-        device: where it shall be.
+        directory: run directory.
+        observation_space: observation space of the environments to act in.
+        action_space: their action space.
+        device: device of the actor.
 
     Returns:
-        The actor in evaluation mode; its parameters want no gradients.
+        The actor in evaluation mode; its parameters require no gradients.
 
     Raises:
         CheckpointError: when the run has no readable checkpoint, or was made for other spaces.
