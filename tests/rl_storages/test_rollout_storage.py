@@ -83,7 +83,7 @@ def test_a_same_step_rollout_by_hand() -> None:
         [[0.0, 1.0, 0.0], [1.0, 1.0, 2.0]],
     ]
     assert _rows(rollout.next_observation) == [[0.0, 2.0, 0.0], [1.0, 1.0, 3.0]]
-    assert _rows(rollout.reward) == [[1.0, 1.125], [2.0, 101.125], [3.0, 102.125], [101.0, 103.125]]
+    assert _rows(rollout.reward) == [[1.0, 1.0], [2.0, 101.0], [3.0, 102.0], [101.0, 103.0]]
     assert _rows(rollout.terminated.nonzero()) == [[2, 0]]
     assert _rows(rollout.truncated.nonzero()) == [[0, 1], [3, 0]]
     assert _rows(rollout.episode_start.nonzero()) == [[0, 0], [0, 1], [1, 1], [3, 0]]
@@ -102,7 +102,7 @@ def test_a_next_step_rollout_by_hand() -> None:
     ]
     assert _rows(rollout.next_observation) == [[0.0, 1.0, 0.0], [1.0, 1.0, 2.0]]
     assert _rows((~rollout.valid).nonzero()) == [[1, 1], [3, 0]]
-    assert _rows(rollout.reward) == [[1.0, 1.125], [2.0, 0.0], [3.0, 101.125], [0.0, 102.125]]
+    assert _rows(rollout.reward) == [[1.0, 1.0], [2.0, 0.0], [3.0, 101.0], [0.0, 102.0]]
     assert _rows(rollout.terminated.nonzero()) == [[2, 0]]
     assert _rows(rollout.truncated.nonzero()) == [[0, 1]]
     assert _rows(rollout.episode_start.nonzero()) == [[0, 0], [0, 1], [2, 1]]
@@ -167,9 +167,9 @@ def test_sequences_by_hand() -> None:
     # The memory is the sum of the observations seen since its episode began.
     assert found == [
         ([0.0, 0.0, 0.0], [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [True, False], [1.0, 2.0]),
-        ([0.0, 0.0, 0.0], [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [True, True], [1.125, 101.125]),
+        ([0.0, 0.0, 0.0], [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [True, True], [1.0, 101.0]),
         ([0.0, 0.0, 1.0], [[0.0, 0.0, 2.0], [0.0, 1.0, 0.0]], [False, True], [3.0, 101.0]),
-        ([1.0, 1.0, 0.0], [[1.0, 1.0, 1.0], [1.0, 1.0, 2.0]], [False, False], [102.125, 103.125]),
+        ([1.0, 1.0, 0.0], [[1.0, 1.0, 1.0], [1.0, 1.0, 2.0]], [False, False], [102.0, 103.0]),
     ]
 
 
@@ -264,7 +264,7 @@ def test_padding_is_masked_and_spread() -> None:
 
 def test_a_slice_counts_from_its_own_first_row() -> None:
     data = _filled(SAME_STEP, 4).get_data_slice(2, 4)
-    assert _rows(data["reward"]) == [[3.0, 102.125], [101.0, 103.125]]
+    assert _rows(data["reward"]) == [[3.0, 102.0], [101.0, 103.0]]
     assert _rows(data["final_index"]) == [[1, 0]]
     assert _rows(data["final/observation"]) == [[0.0, 1.0, 1.0]]
     assert _rows(data["next/observation"]) == [[0.0, 2.0, 0.0], [1.0, 1.0, 3.0]]

@@ -17,8 +17,7 @@ from rl_testing.storages import seeded
 from rl_testing.transitions import TransitionScript
 
 # Environment 0 of a `TransitionScript` terminates after 3 steps, then is cut after 1; environment
-# 1 is cut after 1 step. After s steps of its episode e, environment b shows [b, e, s] and earns
-# 100 e + s + b / 8.
+# 1 is cut after 1 step. After s steps of its episode e, environment b shows [b, e, s].
 SAME_STEP = TransitionScript(num_envs=2)
 NEXT_STEP = TransitionScript(num_envs=2, autoreset="next_step")
 
@@ -66,11 +65,11 @@ def test_same_step_transitions_by_hand() -> None:
         ([0, 2, 0], [201.0, 0.0], 1, False, [0, 2, 1]),
     ]
     assert _rows(storage, 1) == [
-        ([1, 0, 0], [1.125, 0.0], 1, False, [1, 0, 1]),
-        ([1, 1, 0], [101.125, 102.125], 2, False, [1, 1, 2]),
-        ([1, 1, 1], [102.125, 103.125], 2, False, [1, 1, 3]),
-        ([1, 1, 2], [103.125, 104.125], 2, True, [1, 1, 4]),
-        ([1, 1, 3], [104.125, 0.0], 1, True, [1, 1, 4]),
+        ([1, 0, 0], [1.0, 0.0], 1, False, [1, 0, 1]),
+        ([1, 1, 0], [101.0, 102.0], 2, False, [1, 1, 2]),
+        ([1, 1, 1], [102.0, 103.0], 2, False, [1, 1, 3]),
+        ([1, 1, 2], [103.0, 104.0], 2, True, [1, 1, 4]),
+        ([1, 1, 3], [104.0, 0.0], 1, True, [1, 1, 4]),
     ]
 
 

@@ -30,10 +30,10 @@ _SEAM = 0.08
 class TransitionScript:
     """What a few environments go through, whatever the policy does.
 
-    After ``s`` steps of its episode ``e``, environment ``b`` shows the vector `[b, e, s]`, and the
-    step that leads there is rewarded with ``100 e + s + b / 8``. Actions, images and extras are
-    made of a number that grows with time and differs between environments. So no two rows are
-    alike, and the action of a sample tells which transition it is.
+    After ``s`` steps of its episode ``e``, environment ``b`` shows the vector `[b, e, s]`. All else
+    is made of a number that grows with time and differs between environments, so no two rows are
+    alike, and the action of a sample tells which transition it is. Only without a seed, the step
+    that leads there is rewarded with ``100 e + s``.
 
     Attributes:
         seed: of random lengths and ends; None takes episodes of 3, 1, 4, 2 and 5 steps in turn,
@@ -104,11 +104,13 @@ class TransitionScript:
             reached = _Moment(env, now.episode, now.step + 1, number + np.where(ended, 2, is_left))
             after = _Moment(env, now.episode + begins, (now.step + 1) * ~begins, number + is_left)
             has_final = self.autoreset == "disabled" or (ended.any() and not waits)
-            reward = np.where(valid, 100.0 * now.episode + now.step + 1 + env / 8, 0.0)
+            reward = 0.5 * now.number + 1.0
+            if self.seed is None:
+                reward = 100.0 * now.episode + now.step + 1.0
             yield Transition(
                 observation=self._observation(now),
                 action=self._action(now),
-                reward=self._array(reward.astype(np.float32)),
+                reward=self._array((reward * valid).astype(np.float32)),
                 terminated=self._array(ended & (way != 1)),
                 truncated=self._array(ended & (way != 0)),
                 valid=self._array(valid),
