@@ -78,7 +78,7 @@ class ActorSuite:
         }
 
     def test_states_start_at_zero_and_are_counted(self, case: tuple[str, str]) -> None:
-        """An actor is recurrent exactly when it has a state."""
+        """An actor is recurrent exactly if it has a state."""
         actor = self._actor(case)
         for name, state in actor.actor_initial_states(3).items():
             assert state.shape == (3, actor.state_sizes[name])
@@ -87,14 +87,14 @@ class ActorSuite:
         assert actor.recurrent_hidden_state_size == sum(actor.state_sizes.values())
 
     def test_env_actions_lie_in_the_space(self, case: tuple[str, str]) -> None:
-        """Whatever is sampled, the environment is given something it takes."""
+        """Every sampled action is valid in the environment."""
         actor = self._actor(case)
         for seed in range(8):
             for action in _act(actor, 5.0 * _noise(actor, seed=seed)).env_action.numpy():
                 assert actor.action_space.contains(action), f"{action} of {actor.action_space}"
 
     def test_env_actions_come_back(self, case: tuple[str, str]) -> None:
-        """What was done in the environment is an action of the actor, which does the same."""
+        """An environment's action becomes one of the actor, and the same one again."""
         actor = self._actor(case)
         if type(actor).from_env_action is Actor.from_env_action:
             pytest.skip("the actor takes no actions of data sets")
@@ -150,7 +150,7 @@ class ActorSuite:
             _check_close(alone.value, None if whole.value is None else whole.value[only])
 
     def test_log_probs_are_the_distributions(self, case: tuple[str, str]) -> None:
-        """`evaluate_actions` and `distribution` speak of one policy."""
+        """`evaluate_actions` and `distribution` describe the same policy."""
         actor = self._evaluated(case)
         sequence, actions, starts = _sequence(actor), _actions(actor), _starts()
         state = _some_state(actor)

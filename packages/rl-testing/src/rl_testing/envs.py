@@ -65,7 +65,7 @@ class VecEnvSuite:
                 np.testing.assert_array_equal(record[name], expected, err_msg=name)
 
     def test_seeds_tell_runs_and_rows_apart(self) -> None:
-        """Another seed, and another row under the same seed, live through other episodes."""
+        """Another seed, and another row under the same seed, give other episodes."""
         if not self.is_random:
             pytest.skip("seeds make no difference here")
         with self.make_env() as envs:
@@ -79,7 +79,7 @@ class VecEnvSuite:
             assert not np.array_equal(rows[0], row), "two rows went through the same steps"
 
     def test_arrays_are_never_written_to_again(self) -> None:
-        """Whoever receives an array may keep it without a copy."""
+        """The caller may keep an array without copying it."""
         with self.make_env() as envs:
             held = [_flat(envs.reset(seed=1))]
             held += [{**_flat(step.observation), **_rows(step)} for step in _play(envs, 4)]
@@ -128,7 +128,7 @@ class VecEnvSuite:
             envs.step(_actions(envs, 1)[0])
 
     def test_an_action_of_the_wrong_shape_is_refused(self) -> None:
-        """A wrong action is the caller's mistake and leaves the environments as they were."""
+        """A wrong action raises and leaves the environments as they were."""
         with self.make_env() as envs:
             envs.reset(seed=1)
             good = _actions(envs, 1)[0]
@@ -137,9 +137,9 @@ class VecEnvSuite:
             envs.step(good)
 
     def test_what_a_checkpoint_holds_fits_a_new_one(self) -> None:
-        """State goes from one object to a new one of the same making, which plays on from it.
+        """A new object built in the same way continues from a saved state.
 
-        Where the grade is exact it does so bit for bit, from the middle of episodes and from
+        If `resume_grade` is exact, it does so bit for bit, from the middle of episodes and from
         where one has just ended.
         """
         with self.make_env() as envs:
@@ -173,7 +173,7 @@ class VecEnvSuite:
         expected = [env.reset(seed=0)[0] for env in lone]
         counts = np.zeros(len(lone), np.int64)
         for step in steps:
-            counts += _numpy(step.valid)
+            counts += _numpy(step.valid).astype(np.int64)
             for row in np.flatnonzero(_numpy(step.valid)):
                 np.testing.assert_array_equal(shown[row], expected[row])
                 successor, *others, _ = lone[row].step(0)
@@ -196,7 +196,7 @@ class VecEnvSuite:
                     observation = step.observation
 
     def test_a_fault_names_the_environment_and_the_step(self) -> None:
-        """NaN and infinity are caught in the step in which they occur."""
+        """NaN and infinity raise in the step in which they occur."""
         good = partial(CountingEnv, [9])
         for field in ("observation", "reward"):
             with self._vectorized([good, partial(_NotFinite, field), good]) as envs:
@@ -235,12 +235,12 @@ class _NotFinite(CountingEnv):
         self.field = field
 
     def step(self, action: object) -> tuple[Array, SupportsFloat, bool, bool, Info]:
-        observation, reward, *ends, info = super().step(action)
+        observation, reward, terminated, truncated, info = super().step(action)
         if self.steps == 3 and self.field == "reward":
             reward = np.inf
         elif self.steps == 3:
             observation[:] = np.nan
-        return observation, reward, *ends, info
+        return observation, reward, terminated, truncated, info
 
 
 def _play(envs: VecEnv, num_steps: int, seed: int = 0) -> list[EnvStep]:

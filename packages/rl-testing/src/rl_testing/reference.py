@@ -139,8 +139,8 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
                 if row.breaks_off(following):
                     columns["truncated"][step, env] = True
         final_index = columns["truncated"].nonzero()
-        step, env = final_index.unbind(1)
-        finals = {name: part[step, env] for name, part in below("successor/", columns).items()}
+        steps, envs = final_index.unbind(1)
+        finals = {name: part[steps, envs] for name, part in below("successor/", columns).items()}
         last = {name: part[-1] for name, part in below("next/", columns).items()}
         return Rollout(
             observation=join_observation(columns),

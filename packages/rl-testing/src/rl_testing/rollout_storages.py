@@ -65,7 +65,7 @@ class RolloutStorageSuite(StorageSuite):
             assert len(storage) == 0
 
     def test_every_sample_comes_once_per_epoch(self, script: TransitionScript) -> None:
-        """Whatever the sizes: all transitions, no row that only reset, each with its columns."""
+        """Whatever the sizes: every transition with all its columns, and no reset-only row."""
         storage, oracle = self._pair(script, filled=True)
         expected = _samples(_prepared(oracle).generate_batches(1, None))
         rows, length = len(storage), self._length(script, len(storage))
@@ -77,7 +77,7 @@ class RolloutStorageSuite(StorageSuite):
             assert _samples(batches) == Counter({key: 2 * n for key, n in expected.items()})
 
     def test_there_are_as_many_minibatches_as_asked_for(self, script: TransitionScript) -> None:
-        """And each has something to learn from, however the numbers divide."""
+        """None is empty, however the numbers divide."""
         storage = _prepared(self.filled(script))
         length = self._length(script, len(storage))
         assert storage.steps_per_sample == length
@@ -92,7 +92,7 @@ class RolloutStorageSuite(StorageSuite):
             assert largest <= 5
 
     def test_no_minibatch_is_nearly_empty(self) -> None:
-        """Their numbers of samples differ by one at most, or their steps would weigh unequally."""
+        """Numbers of samples differ by at most one, so that all gradient steps weigh the same."""
         script = next(s for s in self.scripts.values() if s.autoreset == "same_step")
         storage = _prepared(self.filled(script))
         samples = len(storage) * script.num_envs
@@ -112,16 +112,16 @@ class RolloutStorageSuite(StorageSuite):
         transitions = script.transitions(2 * rows)[rows:]
         insert_all(transitions, storage)
         assert bool(storage.rollout().state["memory"].any()), "the script begins at zero"
-        before = {}
+        before: dict[tuple[float, ...], list[float]] = {}
         for transition in transitions:
             vectors = _vectors(transition.observation).tolist()
-            known = _at_episode_starts_zero(transition.state["memory"], transition.episode_start)
-            before |= dict(zip(map(tuple, vectors), known.tolist(), strict=True))
+            memory = _at_episode_starts_zero(transition.state["memory"], transition.episode_start)
+            before |= dict(zip(map(tuple, vectors), memory.tolist(), strict=True))
         seen = 0
         for batch in _prepared(storage).generate_batches(2, None):
             memory = batch.state["memory"]
-            vectors = _vectors(batch.observation)
-            for vector, start, mask in zip(vectors, batch.episode_start, batch.mask, strict=True):
+            steps = zip(_vectors(batch.observation), batch.episode_start, batch.mask, strict=True)
+            for vector, start, mask in steps:
                 known = _at_episode_starts_zero(memory, start)
                 for column in mask.nonzero().flatten().tolist():
                     assert known[column].tolist() == before[tuple(vector[column].tolist())]

@@ -187,7 +187,7 @@ class MemoryCueEnv(gymnasium.Env):
         return self._observe(), {}
 
     def step(self, action: object) -> tuple[Array, SupportsFloat, bool, bool, Info]:
-        """Wait, or compare the answer with the cue."""
+        """Wait, or compare the action with the cue."""
         was_asked = self.steps == self.delay
         reward = float(was_asked and np.asarray(action).item() == self.cue)
         self.steps += 1

@@ -94,7 +94,7 @@ class GradientStepTests(AlgorithmCase):
         check_same_state(other.state_dict(), one.state_dict())
 
     def test_a_loss_that_is_not_finite_changes_nothing_and_is_reported(self) -> None:
-        """No step after it counts, in either form, until the log has told of it."""
+        """No step after it counts, whole or cut in two, until the metrics are read."""
         algorithm = self._algorithm()
         self._step(algorithm, 1)
         batch = poisoned(self.make_batch(algorithm, 2))

@@ -44,7 +44,7 @@ class AlgorithmSuite(GradientStepTests, LossTests):
         samples = [dict(self._step(algorithm, seed)) for seed in (1, 2)]
         return [*samples, act(algorithm).action]
 
-    def test_acting_answers_what_it_declares(self) -> None:
+    def test_acting_returns_what_it_declares(self) -> None:
         """Actions and extras have the shapes that storages allocate by, and no graph."""
         algorithm = self._algorithm()
         output = act(algorithm)
@@ -172,7 +172,7 @@ class AlgorithmSuite(GradientStepTests, LossTests):
         assert float(restored.hyper[name]) == pytest.approx(schedule.value(0.5))
 
     def test_the_default_recipe_can_be_built(self) -> None:
-        """What it names is registered, or ours; what is installed takes the options it gives."""
+        """Its components are registered, or ours; installed ones take the options it gives."""
         algorithm = self._algorithm()
         actor = algorithm.actor
         spec = EnvSpec("Scripted-v0", actor.observation_space, actor.action_space)

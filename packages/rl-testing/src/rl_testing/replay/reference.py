@@ -179,7 +179,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch]):
         return join_observation(data), data["valid"]
 
     def state_dict(self) -> StateDict:
-        """Return the stored rows, how many there have been and were told, and the generator's."""
+        """Return all that `RowStorage` returns, and how many rows `new_observations` returned."""
         return {**super().state_dict(), "told": self._told}
 
     def load_state_dict(self, state: StateDict) -> None:

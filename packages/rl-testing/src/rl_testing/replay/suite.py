@@ -367,7 +367,7 @@ class ReplayStorageSuite(ReplaySuite):
         check_same_state(restored.state_dict(), storage.state_dict())
         self.check(draw_one(restored, 64), oracle)
 
-    def test_new_observations_are_told_once(self, life: TransitionScript) -> None:
+    def test_new_observations_are_returned_once(self, life: TransitionScript) -> None:
         """Those that were acted on, however they came in; also after a checkpoint."""
         rows = 2 * self.share
         storage, oracle = self.pair(life, rows=rows)
