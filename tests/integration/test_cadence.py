@@ -16,11 +16,11 @@ from rl_core.errors import CheckpointError
 from rl_core.types import ArrayLike, Json
 from rl_envs import as_vec_env, make_gym_vec
 from rl_storages import ReplayBuffer
-from rl_testing.scripted import LateWalkVecEnv, WalkVecEnv
+from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state
-from rl_testing.toy import counting_envs
 from rl_train import Callback, Trainer, TrainerConfig, make
 from rl_train.storage_files import storage_of
+from support.envs import LateWalkVecEnv, counting_envs
 
 
 class Diary(Callback):

@@ -29,8 +29,6 @@ from rl_storages import (
     SequenceConfig,
 )
 from rl_testing.replay import (
-    RandomTransitionScript,
-    ReferenceGoals,
     ReferenceReplayStorage,
     ReferenceSequenceStorage,
     check_sequences,
@@ -38,12 +36,12 @@ from rl_testing.replay import (
     check_transitions,
     must_hold,
 )
-from rl_testing.replay._faults import misfits
-from rl_testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy
-from rl_testing.stacks import StackedRandomScript
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.storages import columns_of, seeded
+from rl_testing.transitions import TransitionScript, misfits
 from rl_train.storage_files import open_storage, save_storage
+from support.goals import WITH_ENDS, WITHOUT_ENDS, ReferenceGoals, Strategy
+from support.stacks import StackedScript
 
 FEATURES = ("n_step", "prioritized", "recent", "hindsight", "sequences", "frame_stack")
 SUBSETS = [
@@ -74,7 +72,7 @@ class _Life:
         goals: what samples have in hindsight; None where they keep their own.
     """
 
-    script: RandomTransitionScript
+    script: TransitionScript
     rows: int
     options: Mapping[str, Any]
     goals: ReferenceGoals | None
@@ -296,7 +294,7 @@ def _lives(subset: tuple[str, ...]) -> Iterator[_Life]:
         if "frame_stack" in options:
             script["frame_stack"] = options["frame_stack"]
             script["padding"] = _pick(generator, "reset", "zero")
-        kind = StackedRandomScript if "frame_stack" in options else RandomTransitionScript
+        kind = StackedScript if "frame_stack" in options else TransitionScript
         yield _Life(kind(**script), rows, options, goals)
 
 

@@ -21,7 +21,7 @@ from rl_core.compile import has_cpp_compiler
 from rl_core.config import Recipe
 from rl_core.errors import ConfigError
 from rl_core.types import Json
-from rl_testing.algorithms._probes import map_tree, tensors_of
+from rl_testing.algorithms._case import map_tree, tensors_of
 from rl_testing.replay_batches import make_replay_batch
 from rl_testing.rollouts import make_batch, make_rollout
 from rl_train.builder import build, compose

@@ -17,8 +17,9 @@ from rl_envs import SyncVecEnv
 from rl_storages import PrioritizedConfig, ReplayBuffer
 from rl_testing.scripted import CountingEnv
 from rl_testing.storages import seeded
-from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
+from rl_testing.toy import ToyActor, ToyActorCritic
 from rl_train import Collector
+from support.envs import counting_envs
 
 _LENGTHS = ((3, 1, 4), (2, 5), (9,))
 _TERMINATE = ((True, False), (False,), (True, False, False))

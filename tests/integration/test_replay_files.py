@@ -17,18 +17,15 @@ from rl_core.errors import CheckpointError, ConfigError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayObservation, StateDict
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
-from rl_testing.replay import (
-    RandomTransitionScript,
-    ReferenceGoals,
-)
-from rl_testing.replay.goals import WITHOUT_ENDS
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import seeded, stored
+from rl_testing.transitions import TransitionScript
 from rl_train.checkpoint import save_checkpoint_as
 from rl_train.demonstrations import insert_trajectories
 from rl_train.storage_files import load_storage, open_storage, save_storage, state_of
+from support.goals import WITHOUT_ENDS, ReferenceGoals
 
-SCRIPT = RandomTransitionScript(seed=3, observation="dict", action="box")
+SCRIPT = TransitionScript(seed=3, num_envs=2, observation="dict", action="box")
 
 
 def _buffer(size: int = 40, num_envs: int = 2, steps: int = 0) -> ReplayBuffer:
@@ -61,7 +58,7 @@ def test_it_is_opened_without_anything_else(tmp_path: Path) -> None:
 
 def test_what_is_not_there_any_more_is_not_needed_to_open_it(tmp_path: Path) -> None:
     """Neither the files that it lay in, nor an environment that rewards other goals."""
-    script = RandomTransitionScript(seed=3, observation="goals")
+    script = TransitionScript(seed=3, num_envs=2, observation="goals")
     goals = ReferenceGoals("future", WITHOUT_ENDS)
     rows = tmp_path / "rows"
     rows.mkdir()
@@ -126,7 +123,7 @@ def test_demonstrations_that_do_not_fit_beside_each_other_are_refused() -> None:
 def test_other_sequences_are_refused(
     tmp_path: Path, saved: tuple[int, float], other: tuple[int, float]
 ) -> None:
-    script = RandomTransitionScript(seed=3, recurrent=True)
+    script = TransitionScript(seed=3, num_envs=2, recurrent=True)
 
     def buffer(length: int, overlap: float) -> ReplayBuffer:
         sequences = SequenceConfig(length=length, overlap=overlap)

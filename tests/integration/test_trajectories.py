@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from rl_storages import ReplayBuffer
-from rl_testing.replay import LIVES, RandomTransitionScript, ReplayStorageSuite
+from rl_testing.replay import LIVES, ReplayStorageSuite
 from rl_testing.storages import seeded
+from rl_testing.transitions import TransitionScript
 from rl_train.demonstrations import insert_trajectories
 
 
@@ -22,7 +23,7 @@ PLAIN = {name: life for name, life in LIVES.items() if not (life.extras or life.
 @pytest.mark.parametrize("life", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("n_step", [1, 3, 5])
 def test_who_takes_over_trajectories_draws_what_happened(
-    life: RandomTransitionScript, n_step: int
+    life: TransitionScript, n_step: int
 ) -> None:
     """Also with another number of environments, and with more room."""
     suite = Suite()

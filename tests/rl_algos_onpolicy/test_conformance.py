@@ -60,7 +60,7 @@ ACTIONS: dict[str, tuple[Space, Space, OnPolicyActorConfig]] = {
 }
 
 CHECKED = (
-    "test_acting_answers_what_it_declares",
+    "test_acting_returns_what_it_declares",
     "test_deterministic_acting_explores_nothing",
     "test_preparing_a_rollout_gives_the_columns_of_a_batch",
     "test_a_step_changes_what_is_learned_and_nothing_else",

@@ -19,7 +19,8 @@ from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, find_spec, make_gym_vec
 from rl_envs._arrays import DEFERRED_STEPS, TorchArrays
 from rl_testing.envs import EnvFunctions, VecEnvSuite
-from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, MemoryCueEnv
+from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
+from support.envs import FaultyEnv
 
 ZEROS = np.zeros(2, np.int64)
 

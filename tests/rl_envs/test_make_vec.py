@@ -18,7 +18,8 @@ from rl_envs import EnvMaker, GymVecEnv, make_vec
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
-from rl_testing.scripted import CountingEnv, FaultName, FaultyEnv, IdentityEnv, MemoryCueEnv
+from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
+from support.envs import FaultName, FaultyEnv
 
 IN_PROCESS_FAULTS = [name for name in get_args(FaultName) if name not in ("hang", "exit", "kill")]
 

@@ -16,7 +16,8 @@ from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceE
 from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvGuard, EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, make_gym_vec
 from rl_testing.envs import EnvFunctions, VecEnvSuite
-from rl_testing.scripted import CountingEnv, FaultName, FaultyEnv, Info
+from rl_testing.scripted import CountingEnv, Info
+from support.envs import FaultName, FaultyEnv
 
 ZEROS = np.zeros(2, np.int64)
 

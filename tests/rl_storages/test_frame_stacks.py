@@ -17,15 +17,14 @@ from rl_core.types import Array
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_storages.replay import columns as columns_module
 from rl_testing.replay import (
-    RandomTransitionScript,
     ReferenceReplayStorage,
     ReplayStorageSuite,
     check_transitions,
 )
-from rl_testing.stacks import STACKED_LIVES, StackedScript
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import SCRIPTS, columns_of, seeded, stored
 from rl_testing.transitions import TransitionScript
+from support.stacks import STACKED_LIVES, StackedScript
 
 CPU = torch.device("cpu")
 
@@ -41,14 +40,12 @@ SMALL = StorageSpec(TensorSpec((3, 1), torch.float32), TensorSpec((), torch.int6
 class TestFrameStacks(ReplayStorageSuite):
     """The oracle stores every stack whole."""
 
-    lives: ClassVar[Mapping[str, RandomTransitionScript]] = {
+    lives: ClassVar[Mapping[str, TransitionScript]] = {
         name: STACKED_LIVES[name]
         for name in ("same_step_dict_box", "same_step_seams", "next_step_recurrent")
     }
     scripts: ClassVar[Mapping[str, TransitionScript]] = {
-        name: StackedScript(
-            **{field: getattr(script, field) for field in TransitionScript.__dataclass_fields__}
-        )
+        name: StackedScript.of(script)
         for name, script in SCRIPTS.items()
         if name in ("same_step", "next_step_dict_torch")
     }
@@ -61,7 +58,7 @@ class TestFrameStacks(ReplayStorageSuite):
 @pytest.mark.parametrize("life", STACKED_LIVES.values(), ids=STACKED_LIVES)
 @pytest.mark.parametrize("prioritized", [None, PrioritizedConfig()])
 def test_every_stack_is_what_was_given(
-    life: RandomTransitionScript, prioritized: PrioritizedConfig | None
+    life: TransitionScript, prioritized: PrioritizedConfig | None
 ) -> None:
     """In all lives, also after wrapping around several times, and with priorities."""
     storage = ReplayBuffer(25 * life.num_envs, n_step=2, prioritized=prioritized, frame_stack=3)

@@ -27,21 +27,20 @@ from rl_storages.replay.rows import Mask, Positions
 from rl_testing._rows import Row
 from rl_testing.replay import (
     LIVES,
-    RandomTransitionScript,
-    ReferenceGoals,
     ReferenceReplayStorage,
     check_transitions,
 )
-from rl_testing.replay.goals import WITH_ENDS, WITHOUT_ENDS, Strategy, scripted_reward
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.storages import columns_of, seeded
+from rl_testing.transitions import TransitionScript
+from support.goals import WITH_ENDS, WITHOUT_ENDS, ReferenceGoals, Strategy, scripted_reward
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 ROWS = 30
 STEPS = 130
 
-AT_THEIR_OWN_PACE = RandomTransitionScript(seed=2, num_envs=5)
+AT_THEIR_OWN_PACE = TransitionScript(seed=2, num_envs=5)
 ALL_LIVES = {
     name: replace(life, observation="goals")
     for name, life in {**LIVES, "at_their_own_pace": AT_THEIR_OWN_PACE}.items()
@@ -58,7 +57,7 @@ SAMPLERS: tuple[Mapping[str, Any], ...] = (
 
 
 def _pair(
-    life: RandomTransitionScript,
+    life: TransitionScript,
     hindsight: HindsightConfig,
     functions: GoalFunctions = WITH_ENDS,
     n_step: int = 3,
@@ -110,7 +109,7 @@ def _check(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("life", ALL_LIVES.values(), ids=ALL_LIVES)
 def test_every_sample_is_what_its_goal_makes_of_it(
-    life: RandomTransitionScript, strategy: Strategy
+    life: TransitionScript, strategy: Strategy
 ) -> None:
     """With windows of several lengths, all ways to draw, and ends that depend on goals or not."""
     config = HindsightConfig(strategy=strategy)
@@ -333,7 +332,7 @@ def test_wrong_goals_are_found_out(
     assert any(_fails(life, strategy) for life in ALL_LIVES.values())
 
 
-def _fails(life: RandomTransitionScript, strategy: Strategy) -> bool:
+def _fails(life: TransitionScript, strategy: Strategy) -> bool:
     storage, oracle = _pair(life, HindsightConfig(strategy=strategy))
     for count, transition in enumerate(life.transitions(STEPS)):
         storage.insert_transition(transition)
@@ -382,7 +381,7 @@ def test_weights_are_those_of_the_priorities() -> None:
     assert batch.weight.tolist() == pytest.approx(learned)
 
 
-def _spec_errors(life: RandomTransitionScript, config: HindsightConfig, **changes: object) -> str:
+def _spec_errors(life: TransitionScript, config: HindsightConfig, **changes: object) -> str:
     spec = replace(life.spec(), goal_functions=lambda: WITH_ENDS)
     spec = replace(spec, **changes)  # type: ignore[arg-type]  # of several types
     with pytest.raises(ConfigError) as caught:

@@ -12,18 +12,19 @@ from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
 from rl_storages.replay.rows import Positions
 from rl_storages.sampling.index_layout import LayoutByTime
 from rl_storages.sampling.recent import Windows
-from rl_testing.replay import LIVES, RandomTransitionScript
+from rl_testing.replay import LIVES
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.storages import columns_of, seeded
+from rl_testing.transitions import TransitionScript
 
-AT_THEIR_OWN_PACE = RandomTransitionScript(seed=2, num_envs=5)
+AT_THEIR_OWN_PACE = TransitionScript(seed=2, num_envs=5)
 """Every environment that resets in the same step needs a row more than the others."""
 
 PRIORITIZED = (None, PrioritizedConfig())
 
 
 def _buffer(
-    life: RandomTransitionScript,
+    life: TransitionScript,
     recent: RecentConfig | None,
     prioritized: PrioritizedConfig | None = None,
     rows: int = 30,
@@ -41,7 +42,7 @@ def _drawn(storage: ReplayBuffer, size: int, num_batches: int = 1) -> list[int]:
 
 
 def _check_windows(
-    life: RandomTransitionScript, prioritized: PrioritizedConfig | None, width: int
+    life: TransitionScript, prioritized: PrioritizedConfig | None, width: int
 ) -> None:
     """Assert that batches hold just the newest of what a storage that draws all alike holds.
 
@@ -67,7 +68,7 @@ def _check_windows(
     "life", [*LIVES.values(), AT_THEIR_OWN_PACE], ids=[*LIVES, "at_their_own_pace"]
 )
 def test_windows_hold_just_the_newest(
-    life: RandomTransitionScript, prioritized: PrioritizedConfig | None, width: int
+    life: TransitionScript, prioritized: PrioritizedConfig | None, width: int
 ) -> None:
     """Of all environments, before and after rows are overwritten, however episodes end."""
     _check_windows(life, prioritized, width)

@@ -4,10 +4,11 @@ import torch
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
-from rl_testing.replay import LIVES, RandomTransitionScript
-from rl_testing.stacks import STACKED_LIVES
+from rl_testing.replay import LIVES
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import columns_of, seeded
+from rl_testing.transitions import TransitionScript
+from support.stacks import STACKED_LIVES
 
 pytestmark = [
     pytest.mark.cuda,
@@ -16,7 +17,7 @@ pytestmark = [
 
 
 def _used(
-    storage: ReplayBuffer, life: RandomTransitionScript, device: str
+    storage: ReplayBuffer, life: TransitionScript, device: str
 ) -> tuple[list[ReplayBatch], ReplayBuffer]:
     storage.allocate(life.spec(device), seeded())
     batches = []
@@ -34,7 +35,7 @@ def _used(
 @pytest.mark.parametrize("prioritized", [None, PrioritizedConfig()])
 @pytest.mark.parametrize("data_device", [None, "cpu"])
 def test_a_gpu_gets_the_same_batches(
-    life: RandomTransitionScript, prioritized: PrioritizedConfig | None, data_device: str | None
+    life: TransitionScript, prioritized: PrioritizedConfig | None, data_device: str | None
 ) -> None:
     expected, ours = _used(ReplayBuffer(150, n_step=3, prioritized=prioritized), life, "cpu")
     storage = ReplayBuffer(150, n_step=3, prioritized=prioritized, data_device=data_device)

@@ -25,9 +25,10 @@ from rl_storages import (
     SequenceConfig,
 )
 from rl_storages.replay.ring import ReplayRing
-from rl_testing.replay import LIVES, RandomTransitionScript
+from rl_testing.replay import LIVES
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import columns_of, seeded, stored
+from rl_testing.transitions import TransitionScript
 
 CPU = torch.device("cpu")
 HALF_CHEETAH = StorageSpec(
@@ -332,7 +333,7 @@ def test_options_go_through_recipes() -> None:
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
 def test_tensors_take_what_arrays_do(
-    life: RandomTransitionScript, monkeypatch: pytest.MonkeyPatch
+    life: TransitionScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Elsewhere than on the CPU there are tensors only; here they are on the CPU all the same."""
     with_arrays = _allocated(ReplayBuffer(150, n_step=3), life.spec())

@@ -11,11 +11,10 @@ from rl_core.batch import PREPARED_COLUMNS, RolloutBatch, Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_storages import RolloutStorage
-from rl_testing.replay._faults import misfits
 from rl_testing.rollout_storages import RolloutStorageSuite
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.storages import SCRIPTS, seeded, stored
-from rl_testing.transitions import TransitionScript
+from rl_testing.transitions import TransitionScript, misfits
 
 
 class TestRolloutStorage(RolloutStorageSuite):

@@ -2,10 +2,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
-from rl_testing.replay import RandomTransitionScript, SequenceReplaySuite
-from rl_testing.stacks import STACKED_LIVES, StackedScript
+from rl_testing.replay import SequenceReplaySuite
 from rl_testing.storages import SCRIPTS
 from rl_testing.transitions import TransitionScript
+from support.stacks import STACKED_LIVES, StackedScript
 
 
 def _config(learned: int, burn_in: int) -> SequenceConfig:
@@ -23,17 +23,12 @@ class TestSequences(SequenceReplaySuite):
 class TestPrioritizedSequencesOfStacks(SequenceReplaySuite):
     """Nothing is learned here, so all priorities are the same, and draws merely stratified."""
 
-    lives: ClassVar[Mapping[str, RandomTransitionScript]] = {
+    lives: ClassVar[Mapping[str, TransitionScript]] = {
         name: STACKED_LIVES[name]
         for name in ("same_step_seams", "next_step_recurrent", "disabled_seams")
     }
     scripts: ClassVar[Mapping[str, TransitionScript]] = {
-        "next_step_recurrent": StackedScript(
-            **{
-                field: getattr(SCRIPTS["next_step_recurrent"], field)
-                for field in TransitionScript.__dataclass_fields__
-            }
-        )
+        "next_step_recurrent": StackedScript.of(SCRIPTS["next_step_recurrent"])
     }
     per_episode: ClassVar[int] = 3
 

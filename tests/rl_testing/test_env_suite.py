@@ -9,7 +9,8 @@ from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import DataError, EnvironmentFaultError
 from rl_core.types import ArrayLike, StateDict
 from rl_testing.envs import VecEnvSuite
-from rl_testing.scripted import LateWalkVecEnv, WalkVecEnv
+from rl_testing.scripted import WalkVecEnv
+from support.envs import LateWalkVecEnv
 
 NUM_ENVS = 3
 

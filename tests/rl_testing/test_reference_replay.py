@@ -3,10 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl_core.batch import ReplayBatch
+from rl_core.batch import ReplayBatch, SequenceStart
 from rl_testing.replay import (
     LIVES,
-    RandomTransitionScript,
     ReferenceReplayStorage,
     ReferenceSequenceStorage,
     ReplayStorageSuite,
@@ -144,7 +143,7 @@ def test_what_must_be_held_leaves_a_row_after_every_episode() -> None:
 
 
 def test_samples_are_named_by_place_and_all_of_them_count() -> None:
-    life = RandomTransitionScript(num_envs=2)
+    life = TransitionScript(seed=0, num_envs=2)
     storage = ReferenceReplayStorage(20)
     storage.allocate(life.spec(), seeded())
     for transition in life.transitions(4):
@@ -161,22 +160,20 @@ def test_samples_are_named_by_place_and_all_of_them_count() -> None:
 
 
 def test_a_batch_without_samples_is_found_out() -> None:
-    life = RandomTransitionScript(num_envs=2, recurrent=True)
-    transitions = ReferenceReplayStorage(20)
-    sequences = ReferenceSequenceStorage(20, learned=3, burn_in=2)
-    for storage in (transitions, sequences):
-        storage.allocate(life.spec(), seeded())
-        storage.insert_transition(life.transitions(1)[0])
-    (batch,) = transitions.gather(torch.tensor([[0]]))
+    life = TransitionScript(seed=0, num_envs=2, recurrent=True)
+    storage = ReferenceSequenceStorage(20, learned=3, burn_in=2)
+    storage.allocate(life.spec(), seeded())
+    storage.insert_transition(life.transitions(1)[0])
+    (batch,) = storage.gather(torch.tensor([[0]]))
     with pytest.raises(AssertionError, match="no sample"):
-        check_transitions(replace(batch, mask=batch.mask[:0]), transitions)
-    (batch,) = sequences.gather(torch.tensor([[0]]))
+        check_transitions(replace(batch, mask=batch.mask[:0]), storage)
+    start = SequenceStart({}, batch.observation, batch.action, batch.terminated)
     with pytest.raises(AssertionError, match="no sample"):
-        check_sequences(replace(batch, key=batch.key[:0]), sequences)
+        check_sequences(replace(batch, start=start, key=batch.key[:0]), storage)
 
 
 def test_a_sample_of_another_time_is_named() -> None:
-    life = RandomTransitionScript(num_envs=1)
+    life = TransitionScript(seed=0, num_envs=1)
     storage = ReferenceReplayStorage(3)
     storage.allocate(life.spec(), seeded())
     drawn: list[ReplayBatch] = []
@@ -188,7 +185,7 @@ def test_a_sample_of_another_time_is_named() -> None:
 
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
-def test_a_life_holds_what_it_is_for(life: RandomTransitionScript) -> None:
+def test_a_life_holds_what_it_is_for(life: TransitionScript) -> None:
     transitions = life.transitions(130)
     terminated, truncated, valid, start = (
         torch.stack([torch.as_tensor(getattr(t, name)) for t in transitions])
@@ -208,7 +205,7 @@ def test_a_life_holds_what_it_is_for(life: RandomTransitionScript) -> None:
 
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
-def test_no_two_rows_of_a_life_are_alike(life: RandomTransitionScript) -> None:
+def test_no_two_rows_of_a_life_are_alike(life: TransitionScript) -> None:
     if life.alike:
         pytest.skip("all observations are")
     storage = ReferenceReplayStorage(130 * life.num_envs)

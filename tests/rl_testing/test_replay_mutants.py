@@ -16,7 +16,7 @@ from rl_core.storage import DataSlice
 from rl_core.types import Observation, StateDict
 from rl_testing._rows import Row
 from rl_testing.replay import ReferenceReplayStorage, ReplayStorageSuite
-from rl_testing.storages import AnyStorageSuite
+from rl_testing.storages import StorageSuite
 
 Columns = list[dict[str, Tensor]]
 Episodes = list[list[Row]]
@@ -360,15 +360,15 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (FloatsEverything, "test_batches_have_just_this_form"),
     (FloatsExtras, "test_batches_have_just_this_form"),
     (MasksAll, "test_batches_have_just_this_form"),
-    (FavoursTheNewest, "test_all_transitions_are_drawn_alike"),
-    (WeighsByHalf, "test_all_transitions_are_drawn_alike"),
-    (KeysWithoutGeneration, "test_a_key_names_one_transition"),
+    (FavoursTheNewest, "test_all_samples_are_drawn_alike"),
+    (WeighsByHalf, "test_all_samples_are_drawn_alike"),
+    (KeysWithoutGeneration, "test_a_key_names_one_sample"),
     (ForgetsItsGenerator, "test_a_restored_storage_goes_on_alike"),
     (NumbersFromZeroAgain, "test_a_restored_storage_goes_on_alike"),
     (ResumesWithASeam, "test_a_restored_storage_goes_on_alike"),
     (TakesDamagedStates, "test_a_damaged_state_is_refused"),
-    (RunsSlicesTogether, "test_slices_bring_the_same_transitions"),
-    (LosesFinalsInSlices, "test_slices_bring_the_same_transitions"),
+    (RunsSlicesTogether, "test_slices_bring_the_same_samples"),
+    (LosesFinalsInSlices, "test_slices_bring_the_same_samples"),
     (CutsEverySlice, "test_slices_go_on_where_they_follow_each_other"),
     (IsAnotherWhenEmptied, "test_a_slice_goes_on_after_its_storage_was_emptied"),
     (IgnoresCuts, "test_nothing_goes_on_after_a_cut"),
@@ -379,9 +379,9 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (SkipsLoneSteps, "test_trajectories_are_what_happened"),
     (KeepsARowAtAReset, "test_after_a_reset_nothing_older_is_drawn"),
     (ForgetsAfterAnUpdate, "test_an_update_forgets_nothing"),
-    (TellsAllAgain, "test_new_observations_are_told_once"),
-    (CountsResets, "test_new_observations_are_told_once"),
-    (TellsNothingAfterACheckpoint, "test_new_observations_are_told_once"),
+    (TellsAllAgain, "test_new_observations_are_returned_once"),
+    (CountsResets, "test_new_observations_are_returned_once"),
+    (TellsNothingAfterACheckpoint, "test_new_observations_are_returned_once"),
     (FailsWhenEmpty, "test_nothing_is_drawn_from_an_empty_storage"),
     (GuessesSizes, "test_batches_need_both_sizes"),
     (RoundsSizesUp, "test_sizes_without_room_are_refused"),
@@ -403,7 +403,7 @@ def test_a_broken_storage_is_found_out(mutant: type[ReferenceReplayStorage], nam
 
 def test_every_test_of_the_suite_has_its_mutant() -> None:
     own = {name for name in dir(ReplayStorageSuite) if name.startswith("test_")}
-    own -= set(dir(AnyStorageSuite))
+    own -= set(dir(StorageSuite))
     assert own == {name for _, name in MUTANTS}
 
 

@@ -24,8 +24,9 @@ from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.scripted import CountingEnv, IdentityEnv
 from rl_testing.stateful import check_plain, check_same_state, copy_state
 from rl_testing.storages import stored
-from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
+from rl_testing.toy import ToyActor, ToyActorCritic
 from rl_train import Collection, Collector, RewardScaler
+from support.envs import counting_envs
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 

@@ -15,8 +15,8 @@ from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.types import Observation, State
 from rl_envs import GymVecEnv, make_gym_vec
-from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv
-from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
+from rl_testing.scripted import CountingEnv, IdentityEnv
+from rl_testing.toy import ToyActor, ToyActorCritic
 from rl_train import evaluate_policy
 from rl_train.evaluation import (
     draws_actions,
@@ -25,6 +25,7 @@ from rl_train.evaluation import (
     stratified_bootstrap_interval,
     summarize,
 )
+from support.envs import FaultyEnv, counting_envs
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 

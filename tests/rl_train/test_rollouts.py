@@ -13,8 +13,9 @@ from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
 from rl_core.types import Observation, State
 from rl_testing.reference import ReferenceRolloutStorage
-from rl_testing.toy import ToyActor, ToyActorCritic, counting_envs
+from rl_testing.toy import ToyActor, ToyActorCritic
 from rl_train import Collector
+from support.envs import counting_envs
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 

@@ -23,9 +23,9 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.types import ArrayLike, Observation
 from rl_envs import as_vec_env, make_gym_vec
 from rl_testing.reference import ReferenceRolloutStorage
-from rl_testing.scripted import CountingEnv, FaultyEnv, IdentityEnv, WalkVecEnv
+from rl_testing.scripted import CountingEnv, IdentityEnv, WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
-from rl_testing.toy import ToyActor, ToyActorCritic, ToyConfig, counting_envs
+from rl_testing.toy import ToyActor, ToyActorCritic, ToyConfig
 from rl_train import (
     Callback,
     ConsoleLogger,
@@ -41,6 +41,7 @@ from rl_train.loggers import read_metrics
 from rl_train.trainer import Budget, budget
 from rl_train.trainer.metrics import RecentEpisodes
 from rl_train.trainer.setup import worthwhile_compile_mode
+from support.envs import FaultyEnv, counting_envs
 
 NUM_STEPS, NUM_ENVS = 4, 2
 ROWS = NUM_STEPS * NUM_ENVS

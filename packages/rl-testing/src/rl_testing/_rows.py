@@ -1,26 +1,29 @@
-"""What one environment did in one step, and the columns that such rows make."""
+"""A storage of Python lists, and what one environment did in one step as its row."""
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.errors import CheckpointError, DataError
+from rl_core.errors import CheckpointError, ConfigError, DataError
+from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import DataSlice, StorageSpec, observation_columns
+from rl_core.storage import (
+    DataSlice,
+    Storage,
+    StorageSpec,
+    TensorSpec,
+    check_slice,
+    observation_columns,
+)
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
+BatchT = TypeVar("BatchT", covariant=True)
 ColumnT = TypeVar("ColumnT")
-
-_SUCCESSORS = ("next/", "successor/")
-
-_ORIGIN = ("origin/storage", "origin/place")
-"""The columns `(L, B)` that tell which storage gave a row, and which of its rows it was."""
 
 
 @dataclass(slots=True)
@@ -28,44 +31,51 @@ class Row:
     """What one environment did in one step.
 
     Attributes:
-        columns: observation, action, reward, flags, states and extras by name.
-        next_observation: what the environment showed next, by column.
-        successor: what the action led to, by column: another observation than the next one where
-            an episode ended and the environment reset in the same step.
-        prepared: what the algorithm attached.
+        columns: those of a data slice, by name. Below ``next/`` stands what the environment showed
+            next, and below ``successor/`` what the action led to: another observation where an
+            episode ended and the environment reset in the same step.
+        source: the storage that gave it, and its place there; None for an inserted transition.
+        place: its number in its own storage; where two rows continue each other, one apart.
         step: how many rows of its environment were inserted before it.
-        begins: no transition before it goes on in it.
-        source: the storage that gave it, and its place there; None where it was inserted as a
-            transition.
-        place: of the row in its own storage, where two that go on are one apart, and others more.
+        begins: it does not continue the row before it.
     """
 
     columns: dict[str, Tensor]
-    next_observation: dict[str, Tensor]
-    successor: dict[str, Tensor]
-    prepared: dict[str, Tensor] = field(default_factory=dict)
-    step: int = 0
-    begins: bool = True
     source: tuple[int, int] | None = None
     place: int = 0
+    step: int = 0
+    begins: bool = True
+
+    @property
+    def successor(self) -> dict[str, Tensor]:
+        """What the action led to, by column."""
+        return below("successor/", self.columns)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its episode ended, or has ended before."""
+        columns = self.columns
+        return bool(columns["terminated"] or columns["truncated"] or not columns["valid"])
+
+    def breaks_off(self, following: "Row") -> bool:
+        """Whether its episode has not ended, and the following row does not continue it."""
+        starts = bool(following.columns["episode_start"])
+        return not self.is_last and (starts or following.place != self.place + 1)
 
 
 class Places:
-    """Numbers the rows of a storage, and leaves a number out wherever they do not go on.
+    """Numbers the rows of a storage, and leaves a number out wherever they do not continue.
 
-    Whether they do is told by what is known of them, not by what they look like: a transition goes
-    on from the transition inserted before it, and a row of a slice from that of the place before
-    it in the same storage.
+    What is known of rows decides, not what they look like: a transition continues the transition
+    inserted before it, and a row of a slice that of the place before it in the same storage.
 
     Args:
         num_envs: how many environments.
     """
 
     def __init__(self, num_envs: int) -> None:
-        self.storage = uuid.uuid4().int >> 66
         self._next = [0] * num_envs
-        # Source of what goes on in each environment; None is a transition, and (0, 0) nothing.
-        self._expected: list[tuple[int, int] | None] = [(0, 0)] * num_envs
+        self.cut()
 
     def number(self, added: list[list[Row]]) -> None:
         """Give new rows of each environment their places."""
@@ -77,16 +87,17 @@ class Places:
                 self._expected[env] = row.source and (row.source[0], row.source[1] + 1)
 
     def follows(self, rows: list[Row], env: int) -> bool:
-        """Whether the first of some new rows goes on from what was numbered last."""
+        """Whether the first of some new rows continues what was numbered last."""
         return rows[0].source == self._expected[env]
 
     def cut(self) -> None:
-        """Let nothing go on, neither here nor where this storage's rows are sent."""
+        """Let nothing continue, neither here nor where this storage's rows are sent."""
         self.storage = uuid.uuid4().int >> 66
-        self._expected = [(0, 0)] * len(self._expected)
+        # Source of what would continue each environment; None is a transition, (0, 0) nothing.
+        self._expected: list[tuple[int, int] | None] = [(0, 0)] * len(self._next)
 
     def state_dict(self) -> StateDict:
-        """Return what goes on, as source and place of each environment."""
+        """Return what would continue each environment."""
         pairs = [(0, -1) if pair is None else pair for pair in self._expected]
         return {"next": torch.tensor(self._next), "expected": torch.tensor(pairs)}
 
@@ -106,152 +117,151 @@ class Places:
         self._expected = [None if pair == [0, -1] else (pair[0], pair[1]) for pair in pairs]
 
 
-def restored_rows(data: DataSlice, spec: StorageSpec) -> list[list[Row]]:
-    """Copy the rows of a state, which keep the places they had.
+class RowStorage(Storage[BatchT]):
+    """What the reference storages share: one list of rows per environment, copied one by one."""
 
-    Raises:
-        CheckpointError: when they do not fit.
-    """
-    try:
-        rows_of_envs = rows_of_slice(data, spec)
-    except DataError as error:
-        raise CheckpointError(f"the saved rows do not fit: {error}") from error
-    for row in chain.from_iterable(rows_of_envs):
-        assert row.source is not None
-        _, row.place = row.source
-    return rows_of_envs
+    def __init__(self) -> None:
+        self._spec: StorageSpec | None = None
+        self._generator = torch.Generator()
+        self._rows: list[list[Row]] = []
+        self._inserted = 0
 
+    @property
+    def spec(self) -> StorageSpec | None:
+        """What `allocate` was given last."""
+        return self._spec
 
-def breaks_off(row: Row, following: Row) -> bool:
-    """Whether an unfinished episode is followed by a row of another one."""
-    columns = row.columns
-    if columns["terminated"] or columns["truncated"] or not columns["valid"]:
-        return False
-    return bool(following.columns["episode_start"]) or following.place != row.place + 1
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        """Remember what will be inserted."""
+        self._spec = spec
+        self._generator = generator
+        self._inserted = 0
+        self._places = Places(spec.num_envs)
+        self.reset()
 
+    def insert_transition(self, transition: Transition) -> None:
+        """Take in one row of each environment.
 
-def rows_of_transition(transition: Transition, spec: StorageSpec) -> list[list[Row]]:
-    """Copy a transition to a row per environment.
+        Raises:
+            ConfigError: when nothing was allocated.
+            DataError: when a column has another shape or dtype than was allocated.
+        """
+        rows = _rows_of_slice(_slice_of_transition(transition), self._allocated())
+        for (row,) in rows:
+            row.source = None
+        self._insert(rows)
 
-    Raises:
-        DataError: when a column has another shape or dtype than was allocated.
-    """
-    rows = rows_of_slice(slice_of_transition(transition), spec)
-    for (row,) in rows:
-        row.source = None
-    return rows
+    def insert_data_slice(self, data: DataSlice) -> None:
+        """Append the rows of a slice.
 
+        Raises:
+            ConfigError: when nothing was allocated.
+            DataError: when columns are missing, of other shape or dtype, or of unequal length.
+        """
+        self._insert(_rows_of_slice(data, self._allocated()))
 
-def slice_of_transition(transition: Transition) -> DataSlice:
-    """Name a transition's columns as a data slice of one row; nothing is copied or checked."""
-    final = transition.final_observation
-    columns = {
-        **_named(transition.observation, "observation"),
-        **_named(transition.next_observation, "next/observation"),
-        **_named(transition.next_observation if final is None else final, "successor/observation"),
-        "action": transition.action,
-        "reward": transition.reward,
-        "terminated": transition.terminated,
-        "truncated": transition.truncated,
-        "valid": transition.valid,
-        "episode_start": transition.episode_start,
-        **put_below("state/", transition.state),
-        **put_below("extras/", transition.extras),
-    }
-    nowhere = torch.zeros(1, len(transition.episode_start), dtype=torch.int64)
-    return {
-        **{name: torch.as_tensor(column).unsqueeze(0) for name, column in columns.items()},
-        **dict.fromkeys(_ORIGIN, nowhere),
-    }
+    def get_data_slice(self, start: int, end: int) -> DataSlice:
+        """Copy rows; every column is `(L, B, ...)`.
 
+        Raises:
+            ConfigError: when the rows are not all stored.
+        """
+        self._allocated()
+        if not 0 <= start <= end <= len(self):
+            raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
+        return self._slice([rows[start:end] for rows in self._rows], self._places.storage)
 
-def slice_of_rows(rows_of_envs: list[list[Row]], spec: StorageSpec, storage: int = 0) -> DataSlice:
-    """Copy rows, as many of each environment, to columns `(L, B, ...)`.
+    def cut(self) -> None:
+        """Let what is inserted next begin anew."""
+        self._allocated()
+        self._places.cut()
 
-    Args:
-        rows_of_envs: the rows of each environment.
-        spec: what they consist of.
-        storage: which one gives them; 0 where it stays among its own.
-    """
-    if not rows_of_envs[0]:
+    def reset(self) -> None:
+        """Forget the rows; those to come continue to be numbered."""
+        self._rows = [[] for _ in range(self.num_envs)]
+
+    def __len__(self) -> int:
+        """Return how many rows of each environment are stored."""
+        return len(self._rows[0]) if self._rows else 0
+
+    def state_dict(self) -> StateDict:
+        """Return the stored rows, how many there have been, and the generator's state."""
         return {
-            name: torch.zeros((0, spec.num_envs, *shape), dtype=dtype, device=spec.device)
-            for name, (shape, dtype) in slice_columns(spec).items()
+            "data": dict(self._slice(self._rows)),
+            "places": self._places.state_dict(),
+            "inserted": self._inserted,
+            "generator": generator_state(self._generator),
         }
-    following = [[row.next_observation for row in rows] for rows in rows_of_envs]
-    successors = [[row.successor for row in rows] for rows in rows_of_envs]
-    return {
-        **stack_steps([[row.columns for row in rows] for rows in rows_of_envs]),
-        **put_below("next/", stack_steps(following)),
-        **put_below("successor/", stack_steps(successors)),
-        "origin/storage": torch.full((len(rows_of_envs[0]), len(rows_of_envs)), storage),
-        "origin/place": torch.tensor([[row.place for row in rows] for rows in rows_of_envs]).T,
-    }
 
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`; the storage must be allocated.
 
-def rows_of_slice(data: DataSlice, spec: StorageSpec) -> list[list[Row]]:
-    """Copy a data slice to rows, one list per environment.
-
-    Raises:
-        DataError: when columns are missing, of other shape or dtype, or of unequal length.
-    """
-    length = len(data["reward"]) if "reward" in data else 0
-    columns: dict[str, tuple[Tensor, ...]] = {}
-    for name, (shape, dtype) in slice_columns(spec).items():
-        column = data.get(name)
-        if column is None:
-            raise DataError(f"column '{name}' is missing")
-        if column.dtype != dtype or column.shape != (length, spec.num_envs, *shape):
-            raise DataError(
-                f"column '{name}': {column.dtype} of {tuple(column.shape)}; "
-                f"expected {dtype} of {(length, spec.num_envs, *shape)}"
+        Raises:
+            CheckpointError: when the rows do not fit this storage.
+        """
+        spec = self._allocated()
+        saved = StateReader(state, "storage")
+        saved.expect(self.state_dict())
+        try:
+            added = _rows_of_slice(saved.tensors("data"), spec)
+        except DataError as error:
+            raise CheckpointError(f"the saved rows do not fit: {error}") from error
+        inserted, count = saved.count("inserted"), len(added[0])
+        if not count <= min(inserted, self._share()):
+            raise CheckpointError(
+                f"{count} rows are saved of {inserted}; expected up to {self._share()}"
             )
-        columns[name] = column.to(spec.device, copy=True).flatten(0, 1).unbind()
-    beside = (*_SUCCESSORS, "origin/")
-    own = {name: column for name, column in columns.items() if not name.startswith(beside)}
-    following, successors = below("next/", columns), below("successor/", columns)
-    rows = [
-        Row(
-            _row_at(own, place),
-            _row_at(following, place),
-            _row_at(successors, place),
-            source=(int(columns[_ORIGIN[0]][place]), int(columns[_ORIGIN[1]][place])),
-        )
-        for place in range(length * spec.num_envs)
-    ]
-    return [rows[env :: spec.num_envs] for env in range(spec.num_envs)]
+        places = Places(spec.num_envs)
+        places.load_state_dict(saved.tree("places"))
+        set_generator_state(self._generator, saved.tensor("generator"))
+        for rows in added:
+            for row in rows:
+                assert row.source is not None
+                row.place = row.source[1]
+        self.reset()
+        self._inserted = inserted - count
+        self._append(added)
+        self._places = places
 
+    def _allocated(self) -> StorageSpec:
+        if self._spec is None:
+            raise ConfigError("the storage is not allocated yet")
+        return self._spec
 
-def slice_columns(spec: StorageSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return event shape and dtype of every column of a data slice."""
-    observation = observation_columns(spec.observation)
-    expected = {name: (leaf.shape, leaf.dtype) for name, leaf in observation.items()}
-    expected |= {
-        f"{prefix}/{name}": (leaf.shape, leaf.dtype)
-        for prefix in ("next", "successor")
-        for name, leaf in observation.items()
-    }
-    expected["action"] = (spec.action.shape, spec.action.dtype)
-    expected["reward"] = ((), torch.float32)
-    for name in ("terminated", "truncated", "valid", "episode_start"):
-        expected[name] = ((), torch.bool)
-    for name in _ORIGIN:
-        expected[name] = ((), torch.int64)
-    for name, size in spec.state_sizes.items():
-        expected[f"state/{name}"] = ((size,), torch.float32)
-    for name, extra in spec.extras.items():
-        expected[f"extras/{name}"] = (extra.shape, extra.dtype)
-    return expected
+    def _share(self) -> int:
+        """Return how many rows of each environment are kept, the newest ones."""
+        raise NotImplementedError
+
+    def _insert(self, added: list[list[Row]]) -> None:
+        self._places.number(added)
+        self._append(added)
+
+    def _append(self, added: list[list[Row]]) -> None:
+        for rows, new in zip(self._rows, added, strict=True):
+            for step, row in enumerate(new, start=self._inserted):
+                row.step = step
+                row.begins = not rows or rows[-1].is_last or rows[-1].breaks_off(row)
+                rows.append(row)
+            del rows[: -self._share()]
+        self._inserted += len(added[0])
+
+    def _slice(self, rows_of_envs: list[list[Row]], storage: int = 0) -> DataSlice:
+        """Copy rows, as many of each environment, to columns; 0 is no storage in particular."""
+        spec = self._allocated()
+        if not rows_of_envs[0]:
+            return {
+                name: torch.zeros(shape, dtype=dtype, device=spec.device)
+                for name, (shape, dtype) in _slice_columns(spec, 0).items()
+            }
+        columns = [stack([row.columns for row in rows], 0) for rows in rows_of_envs]
+        places = torch.tensor([[row.place for row in rows] for rows in rows_of_envs]).T
+        origin = {"origin/storage": torch.full_like(places, storage), "origin/place": places}
+        return {**stack(columns, 1), **origin}
 
 
 def stack(rows: list[dict[str, Tensor]], axis: int) -> dict[str, Tensor]:
     """Stack rows to columns along an axis."""
     return {name: torch.stack([row[name] for row in rows], axis) for name in rows[0]}
-
-
-def stack_steps(rows_of_envs: list[list[dict[str, Tensor]]]) -> dict[str, Tensor]:
-    """Stack the rows of each environment to columns `(T, B, ...)`."""
-    return stack([stack(rows, 0) for rows in rows_of_envs], 1)
 
 
 def below(prefix: str, columns: Mapping[str, ColumnT]) -> dict[str, ColumnT]:
@@ -263,9 +273,26 @@ def below(prefix: str, columns: Mapping[str, ColumnT]) -> dict[str, ColumnT]:
     }
 
 
-def put_below(prefix: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put a prefix before the names of columns."""
-    return {prefix + name: column for name, column in columns.items()}
+def _slice_of_transition(transition: Transition) -> DataSlice:
+    """Name a transition's columns as a data slice of one row; nothing is copied or checked."""
+    following, final = transition.next_observation, transition.final_observation
+    nowhere = torch.zeros(len(transition.episode_start), dtype=torch.int64)
+    columns = {
+        **_named(transition.observation, "observation"),
+        **_named(following, "next/observation"),
+        **_named(following if final is None else final, "successor/observation"),
+        "action": transition.action,
+        "reward": transition.reward,
+        "terminated": transition.terminated,
+        "truncated": transition.truncated,
+        "valid": transition.valid,
+        "episode_start": transition.episode_start,
+        **{f"state/{name}": state for name, state in transition.state.items()},
+        **{f"extras/{name}": extra for name, extra in transition.extras.items()},
+        "origin/storage": nowhere,
+        "origin/place": nowhere,
+    }
+    return {name: torch.as_tensor(column).unsqueeze(0) for name, column in columns.items()}
 
 
 def _named(observation: ArrayObservation, prefix: str) -> dict[str, ArrayLike]:
@@ -274,5 +301,43 @@ def _named(observation: ArrayObservation, prefix: str) -> dict[str, ArrayLike]:
     return {prefix: observation}
 
 
-def _row_at(columns: Mapping[str, tuple[Tensor, ...]], place: int) -> dict[str, Tensor]:
-    return {name: rows[place] for name, rows in columns.items()}
+def _rows_of_slice(data: DataSlice, spec: StorageSpec) -> list[list[Row]]:
+    """Copy a data slice to rows, one list per environment.
+
+    Raises:
+        DataError: when columns are missing, of other shape or dtype, or of unequal length.
+    """
+    length = len(data["reward"]) if "reward" in data else 0
+    expected = _slice_columns(spec, length)
+    check_slice(data, expected)
+    origins = torch.stack([data["origin/storage"], data["origin/place"]], 2).tolist()
+    copies = {
+        name: data[name].to(spec.device, copy=True)
+        for name in expected
+        if not name.startswith("origin/")
+    }
+    return [
+        [
+            Row({name: copy[t, env] for name, copy in copies.items()}, tuple(origins[t][env]))
+            for t in range(length)
+        ]
+        for env in range(spec.num_envs)
+    ]
+
+
+def _slice_columns(
+    spec: StorageSpec, length: int
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape and dtype of every column of a data slice."""
+    columns = {"action": spec.action, "reward": TensorSpec((), torch.float32)}
+    for prefix in ("observation", "next/observation", "successor/observation"):
+        columns |= observation_columns(spec.observation, prefix)
+    for name in ("terminated", "truncated", "valid", "episode_start"):
+        columns[name] = TensorSpec((), torch.bool)
+    for name in ("origin/storage", "origin/place"):
+        columns[name] = TensorSpec((), torch.int64)
+    for name, size in spec.state_sizes.items():
+        columns[f"state/{name}"] = TensorSpec((size,), torch.float32)
+    columns |= {f"extras/{name}": extra for name, extra in spec.extras.items()}
+    shape = (length, spec.num_envs)
+    return {name: ((*shape, *leaf.shape), leaf.dtype) for name, leaf in columns.items()}

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_core.actor import ActionEvaluation, Actor
+from rl_core.actor import ActionEvaluation, ActionOutput, Actor
 from rl_core.spaces import Space
 from rl_core.types import Observation, State, map_observation
 from rl_testing.rollouts import random_observation, random_state
@@ -61,21 +61,16 @@ class ActorSuite:
     def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
         """Run each test for each pair of spaces."""
         if "case" in metafunc.fixturenames:
-            first_seen, first_done = (
-                next(iter(cls.observation_spaces)),
-                next(iter(cls.action_spaces)),
-            )
-            pairs = [(first_seen, acting) for acting in cls.action_spaces]
-            pairs += [(seen, first_done) for seen in cls.observation_spaces if seen != first_seen]
+            first, *others = cls.observation_spaces
+            pairs = [(first, acting) for acting in cls.action_spaces]
+            pairs += [(seen, pairs[0][1]) for seen in others]
             metafunc.parametrize("case", pairs, ids=["-".join(pair) for pair in pairs])
 
     def test_one_step_has_the_declared_shapes(self, case: tuple[str, str]) -> None:
         """Action, environment's action and state are what collector and storage allocate."""
         actor = self._actor(case)
-        state = actor.actor_initial_states(_NUM_ENVS)
-        assert set(state) == set(actor.state_sizes)
-        output = actor.get_action(_row(actor, 0), state, _noise(actor), episode_start=_starts()[0])
-        spec = actor.action_spec
+        assert set(actor.actor_initial_states(_NUM_ENVS)) == set(actor.state_sizes)
+        output, spec = _act(actor, _noise(actor)), actor.action_spec
         assert output.action.shape == (_NUM_ENVS, *spec.shape)
         assert output.action.dtype == spec.dtype
         assert {name: tensor.shape for name, tensor in output.state.items()} == {
@@ -83,7 +78,7 @@ class ActorSuite:
         }
 
     def test_states_start_at_zero_and_are_counted(self, case: tuple[str, str]) -> None:
-        """An actor is recurrent exactly when it has a state."""
+        """An actor is recurrent exactly if it has a state."""
         actor = self._actor(case)
         for name, state in actor.actor_initial_states(3).items():
             assert state.shape == (3, actor.state_sizes[name])
@@ -92,22 +87,18 @@ class ActorSuite:
         assert actor.recurrent_hidden_state_size == sum(actor.state_sizes.values())
 
     def test_env_actions_lie_in_the_space(self, case: tuple[str, str]) -> None:
-        """Whatever is sampled, the environment is given something it takes."""
+        """Every sampled action is valid in the environment."""
         actor = self._actor(case)
-        state = actor.actor_initial_states(_NUM_ENVS)
         for seed in range(8):
-            noise = 5.0 * _noise(actor, seed=seed)
-            output = actor.get_action(_row(actor, 0), state, noise, episode_start=_starts()[0])
-            for action in output.env_action.numpy():
+            for action in _act(actor, 5.0 * _noise(actor, seed=seed)).env_action.numpy():
                 assert actor.action_space.contains(action), f"{action} of {actor.action_space}"
 
     def test_env_actions_come_back(self, case: tuple[str, str]) -> None:
-        """What was done in the environment is an action of the actor, which does the same."""
+        """An environment's action becomes one of the actor, and the same one again."""
         actor = self._actor(case)
         if type(actor).from_env_action is Actor.from_env_action:
             pytest.skip("the actor takes no actions of data sets")
-        state = actor.actor_initial_states(_NUM_ENVS)
-        output = actor.get_action(_row(actor, 0), state, _noise(actor), episode_start=_starts()[0])
+        output = _act(actor, _noise(actor))
         own = actor.from_env_action(output.env_action)
         assert (own.shape, own.dtype) == (output.action.shape, output.action.dtype)
         torch.testing.assert_close(actor.to_env_action(own), output.env_action)
@@ -115,21 +106,17 @@ class ActorSuite:
     def test_the_mode_is_always_the_same(self, case: tuple[str, str]) -> None:
         """A deterministic action needs no noise and is not changed by any."""
         actor = self._actor(case)
-        state, start, row = actor.actor_initial_states(_NUM_ENVS), _starts()[0], _row(actor, 0)
-        first = actor.get_action(row, state, None, deterministic=True, episode_start=start)
-        other = actor.get_action(row, state, _noise(actor), deterministic=True, episode_start=start)
+        first, other = (_act(actor, noise, deterministic=True) for noise in (None, _noise(actor)))
         assert torch.equal(first.action, other.action)
 
     def test_noise_alone_decides_what_is_sampled(self, case: tuple[str, str]) -> None:
         """One generator state, one action; nothing is drawn from a global generator."""
         actor = self._actor(case)
-        state, start, row = actor.actor_initial_states(_NUM_ENVS), _starts()[0], _row(actor, 0)
         actions: list[Tensor] = []
         for seed in (1, 1, 2, 3, 4):
             torch.manual_seed(len(actions))
             before = torch.random.get_rng_state()
-            noise = _noise(actor, seed=seed)
-            actions.append(actor.get_action(row, state, noise, episode_start=start).action)
+            actions.append(_act(actor, _noise(actor, seed=seed)).action)
             assert torch.equal(torch.random.get_rng_state(), before)
         assert torch.equal(actions[0], actions[1])
         if self.is_stochastic:
@@ -144,7 +131,7 @@ class ActorSuite:
         assert one.shape[0] == _NUM_ENVS
 
     def test_a_batch_is_evaluated_row_by_row(self, case: tuple[str, str]) -> None:
-        """With axes `(N,)`, every row gets the answer it gets alone."""
+        """With axes `(N,)`, every row gets the result it gets alone."""
         actor = self._evaluated(case)
         row, action, start = _row(actor, 0), _actions(actor)[0], _starts()[0]
         state = _some_state(actor)
@@ -160,12 +147,10 @@ class ActorSuite:
             )
             _check_close(alone.log_prob, whole.log_prob[only])
             _check_close(alone.entropy, whole.entropy[only])
-            if whole.value is not None:
-                assert alone.value is not None
-                _check_close(alone.value, whole.value[only])
+            _check_close(alone.value, None if whole.value is None else whole.value[only])
 
     def test_log_probs_are_the_distributions(self, case: tuple[str, str]) -> None:
-        """`evaluate_actions` and `distribution` speak of one policy."""
+        """`evaluate_actions` and `distribution` describe the same policy."""
         actor = self._evaluated(case)
         sequence, actions, starts = _sequence(actor), _actions(actor), _starts()
         state = _some_state(actor)
@@ -191,7 +176,6 @@ class ActorSuite:
             one = actor.evaluate_actions(row, actions[step], state, starts[step])
             _check_close(one.log_prob, whole.log_prob[step])
             if whole.value is not None:
-                assert one.value is not None
                 _check_close(one.value, whole.value[step])
                 alone, after_value = actor.value(row, state, starts[step])
                 _check_close(alone, whole.value[step])
@@ -230,20 +214,18 @@ class ActorSuite:
         other = self.make_actor(self.observation_spaces[seen], self.action_spaces[acting])
         other.load_state_dict(actor.state_dict())
         check_same_state(dict(other.state_dict()), dict(actor.state_dict()))
-        state, start, row = _some_state(actor), _starts()[0], _row(actor, 0)
-        noise = _noise(actor)
-        expected = actor.get_action(row, state, noise, episode_start=start)
-        got = other.get_action(row, state, noise, episode_start=start)
+        state, noise = _some_state(actor), _noise(actor)
+        expected, got = (_act(each, noise, state) for each in (actor, other))
         assert torch.equal(got.action, expected.action)
 
     def test_only_the_normalisation_learns_from_observations(self, case: tuple[str, str]) -> None:
         """Acting and evaluating change nothing in the actor."""
         actor = self._actor(case)
         before = {name: tensor.clone() for name, tensor in actor.state_dict().items()}
-        state, start = actor.actor_initial_states(_NUM_ENVS), _starts()[0]
-        actor.get_action(_row(actor, 0), state, _noise(actor), episode_start=start)
+        _act(actor, _noise(actor))
         if self.is_stochastic:
-            actor.evaluate_actions(_row(actor, 0), _actions(actor)[0], state, start)
+            state = actor.actor_initial_states(_NUM_ENVS)
+            actor.evaluate_actions(_row(actor, 0), _actions(actor)[0], state, _starts()[0])
         check_same_state(dict(actor.state_dict()), dict(before))
 
     def test_the_modules_it_names_are_there(self, case: tuple[str, str]) -> None:
@@ -268,6 +250,16 @@ class ActorSuite:
         if not self.is_stochastic:
             pytest.skip("actions have no probability here")
         return self._actor(case)
+
+
+def _act(
+    actor: Actor, noise: Tensor | None, state: State | None = None, *, deterministic: bool = False
+) -> ActionOutput:
+    """Act in the first row of `_sequence`, by default from the initial states."""
+    if state is None:
+        state = actor.actor_initial_states(_NUM_ENVS)
+    row, start = _row(actor, 0), _starts()[0]
+    return actor.get_action(row, state, noise, deterministic=deterministic, episode_start=start)
 
 
 def _sequence(actor: Actor) -> Observation:
@@ -312,5 +304,5 @@ def _check_shapes(actor: Actor, evaluation: ActionEvaluation, batch: tuple[int, 
     }
 
 
-def _check_close(actual: Tensor, expected: Tensor) -> None:
+def _check_close(actual: Tensor | None, expected: Tensor | None) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)

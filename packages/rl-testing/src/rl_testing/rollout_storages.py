@@ -1,20 +1,20 @@
 """The tests that every storage of rollouts must pass."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch
+from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import AnyStorage
-from rl_core.types import ArrayObservation, Observation
+from rl_core.types import ArrayObservation
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.stateful import check_same_state
-from rl_testing.storages import StorageSuite, columns_of, seeded, stored
+from rl_testing.storages import StorageSuite, columns_of, insert_all, seeded, ship, stored
 from rl_testing.transitions import TransitionScript
 
 SampleKey = tuple[tuple[object, ...], ...]
@@ -22,9 +22,9 @@ SampleKey = tuple[tuple[object, ...], ...]
 
 
 class RolloutStorageSuite(StorageSuite):
-    """Further tests of storages that keep rollouts, with `ReferenceRolloutStorage` as the oracle.
+    """Tests of storages that keep rollouts, with `ReferenceRolloutStorage` as the oracle.
 
-    Subclass it instead of `StorageSuite`, and supply `make_storage`.
+    Subclass it, supply `make_storage`, and inherit the tests.
 
     Attributes:
         sequence_length: rows of the sequences that a recurrent actor's minibatches are made of;
@@ -32,6 +32,14 @@ class RolloutStorageSuite(StorageSuite):
     """
 
     sequence_length: ClassVar[int | None] = None
+
+    def make_storage(self) -> AnyStorage:
+        """Return a new storage, not allocated yet, with room for at least eight steps."""
+        raise NotImplementedError
+
+    def new_storage(self) -> AnyStorage:
+        """Return what `make_storage` returns."""
+        return self.make_storage()
 
     def draw(self, storage: AnyStorage) -> list[object]:
         """Attach columns and draw two minibatches."""
@@ -46,34 +54,30 @@ class RolloutStorageSuite(StorageSuite):
 
     def test_a_rollout_holds_what_was_inserted(self, script: TransitionScript) -> None:
         """Also the second one in the same memory, which begins in the middle of episodes."""
-        storage = self.allocated(script)
-        reference = self._reference(script)
-        rows = reference.num_steps
-        for number in range(3):
-            for transition in script.transitions(3 * rows)[number * rows : (number + 1) * rows]:
-                storage.insert_transition(transition)
-                reference.insert_transition(transition)
-            _check_same_rollout(storage.rollout(), reference.rollout())
+        storage, oracle = self._pair(script)
+        rows = oracle.num_steps
+        transitions = script.transitions(3 * rows)
+        for start in range(0, 3 * rows, rows):
+            insert_all(transitions[start : start + rows], storage, oracle)
+            _check_same_rollout(storage.rollout(), oracle.rollout())
             storage.after_update()
-            reference.after_update()
+            oracle.after_update()
             assert len(storage) == 0
 
     def test_every_sample_comes_once_per_epoch(self, script: TransitionScript) -> None:
-        """Whatever the sizes: all transitions, no row that only reset, each with its columns."""
-        storage, reference = self.filled(script), self._reference(script)
-        self.fill(reference, script)
-        expected = _samples(_prepared(reference).generate_batches(1, None))
-        rows = len(storage)
-        assert sum(expected.values()) == int(reference.rollout().valid.sum())
+        """Whatever the sizes: every transition with all its columns, and no reset-only row."""
+        storage, oracle = self._pair(script, filled=True)
+        expected = _samples(_prepared(oracle).generate_batches(1, None))
+        rows, length = len(storage), self._length(script, len(storage))
+        assert sum(expected.values()) == int(oracle.rollout().valid.sum())
         sizes: list[tuple[int | None, int | None]] = [(1, None), (2, None), (3, None)]
-        sizes += [(None, rows), (None, rows * script.num_envs)]
-        sizes += [(None, self._length(script, rows)), (None, rows + self._length(script, rows))]
+        sizes += [(None, size) for size in (rows, rows * script.num_envs, length, rows + length)]
         for num_mini_batch, mini_batch_size in sizes:
             batches = list(_prepared(storage).generate_batches(num_mini_batch, mini_batch_size, 2))
             assert _samples(batches) == Counter({key: 2 * n for key, n in expected.items()})
 
     def test_there_are_as_many_minibatches_as_asked_for(self, script: TransitionScript) -> None:
-        """And each has something to learn from, however the numbers divide."""
+        """None is empty, however the numbers divide."""
         storage = _prepared(self.filled(script))
         length = self._length(script, len(storage))
         assert storage.steps_per_sample == length
@@ -88,7 +92,7 @@ class RolloutStorageSuite(StorageSuite):
             assert largest <= 5
 
     def test_no_minibatch_is_nearly_empty(self) -> None:
-        """Their numbers of samples differ by one at most, or their steps would weigh unequally."""
+        """Numbers of samples differ by at most one, so that all gradient steps weigh the same."""
         script = next(s for s in self.scripts.values() if s.autoreset == "same_step")
         storage = _prepared(self.filled(script))
         samples = len(storage) * script.num_envs
@@ -97,38 +101,32 @@ class RolloutStorageSuite(StorageSuite):
             assert max(filled) - min(filled) <= 1
             assert sum(filled) == samples
 
-    def test_a_memory_reads_in_the_batch_what_it_read_before(
+    def test_a_recurrent_network_reads_in_the_batch_what_it_read_before(
         self, script: TransitionScript
     ) -> None:
         """Sequences are in order, and begin with the state that was there."""
         if not script.recurrent:
             pytest.skip("no recurrent state")
-        transitions = script.transitions(30)
-        storage = self.allocated(script)
-        rows = storage.rollout_steps
-        assert rows is not None
-        for transition in transitions[rows : 2 * rows]:
-            storage.insert_transition(transition)
+        storage, oracle = self._pair(script)
+        rows = oracle.num_steps
+        transitions = script.transitions(2 * rows)[rows:]
+        insert_all(transitions, storage)
         assert bool(storage.rollout().state["memory"].any()), "the script begins at zero"
-        before = {
-            tuple(vector): tuple(memory)
-            for transition in transitions[rows : 2 * rows]
-            for vector, memory in zip(
-                _vectors(transition.observation).tolist(),
-                _at_episode_starts_zero(transition.state["memory"], transition.episode_start),
-                strict=True,
-            )
-        }
+        before: dict[tuple[float, ...], list[float]] = {}
+        for transition in transitions:
+            vectors = _vectors(transition.observation).tolist()
+            memory = _at_episode_starts_zero(transition.state["memory"], transition.episode_start)
+            before |= dict(zip(map(tuple, vectors), memory.tolist(), strict=True))
         seen = 0
         for batch in _prepared(storage).generate_batches(2, None):
-            vectors = _vectors(batch.observation)
             memory = batch.state["memory"]
-            for vector, start, mask in zip(vectors, batch.episode_start, batch.mask, strict=True):
+            steps = zip(_vectors(batch.observation), batch.episode_start, batch.mask, strict=True)
+            for vector, start, mask in steps:
                 known = _at_episode_starts_zero(memory, start)
                 for column in mask.nonzero().flatten().tolist():
-                    assert tuple(known[column]) == before[tuple(vector[column].tolist())]
+                    assert known[column].tolist() == before[tuple(vector[column].tolist())]
                     seen += 1
-                memory = torch.tensor(known) + vector
+                memory = known + vector
         assert seen == int(storage.rollout().valid.sum())
 
     def test_sizes_that_contradict_each_other_are_refused(self, script: TransitionScript) -> None:
@@ -175,116 +173,100 @@ class RolloutStorageSuite(StorageSuite):
             list(storage.generate_batches(1, None))
 
     def test_a_resumed_rollout_does_not_bridge_the_gap(self, script: TransitionScript) -> None:
-        """Episodes that were running at the checkpoint count as cut, and others do not change."""
-        count = 3
-        saved = self.filled(script, count=count)
+        """Episodes that were running at the checkpoint count as truncated."""
+        saved, oracle = self._pair(script)
+        insert_all(script.transitions(3), saved, oracle)
         storage = self.allocated(script)
         storage.load_state_dict(saved.state_dict())
-        before, after = script.transitions(count), script.transitions(len(self.filled(script)))
-        for transition in after[: len(after) - count]:
-            storage.insert_transition(transition)
-        rollout = storage.rollout()
-        last = before[-1]
-        flags = [torch.as_tensor(value) for value in (last.terminated, last.truncated, last.valid)]
-        terminated, truncated, valid = flags
-        running = valid & ~terminated & ~truncated
+        insert_all(script.transitions(oracle.num_steps - 3), storage, oracle)
+        _check_same_rollout(storage.rollout(), oracle.rollout())
+        last = script.transitions(3)[-1]
+        ended = torch.as_tensor(last.terminated) | torch.as_tensor(last.truncated)
+        running = torch.as_tensor(last.valid) & ~ended
         assert running.any(), "the script leaves no episode open"
-        assert torch.equal(rollout.terminated[count - 1], terminated)
-        assert torch.equal(rollout.truncated[count - 1], truncated | running)
-        successors = _vectors(_successors(rollout))[count - 1]
-        assert torch.equal(successors[running], _vectors(last.next_observation)[running])
+        assert storage.rollout().truncated[2][running].all()
+
+    def test_consecutive_slices_are_one_rollout(self, script: TransitionScript) -> None:
+        """Of one collector, in their order."""
+        workers, storages = self._pair(script, filled=True), self._pair(script)
+        for start, end in ((0, 3), (3, 4), (4, len(workers[0]))):
+            ship(workers, storages, start, end)
+        for rollout in (storages[1].rollout(), workers[0].rollout()):
+            _check_same_rollout(storages[0].rollout(), rollout)
+
+    def test_slices_with_a_hole_between_them_are_not(self, script: TransitionScript) -> None:
+        """Episodes that were running are truncated, even if later slices continue them."""
+        workers = self._pair(script, filled=True)
+        rows = len(workers[0])
+        starts = [bool(t.episode_start.all()) for t in script.transitions(rows)]
+        hole = next(t for t in range(3, rows) if not starts[t])
+        pieces = ((workers, 0, 2), (workers, hole, rows), (workers, 0, hole - 2))
+        self._check_seam(script, *pieces)
 
     def test_slices_of_two_collectors_do_not_run_into_each_other(
         self, script: TransitionScript
     ) -> None:
-        """The first one's episodes are cut; a memory would need another state, so it refuses."""
-        transitions = script.transitions(60)
-        workers = [self.allocated(script) for _ in range(2)]
-        storage = self.allocated(script)
-        rows = storage.rollout_steps
-        assert rows is not None
-        middle = next(t for t in range(rows, 40) if not transitions[t].episode_start.any())
-        for worker, first in zip(workers, (0, middle), strict=True):
-            for transition in transitions[first : first + rows]:
-                worker.insert_transition(transition)
-        storage.insert_data_slice(workers[0].get_data_slice(0, 3))
-        if script.recurrent:
-            with pytest.raises(DataError, match="another episode"):
-                storage.insert_data_slice(workers[1].get_data_slice(0, rows - 3))
-            assert len(storage) == 3
-            return
-        storage.insert_data_slice(workers[1].get_data_slice(0, rows - 3))
-        rollout = storage.rollout()
-        ended = rollout.terminated[2] | rollout.truncated[2] | ~rollout.valid[2]
-        assert ended.all()
-        successors = _vectors(_successors(rollout))[2]
-        goes_on = rollout.valid[2] & ~rollout.terminated[2]
-        expected = _vectors(_successors(workers[0].rollout()))[2]
-        assert torch.equal(successors[goes_on], expected[goes_on])
-
-    def test_consecutive_slices_are_one_rollout(self, script: TransitionScript) -> None:
-        """Of one collector, in their order; a hole between them cuts, or is refused."""
-        worker, reference = self.filled(script), self._reference(script)
-        self.fill(reference, script)
-        rows = len(worker)
-        storage, oracle = self.allocated(script), self._reference(script)
-        for start, end in ((0, 3), (3, 4), (4, rows)):
-            storage.insert_data_slice(worker.get_data_slice(start, end))
-            oracle.insert_data_slice(reference.get_data_slice(start, end))
-        _check_same_rollout(storage.rollout(), oracle.rollout())
-        _check_same_rollout(storage.rollout(), worker.rollout())
-
-    def test_slices_with_a_hole_between_them_are_not(self, script: TransitionScript) -> None:
-        """Episodes that were running are cut, even where they are taken up again later."""
-        worker, reference = self.filled(script), self._reference(script)
-        self.fill(reference, script)
-        rows = len(worker)
-        storage, oracle = self.allocated(script), self._reference(script)
-        starts = [bool(t.episode_start.all()) for t in script.transitions(rows)]
-        hole = next(t for t in range(3, rows) if not starts[t])
-        for each, source in ((storage, worker), (oracle, reference)):
-            each.insert_data_slice(source.get_data_slice(0, 2))
-            if script.recurrent:
-                with pytest.raises(DataError, match="another episode"):
-                    each.insert_data_slice(source.get_data_slice(hole, rows))
-                continue
-            each.insert_data_slice(source.get_data_slice(hole, rows))
-            each.insert_data_slice(source.get_data_slice(0, hole - 2))
-        if not script.recurrent:
-            _check_same_rollout(storage.rollout(), oracle.rollout())
-            ended = storage.rollout().terminated[1] | storage.rollout().truncated[1]
-            assert torch.equal(ended, storage.rollout().valid[1])
+        """The first one's episodes are truncated; recurrent rollouts cannot be, and refuse."""
+        first, second = self._pair(script, filled=True), self._pair(script)
+        rows, middle, transitions = len(first[0]), *self._middle(script)
+        insert_all(transitions[middle : middle + rows], *second)
+        self._check_seam(script, (first, 0, 3), (second, 0, rows - 3))
 
     def test_a_cut_ends_running_episodes(self, script: TransitionScript) -> None:
-        """What is inserted next is of others, whatever it looks like."""
-        storage, oracle = self.allocated(script), self._reference(script)
-        rows = oracle.num_steps
-        transitions = script.transitions(40 + rows)
-        first = next(t for t in range(3, 40) if not transitions[t].episode_start.any())
-        for each in (storage, oracle):
-            for transition in transitions[:3]:
-                each.insert_transition(transition)
-            each.cut()
+        """What is inserted next belongs to other episodes, whatever it looks like."""
+        storage, oracle = self._pair(script)
+        middle, transitions = self._middle(script)
+        insert_all(transitions[:3], storage, oracle)
+        storage.cut()
+        oracle.cut()
+        others = transitions[middle : middle + oracle.num_steps - 3]
         if script.recurrent:
             with pytest.raises(DataError, match="another episode"):
-                storage.insert_transition(transitions[first])
+                insert_all(others, storage)
             return
-        for transition in transitions[first : first + rows - 3]:
-            for each in (storage, oracle):
-                each.insert_transition(transition)
+        insert_all(others, storage, oracle)
         _check_same_rollout(storage.rollout(), oracle.rollout())
         assert bool(storage.rollout().truncated[2].any())
+
+    def _check_seam(
+        self, script: TransitionScript, *pieces: tuple[Sequence[AnyStorage], int, int]
+    ) -> None:
+        """Insert slices of workers that do not continue each other."""
+        storage, oracle = self._pair(script)
+        for number, (workers, start, end) in enumerate(pieces):
+            if number and script.recurrent:
+                for worker, target in zip(workers, (storage, oracle), strict=True):
+                    with pytest.raises(DataError, match="another episode"):
+                        ship([worker], [target], start, end)
+                assert len(storage) == pieces[0][2]
+                return
+            ship(workers, (storage, oracle), start, end)
+        rollout, last = storage.rollout(), pieces[0][2] - 1
+        _check_same_rollout(rollout, oracle.rollout())
+        assert torch.equal(rollout.terminated[last] | rollout.truncated[last], rollout.valid[last])
+
+    def _middle(self, script: TransitionScript) -> tuple[int, list[Transition]]:
+        """Return a step beyond the first rollout in which no episode begins, and all steps."""
+        transitions, rows = script.transitions(60), self._pair(script)[1].num_steps
+        return next(
+            t for t in range(rows, 40) if not transitions[t].episode_start.any()
+        ), transitions
 
     def _length(self, script: TransitionScript, num_steps: int) -> int:
         """Return how many rows one unit of a minibatch has."""
         return (self.sequence_length or num_steps) if script.recurrent else 1
 
-    def _reference(self, script: TransitionScript) -> ReferenceRolloutStorage:
-        rows = self.make_storage().rollout_steps
+    def _pair(
+        self, script: TransitionScript, *, filled: bool = False
+    ) -> tuple[AnyStorage, ReferenceRolloutStorage]:
+        """Return an allocated storage and its oracle."""
+        storage = self.allocated(script)
+        rows = storage.rollout_steps
         assert rows is not None
-        reference = ReferenceRolloutStorage(rows, self.sequence_length)
-        reference.allocate(script.spec(), seeded())
-        return reference
+        oracle = ReferenceRolloutStorage(rows, self.sequence_length)
+        oracle.allocate(script.spec(), seeded())
+        insert_all(script.transitions(rows * filled), storage, oracle)
+        return storage, oracle
 
 
 def _prepared(storage: AnyStorage) -> AnyStorage:
@@ -320,44 +302,26 @@ def _vectors(observation: ArrayObservation) -> Tensor:
     )
 
 
-def _at_episode_starts_zero(memory: Tensor, start: object) -> list[list[float]]:
-    return torch.where(torch.as_tensor(start).unsqueeze(-1), 0.0, memory).tolist()
-
-
-def _successors(rollout: Rollout) -> Observation:
-    """Return what every step led to, `(T, B, ...)`; those of terminated ones mean nothing."""
-
-    def follow(rows: Tensor, after: Tensor, finals: Tensor) -> Tensor:
-        successors = torch.cat([rows[1:], after.unsqueeze(0)])
-        step, env = rollout.final_index.unbind(1)
-        successors[step, env] = finals
-        return successors
-
-    rows, after, finals = (
-        rollout.observation,
-        rollout.next_observation,
-        rollout.final_observation,
-    )
-    if isinstance(rows, Tensor):
-        assert isinstance(after, Tensor)
-        assert isinstance(finals, Tensor)
-        return follow(rows, after, finals)
-    assert not isinstance(after, Tensor)
-    assert not isinstance(finals, Tensor)
-    return {key: follow(rows[key], after[key], finals[key]) for key in rows}
+def _at_episode_starts_zero(memory: Tensor, start: object) -> Tensor:
+    return torch.where(torch.as_tensor(start).unsqueeze(-1), 0.0, memory)
 
 
 def _check_same_rollout(actual: Rollout, expected: Rollout) -> None:
+    """Compare all columns, and final observations by what steps led to, where it matters."""
     got, wanted = columns_of(actual), columns_of(expected)
-    for name in wanted:
-        if not name.startswith("final_"):
-            check_same_state(got[name], wanted[name], name)
     matters = expected.valid & ~expected.terminated
-    both = [_successors(rollout) for rollout in (actual, expected)]
-    for successors in both:
-        if isinstance(successors, Tensor):
-            successors[~matters] = 0
-        else:
-            for part in successors.values():
-                part[~matters] = 0
-    check_same_state(both[0], both[1], "successor")
+    for name, column in wanted.items():
+        if name.startswith("final_observation"):
+            successors = _successors(got, name)[matters], _successors(wanted, name)[matters]
+            check_same_state(*successors, name)
+        elif name != "final_index":
+            check_same_state(got[name], column, name)
+
+
+def _successors(columns: Mapping[str, Tensor], final: str) -> Tensor:
+    """Return what every step led to, `(T, B, ...)`, of the observation with these final ones."""
+    name = final.removeprefix("final_")
+    successors = torch.cat([columns[name][1:], columns[f"next_{name}"].unsqueeze(0)])
+    step, env = columns["final_index"].unbind(1)
+    successors[step, env] = columns[final]
+    return successors

@@ -17,7 +17,7 @@ class StatefulSuite:
         raise NotImplementedError
 
     def use_part(self, part: Stateful) -> StateValue:
-        """Make a part do what depends on its state and changes it, and return what it answered."""
+        """Make a part do what depends on its state and changes it, and return the result."""
         raise NotImplementedError
 
     def test_its_state_needs_no_pickle(self) -> None:
@@ -39,7 +39,7 @@ class StatefulSuite:
         check_same_state(restored.state_dict(), saved.state_dict())
 
     def test_loading_copies(self) -> None:
-        """Neither the saved part nor another that loaded the same state is tied to this one."""
+        """A loaded part shares nothing with the state it was given."""
         saved = self.make_part()
         self.use_part(saved)
         state = copy_state(saved.state_dict())

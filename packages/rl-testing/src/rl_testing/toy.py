@@ -1,16 +1,14 @@
 """The smallest actor and the smallest algorithm that do everything: to test with, and to copy.
 
 `ToyActor` is linear, so that values can be worked out by hand; `ToyActorCritic` is a one-step
-actor-critic. Together with `ReferenceRolloutStorage` and `counting_envs` they make a whole run
-without any other package.
+actor-critic.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import gymnasium
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from rl_core.actor import ActionEvaluation, Actor
@@ -24,23 +22,6 @@ from rl_core.nn.heads import make_head
 from rl_core.returns import td_advantages
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
-from rl_testing.scripted import CountingEnv, PlainVecEnv
-
-
-def counting_envs(
-    lengths: Sequence[Sequence[int]],
-    terminate: Sequence[bool | Sequence[bool]],
-    autoreset: AutoresetMode = AutoresetMode.SAME_STEP,
-) -> PlainVecEnv:
-    """Step one `CountingEnv` per row.
-
-    Args:
-        lengths: of each row's episodes.
-        terminate: how each row's episodes end.
-        autoreset: how ended rows are reset.
-    """
-    pairs = enumerate(zip(lengths, terminate, strict=True))
-    return PlainVecEnv([CountingEnv(row, ends, index) for index, (row, ends) in pairs], autoreset)
 
 
 class ToyActor(Actor):

@@ -1,4 +1,4 @@
-"""Tests of gradient steps, whole and cut in two."""
+"""Tests of gradient steps: whole, cut in two, and compiled."""
 
 from dataclasses import replace
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.compile import has_cpp_compiler
 from rl_core.errors import ConfigError, NonFiniteError
-from rl_testing.algorithms._case import AlgorithmCase
-from rl_testing.algorithms._probes import learned, period, poisoned, tensors_of
+from rl_testing.algorithms._case import AlgorithmCase, learned, period, poisoned, tensors_of
 from rl_testing.stateful import check_same_state, copy_state
 
 
@@ -35,9 +35,7 @@ class GradientStepTests(AlgorithmCase):
 
     def test_a_step_cut_in_two_is_the_same_step(self) -> None:
         """Gradients computed here and applied here, or elsewhere, move as the fused step does."""
-        fused, cut, learner = (self._algorithm() for _ in range(3))
-        if not fused.exchanges_gradients:
-            pytest.skip("exchanges no gradients")
+        fused, cut, learner = (self._exchanging() for _ in range(3))
         for seed in range(3):
             samples = self._step(fused, seed)
             gradients = cut.compute_gradients(self.make_batch(cut, seed))
@@ -55,9 +53,7 @@ class GradientStepTests(AlgorithmCase):
 
     def test_computing_gradients_changes_nothing(self) -> None:
         """A gradient worker's weights move only when it is told to move them."""
-        algorithm = self._algorithm()
-        if not algorithm.exchanges_gradients:
-            pytest.skip("exchanges no gradients")
+        algorithm = self._exchanging()
         batch = self.make_batch(algorithm, 1)
         before = copy_state({**algorithm.state_dict(), "generator": None})
         algorithm.compute_gradients(batch)
@@ -65,9 +61,7 @@ class GradientStepTests(AlgorithmCase):
 
     def test_gradients_of_another_shape_are_refused(self) -> None:
         """Workers built otherwise are found out before anything moves."""
-        algorithm = self._algorithm()
-        if not algorithm.exchanges_gradients:
-            pytest.skip("exchanges no gradients")
+        algorithm = self._exchanging()
         with pytest.raises(ConfigError, match="none were computed"):
             algorithm.apply_gradients()
         gradients = algorithm.compute_gradients(self.make_batch(algorithm, 1))
@@ -100,7 +94,7 @@ class GradientStepTests(AlgorithmCase):
         check_same_state(other.state_dict(), one.state_dict())
 
     def test_a_loss_that_is_not_finite_changes_nothing_and_is_reported(self) -> None:
-        """No step after it counts, in either form, until the log has told of it."""
+        """No step after it counts, whole or cut in two, until the metrics are read."""
         algorithm = self._algorithm()
         self._step(algorithm, 1)
         batch = poisoned(self.make_batch(algorithm, 2))
@@ -137,6 +131,48 @@ class GradientStepTests(AlgorithmCase):
         metrics = algorithm.read_metrics()
         assert metrics.pop("gradients/skipped_steps") == 3 * period(algorithm)
         assert metrics == other.read_metrics()
+
+    def test_the_compiled_step_agrees_with_the_eager_one(self) -> None:
+        """Within rounding, also where the step is masked; new numbers need no new graph."""
+        if not self.has_compile_test:
+            pytest.skip("another subclass compiles the same graph")
+        if not has_cpp_compiler():
+            pytest.skip("no C++ compiler")
+        eager, compiled = self._algorithm(), self._algorithm()
+        compiled.compiled.mode = "on"
+        steps = period(eager)
+
+        def check_both(batch: object) -> None:
+            expected, got = (dict(a.gradient_step(batch)) for a in (eager, compiled))
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
+            torch.testing.assert_close(
+                tensors_of(compiled), tensors_of(eager), rtol=1e-3, atol=1e-5, equal_nan=True
+            )
+
+        for seed in range(2 * steps):
+            check_both(self.make_batch(eager, seed))
+        expected = eager.read_metrics()
+        assert compiled.read_metrics() == pytest.approx(expected, rel=1e-3, abs=1e-5)
+        graphs = len(compiled.gradients.compiled)
+        name = eager.parameter_groups()[0].learning_rate
+        for algorithm in (eager, compiled):
+            algorithm.update_algorithm_parameter(name, 0.5 * float(algorithm.hyper[name]))
+        for seed in range(steps):
+            check_both(self.make_batch(eager, seed))
+        for algorithm in (eager, compiled):
+            algorithm.gradients.guard.mode = "skip"
+        for _ in range(steps):
+            check_both(poisoned(self.make_batch(eager, 1)))
+        check_both(self.make_batch(eager, 0))
+        assert compiled.read_metrics()["gradients/skipped_steps"] == steps
+        compiled.gradients.guard.mode = "stop"
+        before = copy_state(learned(compiled))
+        compiled.gradient_step(poisoned(self.make_batch(eager, 1)))
+        compiled.gradient_step(self.make_batch(eager, 1))
+        check_same_state(learned(compiled), before)
+        assert len(compiled.gradients.compiled) == graphs
+        with pytest.raises(NonFiniteError):
+            compiled.read_metrics()
 
 
 def _by_name(algorithm: AnyAlgorithm) -> dict[str, Tensor]:

@@ -2,28 +2,25 @@
 
 from typing import cast
 
-from rl_core.algorithm import AnyAlgorithm
+import pytest
+import torch
+
+from rl_core import plugins
+from rl_core.algorithm import AnyAlgorithm, EnvSpec
+from rl_core.batch import PREPARED_COLUMNS, RolloutBatch
+from rl_core.config import Linear, decode, options_of
+from rl_core.errors import ConfigError, PluginError
+from rl_core.gradients import Weights
 from rl_core.stateful import Stateful
 from rl_core.types import StateValue
-from rl_testing.algorithms._acting import ActingTests
-from rl_testing.algorithms._compilation import CompilationTests
+from rl_testing.algorithms._case import NUM_ENVS, act, learned, period, tensors_of
 from rl_testing.algorithms._gradient_steps import GradientStepTests
-from rl_testing.algorithms._importance import ImportanceTests
 from rl_testing.algorithms._losses import LossTests
-from rl_testing.algorithms._options import OptionTests
-from rl_testing.algorithms._probes import act
-from rl_testing.algorithms._weights import WeightTests
+from rl_testing.rollouts import make_rollout
+from rl_testing.stateful import check_same_state, copy_state
 
 
-class AlgorithmSuite(
-    GradientStepTests,
-    LossTests,
-    ImportanceTests,
-    OptionTests,
-    WeightTests,
-    ActingTests,
-    CompilationTests,
-):
+class AlgorithmSuite(GradientStepTests, LossTests):
     """Conformance tests of an `Algorithm`: subclass, supply `make_algorithm`, inherit the tests.
 
     An algorithm with batches of its own supplies `make_batch` as well.
@@ -47,3 +44,146 @@ class AlgorithmSuite(
         algorithm = cast("AnyAlgorithm", part)
         samples = [dict(self._step(algorithm, seed)) for seed in (1, 2)]
         return [*samples, act(algorithm).action]
+
+    def test_acting_returns_what_it_declares(self) -> None:
+        """Actions and extras have the shapes that storages allocate by, and no graph."""
+        algorithm = self._algorithm()
+        output = act(algorithm)
+        spec = algorithm.actor.action_spec
+        assert output.action.shape == (NUM_ENVS, *spec.shape)
+        assert output.action.dtype == spec.dtype
+        assert set(output.extras) == set(algorithm.extras)
+        for name, extra in algorithm.extras.items():
+            assert output.extras[name].shape == (NUM_ENVS, *extra.shape), name
+            assert output.extras[name].dtype == extra.dtype, name
+        for action in output.env_action.cpu().numpy():
+            assert algorithm.actor.action_space.contains(action)
+
+    def test_deterministic_acting_explores_nothing(self) -> None:
+        """Without exploration the same observation gets the same action."""
+        algorithm = self._algorithm()
+        one, other = act(algorithm, None), act(algorithm, None)
+        assert torch.equal(one.action, other.action)
+
+    def test_preparing_a_rollout_gives_the_columns_of_a_batch(self) -> None:
+        """Every transition gets its behaviour's view, an advantage and a target."""
+        algorithm = self._algorithm()
+        if algorithm.batch_type is not RolloutBatch:
+            pytest.skip("does not learn from rollouts")
+        rollout = algorithm.prepare_add_ons(make_rollout(algorithm, seed=1)).rollout
+        before = copy_state(algorithm.state_dict())
+        columns, metrics = algorithm.prepare(rollout)
+        check_same_state(algorithm.state_dict(), before)
+        assert set(columns) >= set(PREPARED_COLUMNS)
+        for name, column in columns.items():
+            assert column.shape[:2] == rollout.reward.shape, name
+            assert not column.requires_grad, name
+            assert column.isfinite().all(), name
+        assert all(value.dim() == 0 for value in metrics.values())
+
+    def test_weights_carry_over(self) -> None:
+        """A worker that takes weights computes the same loss and chooses the same actions."""
+        for acting_only in (False, True):
+            learner, worker = self._algorithm(seed=1), self._algorithm(seed=2)
+            self._step(learner, 1)
+            weights = learner.get_weights(acting_only)
+            assert weights.version == 1
+            assert worker.set_weights(weights, acting_only)
+            assert torch.equal(act(worker).action, act(learner).action)
+            if not acting_only:
+                check_same_state(dict(tensors_of(worker)), dict(tensors_of(learner)))
+            held = copy_state(dict(weights.tensors))
+            self._step(learner, 2)
+            check_same_state(dict(weights.tensors), held)
+
+    def test_older_weights_are_not_taken(self) -> None:
+        """Weights that were overtaken on their way change nothing."""
+        learner, worker = self._algorithm(seed=1), self._algorithm(seed=2)
+        old = learner.get_weights()
+        self._step(learner, 1)
+        assert worker.set_weights(learner.get_weights())
+        before = tensors_of(worker)
+        assert not worker.set_weights(old)
+        check_same_state(dict(tensors_of(worker)), dict(before))
+
+    def test_weights_of_other_networks_are_refused(self) -> None:
+        """A missing tensor is an error, not a weight left as it was."""
+        algorithm = self._algorithm()
+        name, *others = algorithm.get_weights().tensors
+        tensors = {other: algorithm.get_weights().tensors[other] for other in others}
+        with pytest.raises(ConfigError, match=name):
+            algorithm.set_weights(Weights(9, tensors))
+
+    def test_a_known_parameter_changes_at_once(self) -> None:
+        """Every scheduled field of the config can be set while running."""
+        algorithm = self._algorithm()
+        for name in algorithm.schedules:
+            value = 0.5 * float(algorithm.hyper[name])
+            algorithm.update_algorithm_parameter(name, value)
+            assert float(algorithm.hyper[name]) == pytest.approx(value)
+
+    def test_an_unknown_parameter_is_refused_with_the_nearest_name(self) -> None:
+        """A typo must not pass for a change."""
+        algorithm = self._algorithm()
+        name = next(iter(algorithm.schedules))
+        with pytest.raises(ConfigError, match=f"did you mean '{name}'"):
+            algorithm.update_algorithm_parameter(f"{name}x", 0.1)
+
+    def test_learning_rates_reach_the_optimiser_and_zero_skips_learning(self) -> None:
+        """A rate of 0 leaves weights and optimiser state alone; a new rate counts at once."""
+        frozen, fast = self._algorithm(), self._algorithm()
+        self._step(frozen, 1)
+        self._step(fast, 1)
+        rates = {group.learning_rate for group in frozen.parameter_groups()}
+        for name in rates:
+            frozen.update_algorithm_parameter(name, 0.0)
+            fast.update_algorithm_parameter(name, 2.0 * float(fast.hyper[name]))
+        assert not frozen.gradients.learns
+        before = copy_state(learned(frozen))
+        usual = self._algorithm()
+        self._step(usual, 1)
+        for seed in range(2, 2 + period(usual)):
+            for algorithm in (frozen, fast, usual):
+                self._step(algorithm, seed)
+        check_same_state(learned(frozen), before)
+        assert frozen.read_metrics()
+        for group in usual.parameter_groups():
+            ours, theirs = (a.gradients.vectors[group.name].values for a in (usual, fast))
+            assert not torch.equal(ours, theirs), group.name
+
+    def test_schedules_move_with_the_progress(self) -> None:
+        """What is scheduled follows its schedule, what is constant stays."""
+        algorithm = self._algorithm()
+        constants = {
+            name: float(algorithm.hyper[name])
+            for name, schedule in algorithm.schedules.items()
+            if schedule.is_constant
+        }
+        name = next(name for name, value in constants.items() if value > 0.0)
+        schedule = Linear(constants.pop(name), 0.5 * float(algorithm.hyper[name]))
+        algorithm.update_algorithm_parameter(name, schedule)
+        for progress in (0.0, 0.5, 1.0):
+            algorithm.set_progress(progress)
+            assert float(algorithm.hyper[name]) == pytest.approx(schedule.value(progress))
+            for other, value in constants.items():
+                assert float(algorithm.hyper[other]) == pytest.approx(value)
+        restored = self._algorithm()
+        restored.load_state_dict(algorithm.state_dict())
+        restored.set_progress(0.5)
+        assert float(restored.hyper[name]) == pytest.approx(schedule.value(0.5))
+
+    def test_the_default_recipe_can_be_built(self) -> None:
+        """Its components are registered, or ours; installed ones take the options it gives."""
+        algorithm = self._algorithm()
+        actor = algorithm.actor
+        spec = EnvSpec("Scripted-v0", actor.observation_space, actor.action_space)
+        recipe = algorithm.default_recipe(spec)
+        for component in (recipe.actor, recipe.storage):
+            if component.name in plugins.available(component.kind):
+                cls = plugins.load(component.kind, component.name)
+                decode(options_of(cls), component.kwargs, component.kind)
+            else:
+                with pytest.raises(PluginError, match="pip install"):
+                    plugins.load(component.kind, component.name)
+        decode(options_of(type(algorithm)), recipe.algorithm, "algorithm")
+        assert "num_envs" in recipe.env

@@ -1,25 +1,56 @@
 """Comparisons of what storages give with what the oracle holds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Trajectory
-from rl_testing._rows import stack
-from rl_testing.replay.goals import DESIRED_GOAL, ReferenceGoals
-from rl_testing.replay.reference import ReferenceReplayStorage
+from rl_testing._rows import Row, below, stack
+from rl_testing.replay.reference import (
+    ReferenceReplayStorage,
+    ReferenceSequence,
+    ReferenceSequenceStorage,
+)
 from rl_testing.storages import columns_of
 
 _ABOUT_THE_DRAW = ("weight", "mask", "key")
 """Columns of a batch that tell how a sample was drawn, not what happened."""
+
+_DESIRED_GOAL = "observation/desired_goal"
+
+Place = tuple[int, list[Row], int]
+"""Environment, episode, and place there; see `ReferenceReplayStorage.places`."""
+
+_Sample = tuple[int, float | None]
+"""Which of the oracle's places was drawn, and its desired goal; None where goals do not matter."""
+
+
+class Relabelling(Protocol):
+    """Tells what samples are in a storage that relabels goals in hindsight."""
+
+    def episode(
+        self, desired: Tensor, places: Sequence[Place], place: int, oldest: int
+    ) -> list[Row]:
+        """Return a sample's episode as it would have been with the goal that the sample has.
+
+        Args:
+            desired: the goal of the sample.
+            places: of the oracle.
+            place: which of these was drawn, alone or as the first one of a sequence.
+            oldest: rows inserted before this one are stored no longer.
+
+        Raises:
+            AssertionError: when the sample may not have that goal.
+        """
 
 
 def check_transitions(
     batch: ReplayBatch,
     oracle: ReferenceReplayStorage,
     *,
-    goals: ReferenceGoals | None = None,
+    goals: Relabelling | None = None,
     oldest: int = 0,
 ) -> list[int]:
     """Assert that samples are exactly the oracle's transitions with the same actions.
@@ -40,38 +71,60 @@ def check_transitions(
     assert batch.start is None, "a batch of transitions has no sequence start"
     assert len(batch.mask), "there is no sample to compare"
     assert bool((batch.mask == 1.0).all()), f"mask {batch.mask.tolist()}; every sample must count"
-    known = oracle.places()
-    place_of = {
-        _known_by(episode[start].columns["action"]): i
-        for i, (_, episode, start) in enumerate(known)
-    }
-    actions = [_known_by(action) for action in batch.action]
-    for action in actions:
-        assert action in place_of, f"the sample with action {action} must not be drawn (any more)"
-    places = [place_of[action] for action in actions]
     drawn = columns_of(batch)
-    expected_of: dict[tuple[int, float | None], dict[str, Tensor]] = {}
-    samples: list[tuple[int, float | None]] = []
-    for sample, place in enumerate(places):
-        goal = None if goals is None else goals.new_goal(drawn[DESIRED_GOAL][sample])
-        samples.append((place, goal))
-        if (place, goal) in expected_of:
-            continue
-        env, episode, start = known[place]
-        assert episode[start].step >= oldest, f"action {actions[sample]} is too old"
-        if goals is not None and goal is not None:
-            goals.check_allowed(goal, known, place, oldest)
-            episode = goals.in_hindsight(episode, goal)
-        expected_of[place, goal] = oracle.transition(env, episode, start)
-    expected = stack([expected_of[sample] for sample in samples], 0)
+    samples, found = _find(batch.action, drawn.get(_DESIRED_GOAL), oracle, goals, oldest)
+    columns = {sample: oracle.transition(*place) for sample, place in found.items()}
+    expected = stack([columns[sample] for sample in samples], 0)
     for name in _ABOUT_THE_DRAW:
         drawn.pop(name)
         expected.pop(name, None)
-    assert sorted(drawn) == sorted(expected), f"columns {sorted(drawn)}; {sorted(expected)}"
-    rows = [f"the sample with action {action}" for action in actions]
-    for name, column in expected.items():
-        _check_column(name, drawn[name], column, rows)
-    return places
+    rows = [f"the sample with action {_known_by(action)}" for action in batch.action]
+    _check_columns(drawn, expected, rows)
+    return [place for place, _ in samples]
+
+
+def check_sequences(
+    batch: ReplayBatch,
+    oracle: ReferenceSequenceStorage,
+    *,
+    goals: Relabelling | None = None,
+    oldest: int = 0,
+) -> list[int]:
+    """Assert that samples are exactly the oracle's sequences with the same first actions.
+
+    Rows that count are compared bit for bit, and so is the state before them: the stored one, or
+    zeros where the episode begins. Rows that pad may hold anything.
+
+    Args:
+        batch: of sequences, of which no two that are stored have the same first action.
+        oracle: got the same data, and has not forgotten any since; it cuts sequences alike.
+        goals: how samples were relabelled, each with one goal for all its rows; None where none
+            was.
+        oldest: no sequence may begin earlier, in rows inserted before it, and no goal may have
+            been achieved earlier.
+
+    Returns:
+        With which of ``oracle.transitions()`` the samples begin.
+    """
+    start, num_samples = batch.start, len(batch.key)
+    assert start is not None, "a batch of sequences needs its start"
+    assert num_samples, "there is no sample to compare"
+    assert batch.mask.shape == batch.action.shape[:2] == (oracle.learned, num_samples)
+    assert start.episode_start.shape == (oracle.burn_in + 1, num_samples)
+    assert len(start.action) == oracle.burn_in + oracle.learned + oracle.n_step - 1
+    columns = columns_of(batch)
+    desired = columns[_DESIRED_GOAL][0] if _DESIRED_GOAL in columns else None
+    samples, found = _find(batch.action[0], desired, oracle, goals, oldest)
+    for sample, (env, episode, first) in found.items():
+        n = samples.index(sample)  # one of those that are alike is enough
+        name = f"the sequence of action {_known_by(batch.action[0, n])}, goal {sample[1]}"
+        assert first % oracle.learned == 0, f"{name} begins elsewhere"
+        drawn = {
+            column: part[n] if column.startswith(("key", "start/state/")) else part[:, n]
+            for column, part in columns.items()
+        }
+        _check_sequence(drawn, oracle.sequence(env, episode, first), name)
+    return [place for place, _ in samples]
 
 
 def check_trajectories(
@@ -101,12 +154,10 @@ def check_trajectories(
         end, whole = known[last]
         assert len(piece) <= len(whole), f"the trajectory to action {last} begins too early"
         assert piece.terminated == whole.terminated, f"terminated of the trajectory to {last}"
-        given, expected = columns_of(piece), columns_of(whole)
-        assert sorted(given) == sorted(expected), f"columns {sorted(given)}; {sorted(expected)}"
+        first = len(whole) - len(piece)
+        expected = {name: column[first:] for name, column in columns_of(whole).items()}
         rows = [f"the step with action {action}" for action in actions]
-        for name, column in expected.items():
-            tail = column[len(whole) - len(piece) :]
-            _check_column(name, given[name], tail, [*rows, f"what followed action {last}"])
+        _check_columns(columns_of(piece), expected, [*rows, f"what followed action {last}"])
         places += range(end - len(piece), end)
     assert places == sorted(set(places)), "trajectories are not in the order of time"
     return places
@@ -140,16 +191,87 @@ def must_hold(oracle: ReferenceReplayStorage, rows: int, per_episode: int = 1) -
     return places
 
 
+def _find(
+    actions: Tensor,
+    desired: Tensor | None,
+    oracle: ReferenceReplayStorage,
+    goals: Relabelling | None,
+    oldest: int,
+) -> tuple[list[_Sample], dict[_Sample, Place]]:
+    """Tell transitions by their actions, and return what they are with their goals."""
+    places = oracle.places()
+    place_of = {
+        _known_by(episode[start].columns["action"]): i
+        for i, (_, episode, start) in enumerate(places)
+    }
+    samples: list[_Sample] = []
+    found: dict[_Sample, Place] = {}
+    for number, action in enumerate(map(_known_by, actions)):
+        assert action in place_of, f"the sample with action {action} must not be drawn (any more)"
+        place = place_of[action]
+        goal = None if goals is None or desired is None else desired[number]
+        samples.append((place, None if goal is None else float(goal)))
+        if samples[-1] in found:
+            continue
+        env, episode, start = places[place]
+        assert episode[start].step >= oldest, f"the sample with action {action} is too old"
+        if goals is not None and goal is not None:
+            episode = goals.episode(goal, places, place, oldest)
+        found[samples[-1]] = env, episode, start
+    return samples, found
+
+
+def _check_sequence(drawn: dict[str, Tensor], sequence: ReferenceSequence, name: str) -> None:
+    """Compare the columns of one sample with the sequence that it should be."""
+    start = below("start/", drawn)
+    length, burn_in = len(sequence.rows), len(start["episode_start"]) - 1
+    counts = [1.0] * length + [0.0] * (len(drawn["mask"]) - length)
+    assert drawn["mask"].tolist() == counts, f"mask of {name}"
+    expected = stack(sequence.windows, 0)
+    del expected["key"]
+    follows = torch.arange(length) + expected["num_steps"].cpu()
+    given = {}
+    for column in [c for c in drawn if c not in _ABOUT_THE_DRAW and not c.startswith("start/")]:
+        part = drawn[column]
+        if column.startswith("next_"):  # the rows after the last one
+            part = torch.cat([drawn[column.removeprefix("next_")], part])[follows]
+        given[column] = part[:length]
+    _check_columns(given, expected, [f"row {row} of {name}" for row in range(length)])
+
+    rows = [*sequence.burn_in, *sequence.rows, *sequence.following]
+    missing = burn_in - len(sequence.burn_in)
+    columns = stack([row.columns for row in rows], 0)
+    labels = [f"row {row} of what is before and in {name}" for row in range(len(rows))]
+    before = {
+        column.replace("observation", "burn_in", 1): part[: len(sequence.burn_in)]
+        for column, part in columns.items()
+        if column.startswith("observation")
+    }
+    seen = {column: start[column][missing:] for column in before}
+    _check_columns(seen, before, labels)
+    done = {"action": start["action"][missing:][: len(rows)]}
+    _check_columns(done, {"action": columns["action"]}, labels)
+    begins = rows[0].columns["episode_start"]
+    marks = [bool(missing or begins)] + [False] * (burn_in - missing)
+    assert start["episode_start"][missing:].tolist() == marks, f"start of {name}"
+    states = {key: part[:1] * ~begins for key, part in below("state/", columns).items()}
+    _check_columns({k: part[None] for k, part in below("state/", start).items()}, states, labels)
+
+
 def _known_by(action: Tensor) -> tuple[float, ...]:
     return tuple(action.flatten().tolist())
 
 
-def _check_column(name: str, given: Tensor, expected: Tensor, rows: Sequence[str]) -> None:
-    assert given.dtype == expected.dtype, f"{name}: {given.dtype}; expected {expected.dtype}"
-    assert given.shape == expected.shape, f"{name}: {given.shape}; expected {expected.shape}"
-    differs = (given != expected).reshape(len(given), -1).any(dim=1)
-    if differs.any():
-        row = int(torch.argmax(differs.int()))
-        raise AssertionError(
-            f"{name} of {rows[row]} is {given[row].tolist()}; expected {expected[row].tolist()}"
-        )
+def _check_columns(
+    given: Mapping[str, Tensor], expected: Mapping[str, Tensor], rows: Sequence[str]
+) -> None:
+    assert sorted(given) == sorted(expected), f"columns {sorted(given)}; {sorted(expected)}"
+    for name, wanted in expected.items():
+        got = given[name]
+        assert got.dtype == wanted.dtype, f"{name}: {got.dtype}; expected {wanted.dtype}"
+        assert got.shape == wanted.shape, f"{name}: {got.shape}; expected {wanted.shape}"
+        if not torch.equal(got, wanted):
+            row = int((got != wanted).nonzero()[0, 0])
+            raise AssertionError(
+                f"{name} of {rows[row]} is {got[row].tolist()}; expected {wanted[row].tolist()}"
+            )

@@ -1,31 +1,24 @@
-"""A slow and obvious replay storage."""
+"""Slow and obvious storages of replayed transitions and sequences: the oracles for fast ones."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from rl_core.batch import ReplayBatch, Trajectory, Transition
-from rl_core.errors import CheckpointError, ConfigError
-from rl_core.seeding import generator_state, set_generator_state
+from rl_core.batch import ReplayBatch, Trajectory
+from rl_core.errors import ConfigError
 from rl_core.stateful import StateReader
-from rl_core.storage import DataSlice, Storage, StorageSpec, join_observation
+from rl_core.storage import StorageSpec, join_observation
 from rl_core.types import Observation, StateDict
-from rl_testing._rows import (
-    Places,
-    Row,
-    below,
-    breaks_off,
-    restored_rows,
-    rows_of_slice,
-    rows_of_transition,
-    slice_of_rows,
-    stack,
-)
+from rl_testing._rows import Row, RowStorage, below, stack
+
+_NOT_DRAWN = ("truncated", "valid", "episode_start", "state/", "next/", "successor/")
+"""Columns of a row that are no part of a batch of transitions."""
 
 
-class ReferenceReplayStorage(Storage[ReplayBatch]):
+class ReferenceReplayStorage(RowStorage[ReplayBatch]):
     """A replay storage of Python lists: one list of rows per environment, split into episodes.
 
     Every row keeps the observation it led to, so nothing about a window has to be inferred: it is
@@ -38,27 +31,25 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         size: rows over all environments, at most.
         n_step: rewards per transition, at most.
 
+    Attributes:
+        learned: transitions to learn from in each sample.
+        burn_in: transitions before them.
+
     Raises:
         ConfigError: when one of them is below 1.
     """
 
     batch_type: ClassVar[type] = ReplayBatch
+    learned: int = 1
+    burn_in: int = 0
 
     def __init__(self, size: int = 1000, n_step: int = 1) -> None:
+        super().__init__()
         if size < 1 or n_step < 1:
             raise ConfigError(f"size and n_step must be at least 1, got {size} and {n_step}")
         self.size = size
         self.n_step = n_step
-        self._spec: StorageSpec | None = None
-        self._generator = torch.Generator()
-        self._rows: list[list[Row]] = []
-        self._inserted = 0
         self._told = 0
-
-    @property
-    def spec(self) -> StorageSpec | None:
-        """What `allocate` was given last."""
-        return self._spec
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Remember what will be inserted.
@@ -68,25 +59,14 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         """
         if self.size < spec.num_envs:
             raise ConfigError(f"size={self.size} is less than the {spec.num_envs} environments")
-        self._spec = spec
-        self._generator = generator
-        self._inserted = self._told = 0
-        self._places = Places(spec.num_envs)
-        self.reset()
-
-    def insert_transition(self, transition: Transition) -> None:
-        """Take in one row of each environment.
-
-        Raises:
-            DataError: when a column has another shape or dtype than was allocated.
-        """
-        self._insert(rows_of_transition(transition, self._allocated()))
+        super().allocate(spec, generator)
+        self._told = 0
 
     def episodes(self, env: int) -> list[list[Row]]:
         """Return what an environment's stored transitions are pieces of, oldest first.
 
         An episode is left where it ended, where the environment was reset, and where the next row
-        is not known to go on from it (`Storage.insert_data_slice`). Rows that only reset are no
+        is not known to continue it (`Storage.insert_data_slice`). Rows that only reset are no
         transitions and belong to none.
         """
         episodes: list[list[Row]] = []
@@ -97,21 +77,45 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
                 episodes[-1].append(row)
         return [episode for episode in episodes if episode]
 
-    def transitions(self) -> list[dict[str, Tensor]]:
-        """Return every transition that can be drawn, as the columns of a batch.
+    def places(self) -> list[tuple[int, list[Row], int]]:
+        """Return environment, episode, and place there, of every transition that can be drawn.
 
         In the order of environments, and each one's oldest first.
         """
-        return [self.transition(*place) for place in self.places()]
-
-    def places(self) -> list[tuple[int, list[Row], int]]:
-        """Return environment, episode, and place there, of every transition that can be drawn."""
         return [
             (env, episode, start)
             for env in range(self._allocated().num_envs)
             for episode in self.episodes(env)
             for start in range(len(episode))
         ]
+
+    def transitions(self) -> list[dict[str, Tensor]]:
+        """Return the transitions at all `places`, as the columns of a batch."""
+        return [self.transition(*place) for place in self.places()]
+
+    def transition(self, env: int, episode: list[Row], start: int) -> dict[str, Tensor]:
+        """Return the columns that a batch has of a transition.
+
+        Its window ends with the first row that terminates, which need not be the episode's last
+        where goals were relabelled.
+        """
+        window = []
+        for row in episode[start : start + self.n_step]:
+            window.append(row)
+            if row.columns["terminated"]:
+                break
+        first, last = window[0], window[-1]
+        reward = first.columns["reward"].new_zeros(self.n_step)
+        reward[: len(window)] = torch.stack([row.columns["reward"] for row in window])
+        generation, slot = divmod(first.step, self._share())
+        return {
+            **{k: part for k, part in first.columns.items() if not k.startswith(_NOT_DRAWN)},
+            "reward": reward,
+            "num_steps": torch.tensor(len(window), device=reward.device),
+            "terminated": last.columns["terminated"],
+            **{f"next_{name}": part for name, part in last.successor.items()},
+            "key": torch.tensor([slot * self.num_envs + env, generation], device=reward.device),
+        }
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield every environment's `episodes`."""
@@ -126,19 +130,6 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
                     reward=columns["reward"],
                     terminated=bool(columns["terminated"][-1]),
                 )
-
-    def transition(self, env: int, episode: list[Row], start: int) -> dict[str, Tensor]:
-        """Return the columns that a batch has of a transition.
-
-        Its window ends with the first row that terminates, which need not be the episode's last
-        where goals were relabelled.
-        """
-        window = []
-        for row in episode[start : start + self.n_step]:
-            window.append(row)
-            if row.columns["terminated"]:
-                break
-        return self._transition(env, window)
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
@@ -184,51 +175,12 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         """
         new = [[row for row in rows if row.step >= self._told] for rows in self._rows]
         self._told = self._inserted
-        data = slice_of_rows(new, self._allocated())
+        data = self._slice(new)
         return join_observation(data), data["valid"]
 
-    def cut(self) -> None:
-        """Let what is inserted next begin anew."""
-        self._allocated()
-        self._places.cut()
-
-    def reset(self) -> None:
-        """Forget the rows; those to come go on being numbered."""
-        self._rows = [[] for _ in range(self.num_envs)]
-
-    def __len__(self) -> int:
-        """Return how many rows of each environment are stored."""
-        return len(self._rows[0]) if self._rows else 0
-
-    def get_data_slice(self, start: int, end: int) -> DataSlice:
-        """Copy rows; every column is `(L, B, ...)`.
-
-        Raises:
-            ConfigError: when the rows are not all stored.
-        """
-        spec = self._allocated()
-        if not 0 <= start <= end <= len(self):
-            raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
-        held = [rows[start:end] for rows in self._rows]
-        return slice_of_rows(held, spec, self._places.storage)
-
-    def insert_data_slice(self, data: DataSlice) -> None:
-        """Append the rows of a slice.
-
-        Raises:
-            DataError: when columns are missing, of other shape or dtype, or of unequal length.
-        """
-        self._insert(rows_of_slice(data, self._allocated()))
-
     def state_dict(self) -> StateDict:
-        """Return the stored rows, how many there have been and were told, and the generator's."""
-        return {
-            "data": dict(slice_of_rows(self._rows, self._allocated())),
-            "places": self._places.state_dict(),
-            "inserted": self._inserted,
-            "told": self._told,
-            "generator": generator_state(self._generator),
-        }
+        """Return all that `RowStorage` returns, and how many rows `new_observations` returned."""
+        return {**super().state_dict(), "told": self._told}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`; the storage must be allocated.
@@ -236,67 +188,62 @@ class ReferenceReplayStorage(Storage[ReplayBatch]):
         Raises:
             CheckpointError: when the rows do not fit this storage.
         """
-        spec = self._allocated()
-        saved = StateReader(state, "storage")
-        saved.expect(("data", "places", "inserted", "told", "generator"))
-        added = restored_rows(saved.tensors("data"), spec)
-        earlier = saved.count("inserted") - len(added[0])
-        if earlier < 0 or len(added[0]) > self._share():
-            raise CheckpointError(
-                f"{len(added[0])} rows are saved of {saved.count('inserted')}; expected up to "
-                f"{self._share()}"
-            )
-        told = saved.count("told")
-        places = Places(spec.num_envs)
-        places.load_state_dict(saved.tree("places"))
-        set_generator_state(self._generator, saved.tensor("generator"))
-        self.reset()
+        told = StateReader(state, "storage").count("told")
+        super().load_state_dict(state)
         self._told = told
-        self._inserted = earlier
-        self._append(added)
-        self._places = places
-
-    def _allocated(self) -> StorageSpec:
-        if self._spec is None:
-            raise ConfigError("the storage is not allocated yet")
-        return self._spec
 
     def _share(self) -> int:
         return self.size // self.num_envs
 
-    def _insert(self, added: list[list[Row]]) -> None:
-        self._places.number(added)
-        self._append(added)
 
-    def _append(self, added: list[list[Row]]) -> None:
-        for rows, new in zip(self._rows, added, strict=True):
-            for step, row in enumerate(new, start=self._inserted):
-                row.step = step
-                row.begins = not rows or _is_last(rows[-1]) or breaks_off(rows[-1], row)
-                rows.append(row)
-            del rows[: -self._share()]
-        self._inserted += len(added[0])
+@dataclass(frozen=True, slots=True)
+class ReferenceSequence:
+    """A piece of an episode.
 
-    def _transition(self, env: int, window: list[Row]) -> dict[str, Tensor]:
-        """Make one transition of the rows it goes over."""
-        first, last = window[0].columns, window[-1]
-        reward = torch.zeros(self.n_step, device=first["reward"].device)
-        reward[: len(window)] = torch.stack([row.columns["reward"] for row in window])
-        generation, row = divmod(window[0].step, self._share())
-        return {
-            **{name: value for name, value in first.items() if not name.startswith(_NOT_DRAWN)},
-            "reward": reward,
-            "num_steps": torch.tensor(len(window), device=reward.device),
-            "terminated": last.columns["terminated"],
-            **{f"next_{name}": value for name, value in last.successor.items()},
-            "key": torch.tensor([row * self.num_envs + env, generation], device=reward.device),
-        }
+    Attributes:
+        burn_in: rows of the episode right before those to learn from, W at most.
+        rows: to learn from, from 1 to T.
+        windows: the transition of up to n steps that begins with each of ``rows``, as the columns
+            of a batch.
+        following: up to n - 1 rows after ``rows``, as far as windows reach.
+    """
+
+    burn_in: list[Row]
+    rows: list[Row]
+    windows: list[dict[str, Tensor]]
+    following: list[Row]
 
 
-_NOT_DRAWN = ("truncated", "valid", "episode_start", "state/")
-"""Columns of a row that are no part of a batch of transitions."""
+class ReferenceSequenceStorage(ReferenceReplayStorage):
+    """A `ReferenceReplayStorage` that knows sequences: an oracle, which makes no batches of them.
 
+    Each episode, or piece of one, is cut into sequences of T transitions to learn from, the last
+    of which may be shorter. Up to W transitions of the episode before them are burn-in.
 
-def _is_last(row: Row) -> bool:
-    columns = row.columns
-    return bool(columns["terminated"] or columns["truncated"] or not columns["valid"])
+    Args:
+        size: rows over all environments, at most.
+        n_step: rewards per transition, at most.
+        learned: T.
+        burn_in: W.
+    """
+
+    def __init__(
+        self, size: int = 1000, n_step: int = 1, *, learned: int = 10, burn_in: int = 10
+    ) -> None:
+        super().__init__(size, n_step)
+        self.learned = learned
+        self.burn_in = burn_in
+
+    def sequences(self) -> list[ReferenceSequence]:
+        """Return every sequence that can be drawn, each environment's oldest first."""
+        return [self.sequence(*place) for place in self.places() if place[2] % self.learned == 0]
+
+    def sequence(self, env: int, episode: list[Row], start: int) -> ReferenceSequence:
+        """Return the sequence that begins in a place of an episode."""
+        end = min(start + self.learned, len(episode))
+        return ReferenceSequence(
+            episode[max(start - self.burn_in, 0) : start],
+            episode[start:end],
+            [self.transition(env, episode, step) for step in range(start, end)],
+            episode[end : end + self.n_step - 1],
+        )

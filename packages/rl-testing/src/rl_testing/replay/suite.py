@@ -1,44 +1,264 @@
-"""All tests of a storage of replayed transitions in one class."""
+"""The tests of storages of replayed transitions, and of replayed sequences."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, cast
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from rl_core.batch import ReplayBatch
-from rl_core.errors import ConfigError, RLError
+from rl_core.errors import CheckpointError, ConfigError, DataError, RLError
 from rl_core.storage import AnyStorage, observation_columns
-from rl_core.types import StateDict
-from rl_testing.replay._case import SHARE, STEPS, draw_one, insert, insert_all
-from rl_testing.replay._refusals import RefusalTests
-from rl_testing.replay.checks import check_trajectories, check_transitions, must_hold
-from rl_testing.replay.script import RandomTransitionScript
+from rl_core.types import StateDict, StateValue
+from rl_testing.replay.checks import (
+    check_sequences,
+    check_trajectories,
+    check_transitions,
+    must_hold,
+)
+from rl_testing.replay.reference import ReferenceReplayStorage, ReferenceSequenceStorage
 from rl_testing.stateful import check_same_state, copy_state
-from rl_testing.storages import columns_of, stored
+from rl_testing.storages import StorageSuite, columns_of, insert_all, seeded, ship, stored
+from rl_testing.transitions import TransitionScript, misfits
 
-_WHOLE = SHARE // 3
-"""Steps that are all stored, however short episodes are."""
+Pair = tuple[AnyStorage, ReferenceReplayStorage]
+
+LIVES: Mapping[str, TransitionScript] = {
+    "same_step": TransitionScript(seed=1, num_envs=1),
+    "same_step_dict_box": TransitionScript(
+        seed=2, num_envs=5, observation="dict", action="box", extras=True
+    ),
+    "same_step_seams": TransitionScript(seed=3, num_envs=2, has_seams=True, extras=True),
+    "same_step_recurrent": TransitionScript(seed=4, num_envs=2, recurrent=True, arrays="torch"),
+    "next_step": TransitionScript(seed=5, num_envs=1, autoreset="next_step"),
+    "next_step_dict_torch": TransitionScript(
+        seed=6,
+        num_envs=2,
+        autoreset="next_step",
+        observation="dict",
+        arrays="torch",
+        extras=True,
+    ),
+    "next_step_seams": TransitionScript(
+        seed=7, num_envs=5, autoreset="next_step", action="box", has_seams=True
+    ),
+    "next_step_recurrent": TransitionScript(
+        seed=8, num_envs=2, autoreset="next_step", recurrent=True, observation="image"
+    ),
+    "disabled_image": TransitionScript(
+        seed=9, num_envs=2, autoreset="disabled", observation="image"
+    ),
+    "disabled_seams": TransitionScript(
+        seed=10, num_envs=5, autoreset="disabled", has_seams=True, arrays="torch"
+    ),
+    "same_step_alike": TransitionScript(seed=11, num_envs=2, has_seams=True, alike=True),
+    "next_step_alike": TransitionScript(
+        seed=12, num_envs=2, autoreset="next_step", recurrent=True, alike=True
+    ),
+}
+"""What replay storages are filled with: all ways to reset, and every kind of column."""
 
 
-class ReplayStorageSuite(RefusalTests):
-    """Tests of storages that replay transitions, with `ReferenceReplayStorage` as the oracle.
+class ReplaySuite(StorageSuite):
+    """What storages of transitions and of sequences have in common; subclass the suite of yours.
 
-    Subclass it and supply `make_storage`. What ``size`` promises: of each of ``B`` environments,
-    the storage has ``size // B`` rows. A transition takes one, and every episode one more for the
-    observation after its last transition; so does the piece of an episode that is still running,
-    or that was left at a reset. What fits of the newest is there, and nothing older than
-    ``size // B`` steps is.
+    What ``size`` promises: of each of ``B`` environments, the storage has ``size // B`` rows. A
+    transition takes one, and every episode one more for the observation after its last transition;
+    so does the piece of an episode that is still running, or that was left at a reset. What fits of
+    the newest is there, and nothing older than ``size // B`` steps is, but for one sequence.
 
     Attributes:
         lives: what storages are filled with, by name; leave out what yours does not store.
-        is_uniform: whether all transitions are drawn alike, with weight 1.
+        is_uniform: whether all samples are drawn alike, with weight 1.
         slack: rows by which each environment's may be fewer or more than promised.
         per_episode: rows that an episode may take beside those of its transitions; more than 1
             for storages that keep what came before an episode's first observation.
+        n_steps: rewards per transition, at most; tests that need one number take the first.
+        share: rows of each environment in storages that wrap around.
+        steps: those after which they have wrapped around several times.
     """
+
+    lives: ClassVar[Mapping[str, TransitionScript]] = LIVES
+    is_uniform: ClassVar[bool] = True
+    slack: ClassVar[int] = 4
+    per_episode: ClassVar[int] = 1
+    n_steps: ClassVar[tuple[int, ...]] = (3, 1, 5)
+    share: ClassVar[int] = 30
+    steps: ClassVar[int] = 130
+
+    def storages(self, num_envs: int, n_step: int, rows: int) -> Pair:
+        """Return a storage with so many rows of each environment, and an oracle."""
+        raise NotImplementedError
+
+    def check(self, batch: ReplayBatch, oracle: ReferenceReplayStorage) -> list[int]:
+        """Compare a batch with the oracle; return with which of its places samples begin."""
+        raise NotImplementedError
+
+    @classmethod
+    def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
+        """Run each test with each life, and with windows of several lengths."""
+        super().pytest_generate_tests(metafunc)
+        if "life" in metafunc.fixturenames:
+            metafunc.parametrize("life", cls.lives.values(), ids=cls.lives)
+        if "n_step" in metafunc.fixturenames:
+            metafunc.parametrize("n_step", cls.n_steps)
+
+    def pair(self, life: TransitionScript, n_step: int = 0, seed: int = 0, rows: int = 0) -> Pair:
+        """Return an empty storage, and an oracle that knows all it may hold."""
+        pair = self.storages(life.num_envs, n_step or self.n_steps[0], rows or self.share)
+        for each, its_seed in zip(pair, (seed, 0), strict=True):
+            each.allocate(life.spec(), seeded(its_seed))
+        return pair
+
+    def filled_pair(self, life: TransitionScript, n_step: int = 0) -> Pair:
+        """Return a storage that has wrapped around, and its oracle."""
+        pair = self.pair(life, n_step)
+        insert_all(life.transitions(self.steps), *pair)
+        return pair
+
+    def must_hold(self, oracle: ReferenceReplayStorage) -> list[int]:
+        """Return which of the oracle's places a storage must hold."""
+        return must_hold(oracle, self.share - self.slack, self.per_episode)
+
+    def check_complete(self, storage: AnyStorage, oracle: ReferenceReplayStorage) -> None:
+        """Assert that a storage draws all that it must hold, and nothing that it may not."""
+        expected = set(self.must_hold(oracle))
+        if not expected:
+            return
+        found = self.check(draw_one(storage, 20 * self.share * oracle.num_envs), oracle)
+        ends = [len(episode) - start for _, episode, start in oracle.places()]
+        seen = {i + k for i in set(found) for k in range(min(oracle.learned, ends[i]))}
+        assert expected <= seen, (
+            f"{len(expected - seen)} of {len(expected)} transitions were never drawn"
+        )
+
+    def test_every_sample_is_what_happened(self, life: TransitionScript, n_step: int) -> None:
+        """Samples end with their episode, at seams and at the newest row; nothing is stale."""
+        storage, oracle = self.pair(life, n_step)
+        room = self.share + self.slack + oracle.learned + oracle.burn_in
+        for count, transition in enumerate(life.transitions(self.steps)):
+            insert_all([transition], storage, oracle)
+            if count % 11 == 0:
+                assert 1 <= len(storage) <= room
+                self.check(draw_one(storage, 100), oracle)
+
+    def test_nothing_is_missing(self, life: TransitionScript, n_step: int) -> None:
+        """Neither the newest transition nor the oldest that there is room for."""
+        storage, oracle = self.pair(life, n_step)
+        for count, transition in enumerate(life.transitions(self.steps), start=1):
+            insert_all([transition], storage, oracle)
+            if count in (1, self.share // 2, self.share + 1, self.steps):
+                self.check_complete(storage, oracle)
+
+    def test_all_samples_are_drawn_alike(self, life: TransitionScript) -> None:
+        """Counted over many draws, by Pearson's test; no weight corrects what needs no mending."""
+        if not self.is_uniform:
+            pytest.skip("not uniform")
+        storage, oracle = self.filled_pair(life)
+        places = oracle.places()
+        expected = [i for i in self.must_hold(oracle) if places[i][2] % oracle.learned == 0]
+        batch = draw_one(storage, 100 * len(expected) * oracle.learned)
+        assert bool((batch.weight == 1.0).all())
+        counts = Counter(self.check(batch, oracle))
+        drawn = torch.tensor([float(counts[place]) for place in expected])
+        statistic = float(((drawn - drawn.mean()) ** 2 / drawn.mean()).sum())
+        freedom = len(expected) - 1
+        assert statistic < freedom + 6.0 * (2.0 * freedom) ** 0.5
+
+    def test_a_key_names_one_sample(self, life: TransitionScript) -> None:
+        """As long as it is stored, and none that is stored later in the same place."""
+        storage, oracle = self.pair(life)
+        key_of: dict[object, object] = {}
+        for count, transition in enumerate(life.transitions(self.steps)):
+            insert_all([transition], storage, oracle)
+            if count % 7 == 0:
+                batch = draw_one(storage, 200)
+                actions = batch.action if batch.start is None else batch.action[0]
+                for action, key in zip(actions.tolist(), batch.key.tolist(), strict=True):
+                    assert key_of.setdefault(str(action), tuple(key)) == tuple(key)
+        assert len(set(key_of.values())) == len(key_of), "two samples have the same key"
+
+    @pytest.mark.parametrize("count", [0, 7, 45, 91])
+    def test_a_restored_storage_goes_on_alike(self, life: TransitionScript, count: int) -> None:
+        """Also in the middle of an episode and of the memory, with the same draws."""
+        saved, oracle = self.pair(life)
+        transitions = life.transitions(self.steps)
+        insert_all(transitions[:count], saved, oracle)
+        state = cast("StateDict", copy_state(saved.state_dict()))
+        restored, _ = self.pair(life, seed=9)
+        insert_all(transitions[-3:], restored)
+        restored.load_state_dict(state)
+        assert len(restored) == len(saved)
+        for start in range(count, self.steps, 17):
+            if oracle.places():
+                expected, actual = draw_one(saved, 64), draw_one(restored, 64)
+                check_same_state(columns_of(actual), columns_of(expected))
+                self.check(actual, oracle)
+            insert_all(transitions[start : start + 17], saved, restored, oracle)
+
+    def test_slices_bring_the_same_samples(self, life: TransitionScript, n_step: int) -> None:
+        """No sample leaves its slice, where what follows is of another place or time."""
+        pair = self.pair(life, n_step)
+        generator = np.random.default_rng(0)
+        transitions = life.transitions(2 * self.steps)
+        start = 0
+        for number in range(15):
+            end = start + int(generator.integers(1, 12))
+            if number % 3 == 1:
+                insert_all(transitions[start:end], *pair)
+            else:
+                workers = self.pair(life, n_step)
+                insert_all(transitions[start:end], *workers)
+                ship(workers, pair)
+            self.check_complete(*pair)
+            start = end + int(generator.integers(1, 4))
+
+    def test_nothing_is_shared(self, life: TransitionScript) -> None:
+        """An actor may write to its outputs again, and an algorithm to its batch."""
+        storage, oracle = self.pair(life)
+        for transition in life.transitions(self.share):
+            insert_all([transition], oracle, storage)
+            for tensor in (transition.action, *transition.extras.values()):
+                tensor.zero_()
+            for batch in storage.generate_batches(2, 16):
+                self.check(batch, oracle)
+                assert bool((batch.weight > 0.0).all()), "a weight is not above 0"
+                for column in columns_of(batch).values():
+                    column.zero_()
+
+
+class ReplayStorageSuite(ReplaySuite):
+    """Tests of storages that replay transitions, with `ReferenceReplayStorage` as the oracle.
+
+    Subclass it, supply `make_storage`, and inherit the tests. `ReplaySuite` says what storages
+    promise and what can be set.
+    """
+
+    def make_storage(self, *, size: int, n_step: int) -> AnyStorage:
+        """Return a new storage, not allocated yet.
+
+        Args:
+            size: rows over all environments.
+            n_step: rewards per transition, at most.
+        """
+        raise NotImplementedError
+
+    def new_storage(self) -> AnyStorage:
+        """Return a storage of single steps for the tests that all storages have in common."""
+        return self.make_storage(size=300, n_step=1)
+
+    def storages(self, num_envs: int, n_step: int, rows: int) -> Pair:
+        """Return a storage with so many rows of each environment, and an oracle with some more."""
+        size = rows * num_envs + num_envs - 1  # what does not divide is no use
+        oracle = ReferenceReplayStorage((rows + self.slack) * num_envs, n_step)
+        return self.make_storage(size=size, n_step=n_step), oracle
+
+    def check(self, batch: ReplayBatch, oracle: ReferenceReplayStorage) -> list[int]:
+        """Compare a batch with the oracle; return which of its places were drawn."""
+        return check_transitions(batch, oracle)
 
     def test_it_gives_replayed_transitions(self) -> None:
         """An algorithm that learns from replay asks for just this type."""
@@ -48,24 +268,7 @@ class ReplayStorageSuite(RefusalTests):
         with pytest.raises(ConfigError):
             storage.rollout()
 
-    def test_every_sample_is_what_happened(self, life: RandomTransitionScript, n_step: int) -> None:
-        """Windows end with their episode, at seams and at the newest row; nothing is stale."""
-        storage, oracle = self.pair(life, n_step)
-        for count, transition in enumerate(life.transitions(STEPS)):
-            insert(transition, storage, oracle)
-            if count % 11 == 0:
-                assert 1 <= len(storage) <= SHARE + self.slack
-                check_transitions(draw_one(storage, 100), oracle)
-
-    def test_nothing_is_missing(self, life: RandomTransitionScript, n_step: int) -> None:
-        """Neither the newest transition nor the oldest that there is room for."""
-        storage, oracle = self.pair(life, n_step)
-        for count, transition in enumerate(life.transitions(STEPS), start=1):
-            insert(transition, storage, oracle)
-            if count in (1, SHARE // 2, SHARE + 1, STEPS):
-                self.check_complete(storage, oracle)
-
-    def test_batches_have_just_this_form(self, life: RandomTransitionScript, n_step: int) -> None:
+    def test_batches_have_just_this_form(self, life: TransitionScript, n_step: int) -> None:
         """Columns keep the shape and the dtype they came with, and are where the spec says."""
         storage, _ = self.filled_pair(life, n_step)
         spec = life.spec()
@@ -86,110 +289,39 @@ class ReplayStorageSuite(RefusalTests):
             assert all(column.device == spec.device for column in columns.values())
             assert bool((batch.mask == 1.0).all())
 
-    def test_all_transitions_are_drawn_alike(self, life: RandomTransitionScript) -> None:
-        """Counted over many draws, by Pearson's test; no weight corrects what needs no mending."""
-        if not self.is_uniform:
-            pytest.skip("not uniform")
-        storage, oracle = self.filled_pair(life, n_step=3)
-        expected = must_hold(oracle, SHARE - self.slack, self.per_episode)
-        batch = draw_one(storage, 100 * len(expected))
-        assert bool((batch.weight == 1.0).all())
-        counts = Counter(check_transitions(batch, oracle))
-        drawn = torch.tensor([float(counts[place]) for place in expected])
-        statistic = float(((drawn - drawn.mean()) ** 2 / drawn.mean()).sum())
-        freedom = len(expected) - 1
-        assert statistic < freedom + 6.0 * (2.0 * freedom) ** 0.5
-
-    def test_a_key_names_one_transition(self, life: RandomTransitionScript) -> None:
-        """As long as it is stored, and none that is stored later in the same place."""
-        storage, oracle = self.pair(life, n_step=3)
-        key_of: dict[object, object] = {}
-        for count, transition in enumerate(life.transitions(STEPS)):
-            insert(transition, storage, oracle)
-            if count % 7 == 0:
-                batch = draw_one(storage, 200)
-                for action, key in zip(batch.action.tolist(), batch.key.tolist(), strict=True):
-                    assert key_of.setdefault(str(action), tuple(key)) == tuple(key)
-        assert len(set(key_of.values())) == len(key_of), "two transitions have the same key"
-
-    @pytest.mark.parametrize("count", [0, 7, SHARE + 5, 2 * SHARE + 11])
-    def test_a_restored_storage_goes_on_alike(
-        self, life: RandomTransitionScript, count: int
-    ) -> None:
-        """Also in the middle of an episode and of the memory, with the same draws."""
-        saved, oracle = self.pair(life, n_step=3)
-        transitions = life.transitions(STEPS)
-        for transition in transitions[:count]:
-            insert(transition, saved, oracle)
-        state = cast("StateDict", copy_state(saved.state_dict()))
-        restored, _ = self.pair(life, n_step=3, seed=9)
-        insert(transitions[-1], restored)
-        restored.load_state_dict(state)
-        assert len(restored) == len(saved)
-        for start in range(count, STEPS, 17):
-            if oracle.transitions():
-                expected, actual = draw_one(saved, 64), draw_one(restored, 64)
-                check_same_state(columns_of(actual), columns_of(expected))
-                check_transitions(actual, oracle)
-            insert_all(transitions[start : start + 17], saved, restored, oracle)
-
-    def test_slices_bring_the_same_transitions(
-        self, life: RandomTransitionScript, n_step: int
-    ) -> None:
-        """No window leaves its slice, where what follows is of another place or time."""
-        storage, oracle = self.pair(life, n_step)
-        generator = np.random.default_rng(0)
-        transitions = life.transitions(2 * STEPS)
-        start = 0
-        for number in range(15):
-            end = start + int(generator.integers(1, 12))
-            if number % 3 == 1:
-                insert_all(transitions[start:end], storage, oracle)
-            else:
-                worker, its_oracle = self.pair(life, n_step)
-                insert_all(transitions[start:end], worker, its_oracle)
-                storage.insert_data_slice(worker.get_all_buffer_data())
-                oracle.insert_data_slice(its_oracle.get_all_buffer_data())
-            self.check_complete(storage, oracle)
-            start = end + int(generator.integers(1, 4))
-
     def test_slices_go_on_where_they_follow_each_other(
-        self, life: RandomTransitionScript, n_step: int
+        self, life: TransitionScript, n_step: int
     ) -> None:
         """In one storage, one after the other; not after a hole, nor another worker's."""
-        storage, oracle = self.pair(life, n_step)
-        workers = [self.pair(life, n_step) for _ in range(2)]
-        for number, pair in enumerate(workers):
-            insert_all(life.transitions(2 * _WHOLE)[number * _WHOLE :][:_WHOLE], *pair)
-        for number, start, end in ((0, 0, 2), (0, 2, 5), (1, 1, 4), (1, 4, 7), (1, 8, _WHOLE)):
-            worker, source = workers[number]
-            storage.insert_data_slice(worker.get_data_slice(start, end))
-            oracle.insert_data_slice(source.get_data_slice(start, end))
-            self.check_complete(storage, oracle)
+        pair, workers = self.pair(life, n_step), [self.pair(life, n_step) for _ in range(2)]
+        whole = self.share // 3  # is stored, however short episodes are
+        for number, worker in enumerate(workers):
+            insert_all(life.transitions(2 * whole)[number * whole :][:whole], *worker)
+        for number, start, end in ((0, 0, 2), (0, 2, 5), (1, 1, 4), (1, 4, 7), (1, 8, whole)):
+            ship(workers[number], pair, start, end)
+            self.check_complete(*pair)
 
     def test_a_slice_goes_on_after_its_storage_was_emptied(
-        self, life: RandomTransitionScript, n_step: int
+        self, life: TransitionScript, n_step: int
     ) -> None:
         """A worker may send what it has and forget it; one that was cut is at another place."""
-        storage, oracle = self.pair(life, n_step)
-        worker, source = self.pair(life, n_step)
-        transitions = life.transitions(2 * SHARE)
-        for number, start in enumerate(range(0, SHARE, 3)):
-            for each in (worker, source):
+        pair, worker = self.pair(life, n_step), self.pair(life, n_step)
+        transitions = life.transitions(2 * self.share)
+        for number, start in enumerate(range(0, self.share, 3)):
+            for each in worker:
                 each.reset()
                 if number % 3 == 0:
                     each.cut()
             start += 3 * (number // 3)
-            insert_all(transitions[start : start + 3], worker, source)
-            storage.insert_data_slice(worker.get_all_buffer_data())
-            oracle.insert_data_slice(source.get_all_buffer_data())
-            self.check_complete(storage, oracle)
+            insert_all(transitions[start : start + 3], *worker)
+            ship(worker, pair)
+            self.check_complete(*pair)
 
-    def test_nothing_goes_on_after_a_cut(self, life: RandomTransitionScript, n_step: int) -> None:
+    def test_nothing_goes_on_after_a_cut(self, life: TransitionScript, n_step: int) -> None:
         """Neither here nor after a checkpoint, whatever is observed next."""
         storage, oracle = self.pair(life, n_step)
-        transitions = life.transitions(STEPS)
-        for start in range(0, STEPS, 10):
+        transitions = life.transitions(self.steps)
+        for start in range(0, self.steps, 10):
             insert_all(transitions[start : start + 7], storage, oracle)
             storage.cut()
             oracle.cut()
@@ -199,26 +331,26 @@ class ReplayStorageSuite(RefusalTests):
                 storage.load_state_dict(state)
             self.check_complete(storage, oracle)
 
-    @pytest.mark.parametrize("rows", [SHARE, 4 * SHARE])
-    def test_a_slice_may_fill_the_storage(self, life: RandomTransitionScript, rows: int) -> None:
+    @pytest.mark.parametrize("factor", [1, 4])
+    def test_a_slice_may_fill_the_storage(self, life: TransitionScript, factor: int) -> None:
         """Copied from one that has wrapped around, or longer than there is room for."""
-        worker, source = self.pair(life, n_step=3, rows=rows)
-        insert_all(life.transitions(STEPS if rows == SHARE else rows // 2), worker, source)
-        storage, oracle = self.pair(life, n_step=3)
-        storage.insert_data_slice(worker.get_all_buffer_data())
-        oracle.insert_data_slice(source.get_data_slice(len(source) - len(worker), len(source)))
+        worker, source = self.pair(life, rows=factor * self.share)
+        count = self.steps if factor == 1 else factor * self.share // 2
+        insert_all(life.transitions(count), worker, source)
+        storage, oracle = self.pair(life)
+        ship([worker], [storage])
+        ship([source], [oracle], len(source) - len(worker))
         self.check_complete(storage, oracle)
 
-    def test_trajectories_are_what_happened(self, life: RandomTransitionScript) -> None:
-        """All that there must be room for, and nothing that was never told."""
+    def test_trajectories_are_what_happened(self, life: TransitionScript) -> None:
+        """All that there must be room for, and nothing that never happened."""
         storage, oracle = self.filled_pair(life, n_step=1)
         held = check_trajectories(storage.trajectories(), oracle)
-        expected = must_hold(oracle, SHARE - self.slack, self.per_episode)
-        assert set(expected) <= set(held), "steps are missing from the trajectories"
+        assert set(self.must_hold(oracle)) <= set(held), "steps are missing from the trajectories"
         assert storage.num_transitions == len(held), "num_transitions is not what is there"
 
     def test_after_a_reset_nothing_older_is_drawn(
-        self, life: RandomTransitionScript, n_step: int
+        self, life: TransitionScript, n_step: int
     ) -> None:
         """Not even by a window that begins before the reset, nor after a checkpoint."""
         storage, _ = self.filled_pair(life, n_step)
@@ -226,57 +358,174 @@ class ReplayStorageSuite(RefusalTests):
         assert len(storage) == 0
         with pytest.raises(RLError):
             draw_one(storage, 4)
-        _, oracle = self.pair(life, n_step)
-        for transition in life.transitions(STEPS + 20)[STEPS:]:
-            insert(transition, storage, oracle)
-            if oracle.transitions():
-                check_transitions(draw_one(storage, 64), oracle)
-        restored, _ = self.pair(life, n_step)
+        restored, oracle = self.pair(life, n_step)
+        for transition in life.transitions(self.steps + 20)[self.steps :]:
+            insert_all([transition], storage, oracle)
+            if oracle.places():
+                self.check(draw_one(storage, 64), oracle)
         restored.load_state_dict(storage.state_dict())
         check_same_state(restored.state_dict(), storage.state_dict())
-        check_transitions(draw_one(restored, 64), oracle)
+        self.check(draw_one(restored, 64), oracle)
 
-    def test_new_observations_are_told_once(self, life: RandomTransitionScript) -> None:
+    def test_new_observations_are_returned_once(self, life: TransitionScript) -> None:
         """Those that were acted on, however they came in; also after a checkpoint."""
-        storage, oracle = self.pair(life, n_step=3, rows=2 * SHARE)
-        transitions = life.transitions(STEPS)
-        for start in range(0, STEPS, 13):
+        rows = 2 * self.share
+        storage, oracle = self.pair(life, rows=rows)
+        transitions = life.transitions(self.steps)
+        for start in range(0, self.steps, 13):
             insert_all(transitions[start : start + 6], storage, oracle)
-            worker, source = self.pair(life, n_step=3)
-            insert_all(transitions[start + 6 : start + 13], worker, source)
-            storage.insert_data_slice(worker.get_all_buffer_data())
-            oracle.insert_data_slice(source.get_all_buffer_data())
-            restored, _ = self.pair(life, n_step=3, rows=2 * SHARE)
+            worker = self.pair(life)
+            insert_all(transitions[start + 6 : start + 13], *worker)
+            ship(worker, (storage, oracle))
+            restored, _ = self.pair(life, rows=rows)
             restored.load_state_dict(storage.state_dict())
             expected = _acted_on(oracle)
             assert _acted_on(storage) == expected
             assert _acted_on(restored) == expected
             assert _acted_on(storage) == []
 
-    def test_an_update_forgets_nothing(self, life: RandomTransitionScript) -> None:
+    def test_an_update_forgets_nothing(self, life: TransitionScript) -> None:
         """Replayed transitions are learned from more than once."""
-        storage, _ = self.filled_pair(life, n_step=3)
+        storage, _ = self.filled_pair(life)
         before = stored(storage)
         storage.before_gradients()
         draw_one(storage, 8)
         storage.after_update()
         check_same_state(stored(storage), before)
 
-    def test_nothing_is_shared(self, life: RandomTransitionScript) -> None:
-        """An actor may write to its outputs again, and an algorithm to its batch."""
-        storage, oracle = self.pair(life, n_step=3)
-        for transition in life.transitions(SHARE):
-            insert(transition, oracle, storage)
-            for tensor in (transition.action, *transition.extras.values()):
-                tensor.zero_()
-            for batch in storage.generate_batches(2, 16):
-                check_transitions(batch, oracle)
-                assert bool((batch.weight > 0.0).all()), "a weight is not above 0"
-                for column in columns_of(batch).values():
-                    column.zero_()
+    def test_a_damaged_state_is_refused(self, life: TransitionScript) -> None:
+        """Whatever is missing, of another kind, or too short."""
+        state = self.filled_pair(life)[0].state_dict()
+        for damaged in _damaged_states(state):
+            with pytest.raises(CheckpointError):
+                self.pair(life)[0].load_state_dict(damaged)
+
+    def test_nothing_is_drawn_from_an_empty_storage(self, life: TransitionScript) -> None:
+        """The error is one that users can mend."""
+        with pytest.raises(RLError):
+            draw_one(self.pair(life)[0], 4)
+
+    @pytest.mark.parametrize("sizes", [(None, 4), (2, None), (0, 4), (2, 0)])
+    def test_batches_need_both_sizes(self, sizes: tuple[int | None, int | None]) -> None:
+        """There is no epoch that could be cut by one of them."""
+        storage, _ = self.filled_pair(next(iter(self.lives.values())), n_step=1)
+        with pytest.raises(ConfigError):
+            list(storage.generate_batches(*sizes))
+
+    @pytest.mark.parametrize(("size", "steps"), [(0, 1), (20, 0), (1, 1)])
+    def test_sizes_without_room_are_refused(self, size: int, steps: int) -> None:
+        """Each environment needs a row, and each transition a step."""
+        life = next(life for life in self.lives.values() if life.num_envs > 1)
+        with pytest.raises(ConfigError):
+            self.make_storage(size=size, n_step=steps).allocate(life.spec(), seeded())
+
+    def test_a_transition_that_does_not_fit_is_refused(self, life: TransitionScript) -> None:
+        """Every column, before any is written."""
+        storage, oracle = self.filled_pair(life)
+        before = stored(storage)
+        transition = life.transitions(self.steps + 1)[-1]
+        for misfit in misfits(transition, with_state=storage.gives_sequences):
+            with pytest.raises(DataError):
+                storage.insert_transition(misfit)
+        check_same_state(stored(storage), before)
+        insert_all([transition], storage, oracle)
+        self.check_complete(storage, oracle)
+
+
+class SequenceReplaySuite(ReplaySuite):
+    """Tests of storages that replay sequences, with `ReferenceSequenceStorage` as the oracle.
+
+    Subclass it, supply `make_storage`, and inherit the tests. The newest transitions that fit are
+    each learned from in one sequence; `ReplaySuite` says more, and what can be set.
+    """
+
+    lives: ClassVar[Mapping[str, TransitionScript]] = {
+        name: LIVES[name]
+        for name in (
+            "same_step_dict_box",
+            "same_step_recurrent",
+            "same_step_alike",
+            "next_step_seams",
+            "next_step_alike",
+        )
+    }
+    shapes: ClassVar[Mapping[int, tuple[int, int]]] = {1: (4, 3), 3: (3, 0), 2: (2, 5)}
+    n_steps: ClassVar[tuple[int, ...]] = tuple(shapes)
+    share: ClassVar[int] = 40
+    steps: ClassVar[int] = 170
+
+    def make_storage(self, *, size: int, n_step: int, learned: int, burn_in: int) -> AnyStorage:
+        """Return a new storage, not allocated yet.
+
+        Args:
+            size: rows over all environments.
+            n_step: rewards per transition, at most.
+            learned: transitions of a sequence to learn from.
+            burn_in: transitions before them.
+        """
+        raise NotImplementedError
+
+    def new_storage(self) -> AnyStorage:
+        """Return a storage for the tests that all storages have in common."""
+        return self.make_storage(size=300, n_step=1, learned=3, burn_in=2)
+
+    def storages(self, num_envs: int, n_step: int, rows: int) -> Pair:
+        """Return a storage with so many rows of each environment, and an oracle with all."""
+        learned, burn_in = self.shapes[n_step]
+        storage = self.make_storage(
+            size=rows * num_envs, n_step=n_step, learned=learned, burn_in=burn_in
+        )
+        return storage, ReferenceSequenceStorage(10**6, n_step, learned=learned, burn_in=burn_in)
+
+    def check(self, batch: ReplayBatch, oracle: ReferenceReplayStorage) -> list[int]:
+        """Compare a batch with the oracle; return with which of its places samples begin."""
+        assert isinstance(oracle, ReferenceSequenceStorage)
+        room = self.share + self.slack + oracle.learned + oracle.burn_in
+        return check_sequences(batch, oracle, oldest=len(oracle) - room)
+
+    def test_it_gives_sequences(self, life: TransitionScript) -> None:
+        """A recurrent actor asks for just this, and gets whole rows of time."""
+        storage, oracle = self.pair(life)
+        assert storage.gives_sequences
+        insert_all(life.transitions(30), storage)
+        n_step, learned, burn_in = oracle.n_step, oracle.learned, oracle.burn_in
+        batches = list(storage.generate_batches(3, 2 * learned + 1))
+        assert len(batches) == 3
+        assert storage.steps_per_sample == burn_in + learned
+        for batch in batches:
+            assert batch.action.shape[:2] == batch.mask.shape == batch.weight.shape == (learned, 3)
+            assert batch.reward.shape == (learned, 3, n_step)
+            assert batch.key.shape == (3, 2)
+            for name, column in columns_of(batch).items():
+                if name.startswith("next_observation"):
+                    assert column.shape[:2] == (n_step, 3)
+                if name.startswith("start/burn_in"):
+                    assert column.shape[:2] == (burn_in, 3)
+                if name.startswith("start/state"):
+                    assert column.shape == (3, life.spec().state_sizes["memory"])
+
+
+def draw_one(storage: AnyStorage, mini_batch_size: int) -> ReplayBatch:
+    """Draw one batch."""
+    (batch,) = storage.generate_batches(1, mini_batch_size)
+    assert isinstance(batch, ReplayBatch)
+    return batch
 
 
 def _acted_on(storage: AnyStorage) -> list[str]:
     observation, counts = storage.new_observations()
     leaves = observation.values() if isinstance(observation, Mapping) else [observation]
     return sorted(map(str, zip(*(leaf[counts].tolist() for leaf in leaves), strict=True)))
+
+
+def _damaged_states(state: StateDict) -> Iterator[StateDict]:
+    """Yield a tree with one value missing, of another kind, or too short, for each value."""
+    for key, value in state.items():
+        yield {k: v for k, v in state.items() if k != key}
+        others: list[StateValue] = [3 if isinstance(value, str) else "damaged"]
+        if isinstance(value, Mapping):
+            others += _damaged_states(value)
+        elif isinstance(value, Tensor) and value.dim() and len(value):
+            others.append(value[:-1])
+        for other in others:
+            yield {**state, key: other}

@@ -1,7 +1,7 @@
-"""Scripts whose environments answer stacks of their newest frames."""
+"""Scripts whose environments return stacks of their newest frames."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import ArrayLike, ArrayObservation
-from rl_testing.replay import LIVES, RandomTransitionScript
+from rl_testing.replay import LIVES
 from rl_testing.transitions import TransitionScript
 
 Padding = Literal["reset", "zero"]
@@ -21,8 +20,8 @@ Stacks = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StackedRandomScript(RandomTransitionScript):
-    """A `RandomTransitionScript` that is seen through a stack of frames.
+class StackedScript(TransitionScript):
+    """A `TransitionScript` that is seen through a stack of frames.
 
     A single observation becomes a stack, and of a dict its image, as by
     ``gymnasium.wrappers.FrameStackObservation``.
@@ -35,36 +34,16 @@ class StackedRandomScript(RandomTransitionScript):
     frame_stack: int = 3
     padding: Padding = "reset"
 
-    def spec(self, device: torch.device | str = "cpu") -> StorageSpec:
-        """Return what a storage must allocate."""
-        return _stacked_spec(RandomTransitionScript.spec(self, device), self.frame_stack)
-
-    def transitions(self, num_steps: int) -> list[Transition]:
-        """Return the first steps of all environments."""
-        plain = RandomTransitionScript.transitions(self, num_steps)
-        return stack_frames(plain, self.frame_stack, self.padding)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StackedScript(TransitionScript):
-    """A `TransitionScript` that is seen through a stack of frames; see `StackedRandomScript`.
-
-    Attributes:
-        frame_stack: frames in a stack.
-        padding: what an episode's first stack holds beside its first frame.
-    """
-
-    frame_stack: int = 3
-    padding: Padding = "reset"
-
-    def spec(self, device: torch.device | str = "cpu") -> StorageSpec:
-        """Return what a storage must allocate."""
-        return _stacked_spec(TransitionScript.spec(self, device), self.frame_stack)
-
     def transitions(self, num_steps: int) -> list[Transition]:
         """Return the first steps of all environments."""
         plain = TransitionScript.transitions(self, num_steps)
         return stack_frames(plain, self.frame_stack, self.padding)
+
+    @classmethod
+    def of(cls, script: TransitionScript, padding: Padding = "reset") -> "StackedScript":
+        """Return a script seen through stacks of three frames."""
+        own = {field.name: getattr(script, field.name) for field in fields(script)}
+        return cls(**own, padding=padding)
 
 
 def stack_frames(transitions: list[Transition], size: int, padding: Padding) -> list[Transition]:
@@ -111,21 +90,6 @@ def stack_frames(transitions: list[Transition], size: int, padding: Padding) -> 
     return stacked
 
 
-def _stacked_spec(spec: StorageSpec, size: int) -> StorageSpec:
-    def stacked(leaf: TensorSpec) -> TensorSpec:
-        return TensorSpec((size, *leaf.shape), leaf.dtype)
-
-    leaves = spec.observation
-    if isinstance(leaves, TensorSpec):
-        return replace(spec, observation=stacked(leaves))
-    return replace(
-        spec,
-        observation={
-            key: stacked(leaf) if len(leaf.shape) == 3 else leaf for key, leaf in leaves.items()
-        },
-    )
-
-
 def _frames(observation: ArrayObservation) -> Stacks:
     """Return what is stacked: the observation itself, or the images of a dict."""
     if not isinstance(observation, Mapping):
@@ -159,11 +123,8 @@ def _where(envs: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return torch.where(envs.view(-1, *[1] * (one.dim() - 1)), one, other)
 
 
-STACKED_LIVES: Mapping[str, StackedRandomScript] = {
-    name: StackedRandomScript(
-        **{field: getattr(life, field) for field in RandomTransitionScript.__dataclass_fields__},
-        padding="zero" if number % 3 == 2 else "reset",
-    )
+STACKED_LIVES: Mapping[str, StackedScript] = {
+    name: StackedScript.of(life, "zero" if number % 3 == 2 else "reset")
     for number, (name, life) in enumerate(LIVES.items())
 }
 """The lives of `rl_testing.replay`, seen through stacks of frames."""

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rl_core.env import GoalFunctions
 from rl_testing._rows import Row
+from rl_testing.replay.checks import Place
 
 _ACHIEVED = "observation/achieved_goal"
-DESIRED_GOAL = "observation/desired_goal"
-"""Where the goal of a sample stands."""
+_DESIRED = "observation/desired_goal"
 
 Strategy = Literal["final", "future", "episode", "random"]
 
@@ -35,7 +35,7 @@ WITHOUT_ENDS = GoalFunctions(scripted_reward)
 
 @dataclass(frozen=True, slots=True)
 class ReferenceGoals:
-    """Knows again what a storage relabelled of a script with ``observation="goals"``.
+    """Tells what a storage relabelled of a script with ``observation="goals"``; a `Relabelling`.
 
     Attributes:
         strategy: which achieved goals may be desired instead.
@@ -50,20 +50,16 @@ class ReferenceGoals:
         goal = float(desired)
         return goal if goal >= 0.0 else None
 
-    def check_allowed(
-        self, goal: float, known: Sequence[tuple[int, list[Row], int]], place: int, oldest: int
-    ) -> None:
-        """Assert that a goal is one of those that the strategy allows.
-
-        Args:
-            goal: what a sample has.
-            known: ``places()`` of the oracle.
-            place: which of these was drawn, alone or as the first one of a sequence.
-            oldest: rows inserted before this one are stored no longer.
-        """
-        _, episode, start = known[place]
+    def episode(
+        self, desired: Tensor, places: Sequence[Place], place: int, oldest: int
+    ) -> list[Row]:
+        """Return a sample's episode as it would have been with the goal that the sample has."""
+        _, episode, start = places[place]
+        goal = self.new_goal(desired)
+        if goal is None:
+            return episode
         if self.strategy == "random":
-            rows = [episode[start] for _, episode, start in known]
+            rows = [episode[start] for _, episode, start in places]
         else:
             first, end = {
                 "final": (len(episode) - 1, len(episode)),
@@ -73,23 +69,20 @@ class ReferenceGoals:
             rows = episode[first:end]
         among = [_achieved(row) for row in rows if row.step >= oldest]
         assert goal in among, f"goal {goal} is not one of {among} ({self.strategy})"
+        return [self._pursuing(row, torch.tensor([goal])) for row in episode]
 
-    def in_hindsight(self, rows: list[Row], goal: float) -> list[Row]:
-        """Return what rows would have been, had they pursued a goal."""
-        return [self._row(row, torch.tensor([goal])) for row in rows]
-
-    def _row(self, row: Row, goal: Tensor) -> Row:
+    def _pursuing(self, row: Row, goal: Tensor) -> Row:
         achieved, desired = np.array([_achieved(row)], np.float32), goal.numpy()
-        columns = {**row.columns, DESIRED_GOAL: goal}
+        columns = {**row.columns, _DESIRED: goal, f"successor/{_DESIRED}": goal}
         columns["reward"] = torch.tensor(self._asked(self.functions.rewards, achieved, desired))
         if self.functions.compute_terminated is not None:
             ends = self._asked(self.functions.terminations, achieved, desired)
-            own = row.columns[DESIRED_GOAL].numpy()
+            own = row.columns[_DESIRED].numpy()
             failed = row.columns["terminated"].item() and not self._asked(
                 self.functions.terminations, achieved, own
             )
             columns["terminated"] = torch.tensor(bool(ends or failed))
-        return replace(row, columns=columns, successor={**row.successor, DESIRED_GOAL: goal})
+        return replace(row, columns=columns)
 
     def _asked(self, function: Any, achieved: Any, desired: Any) -> Any:
         return function(achieved[None], desired[None])[0]
