@@ -1,7 +1,8 @@
 """The arguments of ``rl train``: the names, then the options of the components they name."""
 
+import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from rl_core.config import LENGTHS, ComponentSpec, Recipe, Tables, decode
 from rl_core.errors import ConfigError, DeviceError
 from rl_core.types import Json
 from rl_train.builder import component_of, compose, resolve_device
-from rl_train.builder.components import ADD_ONS
+from rl_train.builder.components import PARTS
 from rl_train.trainer import Budget
 
 DEFAULT_TOTAL_STEPS = 100_000
@@ -241,7 +242,7 @@ def _full_command(recipe: Recipe, file: ConfigFile) -> Command:
         defaults = recipe.trainer if section == "trainer" else spec.kwargs
         options += [names[section]] if section in names else []
         options += _choosable(component_options(section, component, defaults))
-        options += [_add_ons_option(defaults)] if section == "algorithm" else []
+        options += _part_options(section, component, defaults)
         titles[section] = f"{spec.name}: {first_sentence(component)}"
     return Command(_NAME, _SUMMARY, tuple(options), titles)
 
@@ -280,16 +281,37 @@ def _name_options(recipe: Recipe | None) -> tuple[Option, ...]:
     )
 
 
-def _add_ons_option(defaults: Mapping[str, Json]) -> Option:
-    return Option(
-        path=("algorithm", ADD_ONS),
-        type_=list[dict[str, Json]],
-        help="Additional terms of the policy loss: tables with a name, as in rl list add_ons, and "
-        "options.",
-        default=write_value(defaults.get(ADD_ONS, [])),
-        placeholder="TABLES",
-        example=[{"name": "reward-predictor", "loss_weight": 0.1}],
-    )
+def _part_options(
+    section: str, component: Callable[..., object], defaults: Mapping[str, Json]
+) -> list[Option]:
+    """Return the option that holds a component's parts by name, where it takes any."""
+    name, of, is_list = PARTS.get(section, ("", "", False))
+    if name not in inspect.signature(component).parameters:
+        return []
+    what, table = _PARTS_HELP[of]
+    return [
+        Option(
+            path=(section, name),
+            type_=list[dict[str, Json]] if is_list else dict[str, Json],
+            help=f"{what}, as in rl list {of}s, and options.",
+            default=write_value(defaults.get(name, [] if is_list else "none")),
+            placeholder="TABLES" if is_list else "TABLE",
+            example=[table] if is_list else table,
+        )
+    ]
+
+
+_PARTS_HELP: Mapping[str, tuple[str, dict[str, Json]]] = {
+    "add_on": (
+        "Additional terms of the policy loss: tables with a name",
+        {"name": "reward-predictor", "loss_weight": 0.1},
+    ),
+    "sampler": (
+        "Rule of which rows are drawn: a table with a name",
+        {"name": "by-return", "temperature": 1.0},
+    ),
+}
+"""By kind of a part: its help, and an example."""
 
 
 def _choosable(options: tuple[Option, ...]) -> tuple[Option, ...]:

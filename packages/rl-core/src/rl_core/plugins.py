@@ -15,7 +15,9 @@ from typing import cast
 
 from rl_core.errors import PluginError, in_brief, nearest
 
-KINDS = ("algorithms", "storages", "envs", "actors", "add_ons", "executors", "loggers")
+KINDS = (
+    *("algorithms", "storages", "samplers", "envs", "actors", "add_ons", "executors", "loggers"),
+)
 """The kinds of plug-ins, each registered in the entry-point group ``rl_core.<kind>``."""
 
 ALLOW_VARIABLE = "RL_PLUGINS"
@@ -24,6 +26,7 @@ ALLOW_VARIABLE = "RL_PLUGINS"
 _REQUIRED = {
     "algorithms": ("rl_core.algorithm:Algorithm",),
     "storages": ("rl_core.storage:Storage",),
+    "samplers": ("rl_core.storage:IndexSampler",),
     "actors": ("rl_core.actor:Actor",),
     "add_ons": ("rl_core.algorithm:PolicyLossAddOn",),
     "loggers": ("rl_core.logger:Logger",),

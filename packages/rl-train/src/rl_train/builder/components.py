@@ -19,8 +19,8 @@ from rl_core.config import (
 from rl_core.errors import ConfigError
 from rl_core.types import Json
 
-ADD_ONS = "add_ons"
-"""The option of algorithms that holds add-ons by name; no field of their configs."""
+PARTS = {"algorithm": ("add_ons", "add_on", True), "storage": ("sampler", "sampler", False)}
+"""The options that hold parts by name: option, kind of the parts, whether there may be several."""
 
 LOAD_ACTOR = "load_actor"
 """The constructor parameter by which components get an `ActorLoader`."""
@@ -33,7 +33,7 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
     """Build a part from its registered name and options.
 
     Args:
-        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
+        kind: ``actor``, ``algorithm``, ``storage``, ``add_on`` or ``sampler``.
         spec: name and options.
         context: what the program supplies, by parameter name, such as ``device``.
 
@@ -42,15 +42,14 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
         PluginError: for an unknown name.
     """
     cls = plugins.load(kind, spec.name)
-    kwargs = spec.kwargs
-    if kind == "algorithm":
-        kwargs, add_ons = split_add_ons(kwargs)
-        if add_ons and ADD_ONS not in inspect.signature(cls).parameters:
-            raise ConfigError(f"algorithm.{ADD_ONS}: {spec.name} takes none; leave it out")
-        if add_ons:
-            known = {name: context[name] for name in (LOAD_ACTOR,) if name in context}
-            built = [construct_component("add_on", add_on, known) for add_on in add_ons]
-            context = {**context, ADD_ONS: built}
+    kwargs, parts = split_parts(kind, spec.kwargs)
+    if parts:
+        option, part, is_list = PARTS[kind]
+        if option not in inspect.signature(cls).parameters:
+            raise ConfigError(f"{kind}.{option}: {spec.name} takes none; leave it out")
+        known = {name: context[name] for name in (LOAD_ACTOR,) if name in context}
+        built = [construct_component(part, one, known) for one in parts]
+        context = {**context, option: built if is_list else built[0]}
     return construct(cls, context, decode(options_of(cls), kwargs, kind))
 
 
@@ -60,7 +59,7 @@ def complete_component(
     """Check a component's options and add its defaults.
 
     Args:
-        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
+        kind: ``actor``, ``algorithm``, ``storage``, ``add_on`` or ``sampler``.
         name: the registered name.
         kwargs: options; a table among them may be given in part.
         wanted: defaults that replace the component's own, unless the options replace them.
@@ -69,16 +68,14 @@ def complete_component(
         ConfigError: for an unknown option, or a value that does not fit.
         PluginError: for an unknown component.
     """
-    add_ons: list[ComponentSpec] = []
-    if kind == "algorithm":
-        kwargs, add_ons = split_add_ons(kwargs)
-        add_ons = [complete_component("add_on", part.name, part.kwargs) for part in add_ons]
+    kwargs, parts = split_parts(kind, kwargs)
+    parts = [complete_component(part.kind, part.name, part.kwargs) for part in parts]
     cls = options_of(plugins.load(kind, name))
     given = _with_nested_defaults(cls, kwargs, without_replaced(kind, name, wanted or {}, kwargs))
     for other in _alternatives(cls, given):
         given.setdefault(other, None)
     table = as_table(decode(cls, given, kind))
-    return ComponentSpec(kind, name, {**table, ADD_ONS: as_tables(add_ons)} if add_ons else table)
+    return ComponentSpec(kind, name, {**table, **parts_option(kind, parts)})
 
 
 def without_replaced(
@@ -87,7 +84,7 @@ def without_replaced(
     """Return the defaults that given options neither replace nor say in another way.
 
     Args:
-        kind: ``actor``, ``algorithm``, ``storage`` or ``add_on``.
+        kind: ``actor``, ``algorithm``, ``storage``, ``add_on`` or ``sampler``.
         name: registered name of the component.
         defaults: used where nothing else is given.
         given: the options that are given.
@@ -101,29 +98,40 @@ def without_replaced(
     return {option: value for option, value in defaults.items() if option not in replaced}
 
 
-def split_add_ons(
-    kwargs: Mapping[str, Json],
+def split_parts(
+    kind: str, kwargs: Mapping[str, Json]
 ) -> tuple[Mapping[str, Json], list[ComponentSpec]]:
-    """Take the add-ons out of an algorithm's options.
+    """Take the parts that are named out of a component's options, see `PARTS`.
 
     Args:
-        kwargs: options, among them ``add_ons``: tables, each with a ``name`` and options.
+        kind: of the component.
+        kwargs: options, among them tables, each with a ``name`` and options.
 
     Raises:
         ConfigError: when they are not tables with names.
     """
-    tables = kwargs.get(ADD_ONS)
-    rest = {name: value for name, value in kwargs.items() if name != ADD_ONS}
-    if tables is None or tables == "none":
+    if kind not in PARTS:
+        return kwargs, []
+    option, part, is_list = PARTS[kind]
+    given = kwargs.get(option)
+    rest = {name: value for name, value in kwargs.items() if name != option}
+    if given is None or given == "none":
         return rest, []
-    if not isinstance(tables, list | tuple):
-        raise ConfigError(
-            f"algorithm.{ADD_ONS}: got {tables!r}; expected a list of tables with names"
-        )
-    return rest, [
-        spec_from("add_on", table, f"algorithm.{ADD_ONS}[{index}]")
-        for index, table in enumerate(tables)
-    ]
+    path = f"{kind}.{option}"
+    if not is_list:
+        return rest, [spec_from(part, given, path)]
+    if not isinstance(given, list | tuple):
+        raise ConfigError(f"{path}: got {given!r}; expected a list of tables with names")
+    return rest, [spec_from(part, table, f"{path}[{index}]") for index, table in enumerate(given)]
+
+
+def parts_option(kind: str, parts: Sequence[ComponentSpec]) -> dict[str, Json]:
+    """Return parts as the option that `split_parts` reads; empty without any."""
+    if not parts:
+        return {}
+    option, _, is_list = PARTS[kind]
+    tables = as_tables(parts)
+    return {option: tables if is_list else tables[0]}
 
 
 def as_tables(specs: Sequence[ComponentSpec]) -> list[Json]:

@@ -12,7 +12,7 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage
 from rl_core.types import Json
-from rl_train.builder.components import ADD_ONS, as_table, as_tables
+from rl_train.builder.components import PARTS, as_table, as_tables, parts_option
 
 if TYPE_CHECKING:
     from rl_train.trainer.config import TrainerConfig
@@ -65,11 +65,20 @@ def describe_component(kind: str, part: object, *, without_objects: bool = False
     options = None if name is None or uses_objects else _options(part)
     if name is None or options is None:
         return custom
-    add_ons = [describe_component("add_on", add_on) for add_on in getattr(part, ADD_ONS, ())]
-    if any(add_on.is_custom for add_on in add_ons):
+    parts = [describe_component(of, one) for of, one in _parts_of(kind, part)]
+    if any(one.is_custom for one in parts):
         return custom
-    more = {ADD_ONS: as_tables(add_ons)} if add_ons else {}
-    return ComponentSpec(kind, name, {**options, **more})
+    return ComponentSpec(kind, name, {**options, **parts_option(kind, parts)})
+
+
+def _parts_of(kind: str, part: object) -> list[tuple[str, object]]:
+    """Return the parts that were given to a component, with their kind."""
+    if kind not in PARTS:
+        return []
+    option, of, is_list = PARTS[kind]
+    given = getattr(part, option, None)
+    listed = list(given or ()) if is_list else [given]
+    return [(of, one) for one in listed if one is not None]
 
 
 def record_actors(actors: Mapping[str, object]) -> dict[str, Json]:
