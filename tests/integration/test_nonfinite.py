@@ -154,7 +154,7 @@ def test_without_a_run_directory_the_error_says_what_it_would_be_good_for() -> N
 
 
 def test_the_option_is_one_of_two() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.on_nonfinite.*'stop'"):
+    with pytest.raises(ConfigError, match=r"on_nonfinite.*'stop'"):
         TrainerConfig(on_nonfinite="stopp")  # type: ignore[arg-type]  # what is refused
 
 

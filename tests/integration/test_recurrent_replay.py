@@ -23,7 +23,7 @@ from rl_algos_offpolicy import (
 from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.recurrent import RecurrentInputs, obs_and_next_obs_inputs
 from rl_core.actor import ActionOutput
-from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm import AnyAlgorithm, random_step
 from rl_core.env import VecEnv
 from rl_core.types import State
 from rl_envs import make_gym_vec
@@ -53,8 +53,20 @@ class _Diary:
     def __init__(self, algorithm: AnyAlgorithm, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before: dict[bytes, State] = {}
         self.after: dict[bytes, State] = {}
-        for name in ("acting_step", "random_step"):
-            monkeypatch.setattr(algorithm, name, self._noted(getattr(algorithm, name)))
+        monkeypatch.setattr(algorithm, "acting_step", self._noted(algorithm.acting_step))
+        random = self._noted(partial(random_step, algorithm))
+
+        def noted_random(
+            _: AnyAlgorithm,
+            observation: Tensor,
+            state: State,
+            noise: Tensor,
+            generator: torch.Generator,
+            episode_start: Tensor,
+        ) -> ActionOutput:
+            return random(observation, state, noise, generator, episode_start=episode_start)
+
+        monkeypatch.setattr("rl_train.collecting.collector.random_step", noted_random)
 
     def _noted(self, step: Callable[..., ActionOutput]) -> Callable[..., ActionOutput]:
         def noted(

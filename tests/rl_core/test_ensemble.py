@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError
-from rl_core.nn.ensemble import EnsembleLinear, EnsembleMLP
+from rl_core.nn.mlp import EnsembleLinear, EnsembleMLP
 
 
 def test_each_member_is_a_network_of_its_own() -> None:

@@ -14,18 +14,13 @@ from rl_algos_offpolicy.critics.critics import Critics
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP
 from rl_core.errors import ConfigError
 from rl_core.nn.encoder import feature_size
-from rl_core.nn.ensemble import EnsembleMLP
-from rl_core.nn.heads import (
-    ActionHead,
-    CategoricalHead,
-    DeterministicHead,
-    SquashedGaussianHead,
-    box_size,
-)
+from rl_core.nn.heads import ActionHead, CategoricalHead, SquashedGaussianHead
+from rl_core.nn.heads._layout import box_size
+from rl_core.nn.heads.gaussian import DeterministicHead
 from rl_core.nn.init import fan_in_uniform_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, make_encoder
-from rl_core.nn.mlp import MLP
+from rl_core.nn.mlp import MLP, EnsembleMLP
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.nn.torso import Torso
 

@@ -17,7 +17,7 @@ from rl_algos_offpolicy.critics.distributional import ReturnDistribution
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
-from rl_core.nn.ensemble import EnsembleMLP, Members
+from rl_core.nn.mlp import EnsembleMLP, Members
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.types import Observation
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rl_core.config import Count, checked_arguments
 from rl_core.nn._recurrence import gru, lstm
-from rl_core.nn.ensemble import EnsembleLinear
+from rl_core.nn.mlp import EnsembleLinear
 
 RecurrentKind = Literal["gru", "lstm"]
 """The kinds of recurrent networks."""
