@@ -141,8 +141,7 @@ class BaseGymVecEnv(VecEnv):
         """
         if self._is_closed:
             return
-        self._is_closed = True
-        self._is_ready = False
+        self._is_closed, self._is_ready = True, False
         self._close_all()
         self._arrays.raise_deferred()
 
