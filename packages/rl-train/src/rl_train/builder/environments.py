@@ -16,12 +16,13 @@ VECTORIZER = "gymnasium"
 """The environment plug-in that turns ids and functions into vector environments."""
 
 
-def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
+def build_envs(spec: ComponentSpec, seed: int | None, *, testing: bool = False) -> VecEnv:
     """Make the environments of a recipe.
 
     Args:
         spec: a Gymnasium id or a registered name, with options.
         seed: seed of all of them; None leaves it to them.
+        testing: prepare them for testing, where their preset makes a difference.
 
     Raises:
         ConfigError: for an unknown id or option, naming the nearest one.
@@ -30,13 +31,14 @@ def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
     if _is_vectorised(maker):
         return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
     vectorizer = cast("Callable[..., VecEnv]", maker)
-    options = _vectorizer_options(spec.name, spec.kwargs)
+    kwargs = {**spec.kwargs, "testing": True} if testing else spec.kwargs
+    options = _vectorizer_options(spec.name, kwargs)
     return vectorizer(_registered(spec.name) or spec.name, seed=seed, **options)
 
 
 def build_test_envs(recipe: Recipe) -> VecEnv:
     """Make separate environments to evaluate in."""
-    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"))
+    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"), testing=True)
 
 
 def inspect_env(spec: ComponentSpec) -> EnvSpec:

@@ -112,7 +112,7 @@ def evaluate_policy(
         options = num_episodes, deterministic, seed, max_episode_steps, is_stopping
         if not isinstance(env, str):
             return _run(actor, as_vec_env(env), *options)
-        with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
+        with make_gym_vec(env, min(num_envs, num_episodes), testing=True) as envs:
             return _run(actor, envs, *options)
 
 
