@@ -14,7 +14,7 @@ import pytest
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
 from rl_core.types import Array
-from rl_envs import EnvMaker, GymVecEnv, make_vec
+from rl_envs import EnvMaker, GymVecEnv, make_vec, presets
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
@@ -298,14 +298,14 @@ def test_a_robot_whose_package_is_missing_is_refused_with_the_pip_line(
 ) -> None:
     monkeypatch.delitem(sys.modules, "gymnasium_robotics", raising=False)
     monkeypatch.delitem(gymnasium.registry, "FetchReach-v4", raising=False)
-    monkeypatch.setattr("rl_envs.presets.find_module", lambda name: True)
+    monkeypatch.setattr(presets, "find_module", lambda name: True)
     monkeypatch.setattr("importlib.import_module", _not_there)
-    monkeypatch.setattr("rl_envs.presets.version", lambda name: "1.0")
+    monkeypatch.setattr(presets, "version", lambda name: "1.0")
     with pytest.raises(
         MissingExtraError, match=r'FetchReach-v4.*pip install "packages/rl-envs\[robotics\]"'
     ):
         make_vec("FetchReach-v4")
-    monkeypatch.setattr("rl_envs.presets.version", lambda name: "3.17.0")
+    monkeypatch.setattr(presets, "version", lambda name: "3.17.0")
     with pytest.raises(
         MissingExtraError, match=r"does not work with mujoco 3.17.0: pip install 'm"
     ):

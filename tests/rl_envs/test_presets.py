@@ -64,8 +64,9 @@ def test_a_short_name_is_not_mistaken_for_another(monkeypatch: pytest.MonkeyPatc
 
 def test_the_same_name_in_another_namespace_is_suggested() -> None:
     pytest.importorskip("ale_py")
-    with pytest.raises(ConfigError, match="did you mean 'ALE/Pong-v5'"):
-        make_vec("Pong-v5x")
+    for _ in range(2):  # before and after ale-py has registered its ids
+        with pytest.raises(ConfigError, match="did you mean 'ALE/Pong-v5'"):
+            make_vec("Pong-v5")
 
 
 def test_versions_that_do_not_go_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -333,7 +333,7 @@ def _is_text(space: Space) -> bool:
 
 def _walk(space: Space, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Space]]:
     if isinstance(space, LEAF_TYPES) or (path and _is_text(space)):
-        yield path, cast("Space", space)
+        yield path, space
     elif isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
             yield from _walk(child, (*path, str(key)))

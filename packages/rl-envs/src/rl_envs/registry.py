@@ -45,6 +45,8 @@ def find_spec(env_id: str) -> EnvSpec:
         raise _unknown(env_id)
     newest_id = get_env_id(namespace, name, newest)
     if version is not None:
+        if (same := _closest(env_id)) is not None and same.endswith(f"/{name}-v{version}"):
+            raise _unknown(env_id)  # which names the family that has this version
         hint = f"; the newest version is '{newest_id}'"
         raise ConfigError(f"no environment is registered as '{env_id}'{hint}")
     return gymnasium.registry[newest_id]
@@ -62,16 +64,21 @@ def _unknown(env_id: str) -> ConfigError:
 
 
 def _closest(env_id: str) -> str | None:
-    """Return the newest id with the same name, or with one that differs by a typing mistake."""
+    """Return the id with the same name, or with one that differs by a typing mistake.
+
+    Of several, the same version comes first, then the same namespace, then the newest version.
+    """
     by_name: dict[str, list[EnvSpec]] = {}
     for spec in gymnasium.registry.values():
         by_name.setdefault(spec.name.lower(), []).append(spec)
-    wanted = env_id.lower().rpartition("/")[2].rpartition("-v")
-    name = wanted[0] or wanted[2]
-    close = difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)
+    namespace, _, rest = env_id.lower().rpartition("/")
+    name, _, version = rest.rpartition("-v")
+    close = difflib.get_close_matches(name or rest, by_name, n=1, cutoff=0.75)
     if not close:
         return None
-    # With the same version or family, if there is one.
-    same = sorted(by_name[close[0]], key=lambda spec: (spec.version or 0, spec.namespace or ""))
-    has_version = [spec for spec in same if str(spec.version) == wanted[2]]
-    return (has_version or same)[-1].id
+
+    def likeness(spec: EnvSpec) -> tuple[bool, bool, int]:
+        has_namespace = (spec.namespace or "").lower() == namespace
+        return str(spec.version) == version, has_namespace, spec.version or 0
+
+    return max(by_name[close[0]], key=likeness).id
