@@ -7,6 +7,8 @@ message alone and exits with status 2.
 import difflib
 from collections.abc import Iterable
 
+from rl_core.other_names import OTHER_NAMES
+
 _BRIEF = 400
 """Characters of another program's message that are shown; the cause holds all of it."""
 
@@ -61,14 +63,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Phrase a suggestion for a mistyped name.
 
     Args:
-        name: what the user wrote.
+        name: what the user wrote; capitals, and the names of other libraries, are understood.
         known: the names that would have been right.
 
     Returns:
         ``"; did you mean 'x'?"`` when something is close, else ``"; known: a, b, c"``.
     """
     candidates = sorted(known)
-    close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    lower = name.lower()
+    close = [other for other in OTHER_NAMES.get(lower, ()) if other in candidates]
+    close = close or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
     if close:
-        return f"; did you mean '{close[0]}'?"
+        return f"; did you mean '{by_lower[close[0]]}'?"
     return f"; known: {', '.join(candidates)}" if candidates else ""

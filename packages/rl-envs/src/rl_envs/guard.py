@@ -1,6 +1,6 @@
 """A thin wrapper around each environment that names it, and the field, in every fault."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import SupportsFloat, cast
 
@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from rl_core.env import observation_problem
-from rl_core.errors import DataError, EnvironmentFaultError, in_brief
-from rl_core.spaces import flatten_observation, leaf_spaces
+from rl_core.errors import DataError, EnvironmentFaultError, SpaceError, in_brief
+from rl_core.spaces import Space, flatten_observation, leaf_spaces
 
 RESET_FIELDS = ("observation", "info")
 STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
@@ -132,6 +132,25 @@ class EnvGuard(gymnasium.Wrapper):
 
     def _fault(self, message: str) -> EnvironmentFaultError:
         return EnvironmentFaultError(f"environment {self.index}: {message}")
+
+
+def shared_spaces(envs: Sequence[gymnasium.Env]) -> tuple[Space, Space]:
+    """Return the observation and the action space of environments that step together.
+
+    Raises:
+        SpaceError: if they differ.
+    """
+    first = envs[0]
+    for index, env in enumerate(envs):
+        for name in ("observation_space", "action_space"):
+            space, expected = getattr(env, name), getattr(first, name)
+            if space != expected:
+                raise SpaceError(
+                    f"the {name.replace('_', ' ')} of environment {index} is {space}; expected "
+                    f"{expected} like environment 0: environments that step together share "
+                    "their spaces"
+                )
+    return first.observation_space, first.action_space
 
 
 def return_problem(

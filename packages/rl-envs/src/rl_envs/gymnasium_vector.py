@@ -1,19 +1,25 @@
 """The adapter that turns any `gymnasium.vector.VectorEnv` into a `VecEnv`."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy, spread_seed
 from rl_core.errors import ConfigError, nearest
+from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation
-from rl_envs._arrays import Rows, TorchArrays
-from rl_envs._base import BaseGymVecEnv
+from rl_envs.arrays import Arrays, ArraySpec, Fault, Rows
 from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_problem
+from rl_envs.sync import BaseGymVecEnv
+
+DEFERRED_STEPS = 32
+"""How many steps an accelerator runs between two looks at the results of finite checks."""
 
 
 class GymVecEnv(BaseGymVecEnv):
@@ -182,6 +188,53 @@ class GymVecEnv(BaseGymVecEnv):
         if problem := return_problem(call, returned, fields, Mapping):
             raise self._fault(problem)
         return tuple(returned)
+
+
+class TorchArrays(Arrays):
+    """Operations on tensors, without waiting for an accelerator.
+
+    Args:
+        space: of a single observation.
+        num_envs: ``B``.
+        fault: builds the errors.
+        device: where the environment's tensors are.
+    """
+
+    array_type = "torch"
+
+    def __init__(self, space: Space, num_envs: int, fault: Fault, device: torch.device) -> None:
+        super().__init__(space, num_envs, fault)
+        self.kind, self.convert = Tensor, partial(torch.as_tensor, device=device)
+        self.copy, self.where = torch.clone, torch.where
+        self._every_row = torch.ones(num_envs, dtype=torch.bool, device=device)
+        self.waits = device.type == "cpu"
+        self._looked_at = 0
+
+    def take(self, spec: ArraySpec, raw: object) -> Rows:
+        """See `Arrays.take`."""
+        tensor = self._checked(spec, raw, None).detach()
+        return tensor.to(spec.torch_dtype, copy=True, memory_format=torch.contiguous_format)
+
+    def may_hold(self, mask: Rows) -> bool:
+        """See `Arrays.may_hold`."""
+        return bool(mask.any()) if self.waits else True
+
+    def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
+        """See `Arrays.check_values`."""
+        if not rows.is_floating_point():
+            return
+        bad = ~torch.isfinite(rows).reshape(len(rows), -1).all(dim=1)
+        if spec.field not in self._first_bad:
+            self._first_bad[spec.field] = torch.full_like(bad, -1, dtype=torch.int64)
+        first = self._first_bad[spec.field]
+        first.masked_fill_(bad & (first < 0), step)
+        if self.waits or step - self._looked_at >= DEFERRED_STEPS:
+            self._looked_at = step
+            self.raise_deferred()
+
+    def _fits(self, array: Rows, spec: ArraySpec) -> bool:
+        may_be_float = spec.torch_dtype.is_floating_point
+        return not array.is_complex() and (may_be_float or not array.is_floating_point())
 
 
 def _autoreset_mode(envs: VectorEnv) -> AutoresetMode:

@@ -1,30 +1,217 @@
-"""Environments stepped one after the other in this process."""
+"""Environments stepped one after the other in this process, and what all vectors share."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
-from typing import TypeAlias
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
 from rl_core.config import ComponentSpec
-from rl_core.env import EnvStep, GoalFunctions, action_error, spread_seed
-from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError, in_brief
-from rl_core.types import ArrayLike, ArrayObservation
-from rl_envs._arrays import NumpyArrays, Rows
-from rl_envs._base import BaseGymVecEnv
-from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem
-
-Info: TypeAlias = dict[str, object]
-"""The info of one environment's step."""
-
-Last: TypeAlias = tuple[object, Info]
-"""Last observation and last info of an episode."""
+from rl_core.env import (
+    EnvStep,
+    GoalFunctions,
+    VecEnv,
+    action_error,
+    action_shape,
+    checked_seed,
+    resumed_seed,
+    spread_seed,
+)
+from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, in_brief
+from rl_core.spaces import Space
+from rl_core.types import ArrayLike, ArrayObservation, StateDict
+from rl_envs.arrays import Arrays, Info, Last, LazyInfo, NumpyArrays, Rows
+from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces
 
 _USUAL_NUMBERS = frozenset({float, np.float64, np.float32})
 _USUAL_FLAGS = frozenset({bool, np.bool_})
+
+
+class BaseGymVecEnv(VecEnv):
+    """A `VecEnv` over environments of Gymnasium's kind.
+
+    A subclass steps, resets and closes the environments; see `_reset_all` and `_close_all`.
+
+    Args:
+        num_envs: ``B``.
+        spaces: observation space and action space of one environment.
+        name: what to call the environments in messages and as `spec_id`.
+        max_episode_steps: after which an episode is truncated; None if unknown.
+        seed: used by the first `reset` that is given none.
+        check: look for NaN, infinity and categories that do not exist in every step.
+        component: how a recipe names these environments, if it can.
+        is_fresh: the environments keep no reference to the arrays they return.
+
+    Raises:
+        SpaceError: if the observation space is not supported.
+        ConfigError: if the seed is negative.
+    """
+
+    _arrays: Arrays
+
+    def __init__(
+        self,
+        num_envs: int,
+        spaces: tuple[Any, Any],
+        name: str,
+        max_episode_steps: int | None,
+        *,
+        seed: int | None,
+        check: bool,
+        component: ComponentSpec | None,
+        is_fresh: bool = True,
+    ) -> None:
+        self._num_envs = num_envs
+        self._observation_space, self._action_space = cast("tuple[Space, Space]", spaces)
+        self._name = name
+        self._max_episode_steps = max_episode_steps
+        self._check = check
+        self._component = component
+        self._arrays = NumpyArrays(
+            self._observation_space, num_envs, self._fault, is_fresh=is_fresh
+        )
+        self._action_shape = action_shape(self._action_space, num_envs)
+        self._seed = self._next_seed = None if seed is None else checked_seed(seed)
+        self._steps = 0
+        self._is_ready = False  # for a step: reset, open, and without a fault since then
+        self._is_closed = False
+        self._is_first_step = True
+
+    @property
+    def num_envs(self) -> int:
+        """The number of environments that step together, ``B``."""
+        return self._num_envs
+
+    @property
+    def single_observation_space(self) -> Space:
+        """The observation space of one environment, as it declares it."""
+        return self._observation_space
+
+    @property
+    def single_action_space(self) -> Space:
+        """The action space of one environment."""
+        return self._action_space
+
+    @property
+    def array_type(self) -> Literal["numpy", "torch"]:
+        """The kind of arrays that `reset` and `step` return; known after the first `reset`."""
+        return self._arrays.array_type
+
+    @property
+    def spec_id(self) -> str:
+        """The registered id, or the class name of the environment."""
+        return self._name
+
+    @property
+    def component(self) -> ComponentSpec | None:
+        """How a recipe names these environments."""
+        return self._component
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The number of steps after which an episode is truncated, if known."""
+        return self._max_episode_steps
+
+    def reset(self, seed: int | None = None) -> ArrayObservation:
+        """Begin a new episode in every environment; see `VecEnv.reset`."""
+        if self._is_closed:
+            raise self._not_ready("reset")
+        if seed is not None:
+            self._seed = self._next_seed = checked_seed(seed)
+        seed, self._next_seed = self._next_seed, None
+        self._is_ready = False
+        self._arrays.raise_deferred()
+        observation = self._reset_all(seed)
+        self._arrays.check_space(observation)
+        if self._check:
+            self._arrays.check_observation(observation, self._steps)
+        self._is_ready = True
+        return observation
+
+    def close(self) -> None:
+        """Close all environments; calling it again does nothing.
+
+        Raises:
+            EnvironmentFaultError: if an environment raises while it closes, or if a check that
+                waited for the device has found something.
+        """
+        if self._is_closed:
+            return
+        self._is_closed, self._is_ready = True, False
+        self._close_all()
+        self._arrays.raise_deferred()
+
+    def state_dict(self) -> StateDict:
+        """Return the seed and the number of steps, but not the running episodes."""
+        return {"seed": self._seed, "steps": self._steps}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore the step count, and derive the seed of the next `reset` from seed and count.
+
+        So a resumed run is reproducible, and does not repeat the episodes that it began with.
+
+        Raises:
+            CheckpointError: if the state does not fit.
+        """
+        seed, steps = state.get("seed"), state.get("steps")
+        if not isinstance(steps, int) or not isinstance(seed, int | None):
+            raise CheckpointError(
+                f"the state of {self._name} is {dict(state)}; expected the numbers seed and steps"
+            )
+        self._seed, self._steps = seed, steps
+        self._next_seed = None if seed is None else resumed_seed(seed, steps)
+        self._is_ready = False
+
+    @abstractmethod
+    def _reset_all(self, seed: int | None) -> ArrayObservation:
+        """Reset all environments."""
+
+    @abstractmethod
+    def _close_all(self) -> None:
+        """Close all environments, and then raise what one of them raised."""
+
+    def _check_step(
+        self,
+        observation: ArrayObservation,
+        reward: Rows,
+        final_observation: ArrayObservation | None,
+    ) -> None:
+        arrays = self._arrays
+        if self._is_first_step:
+            arrays.check_space(observation)
+            self._is_first_step = False
+        if self._check:
+            arrays.check_values(arrays.reward, reward, self._steps)
+            arrays.check_observation(observation, self._steps)
+            if final_observation is not None:
+                arrays.check_observation(final_observation, self._steps)
+
+    def _not_ready(self, call: str) -> EnvironmentFaultError:
+        if self._is_closed:
+            return EnvironmentFaultError(f"{self._name}: {call}() was called after close()")
+        return EnvironmentFaultError(f"{self._name} was not reset; call reset() first")
+
+    def _fault(self, message: str, index: int | None = None) -> EnvironmentFaultError:
+        """Build an error that names the step, and the environment at fault if it is one."""
+        where = "" if index is None else f", environment {index}"
+        return EnvironmentFaultError(f"{self._name}, step {self._steps}{where}: {message}")
+
+    def _located(self, call: str, error: BaseException) -> EnvironmentFaultError:
+        """Build an error that says where another one was raised."""
+        if isinstance(error, EnvironmentFaultError):  # it names the environment already
+            return EnvironmentFaultError(f"{self._name}, step {self._steps}, {error}")
+        return self._fault(f"{call}() raised {in_brief(error)}")
+
+    @contextmanager
+    def _locating(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise self._located(call, error) from (error.__cause__ or error)
 
 
 class SyncVecEnv(BaseGymVecEnv):
@@ -69,18 +256,9 @@ class SyncVecEnv(BaseGymVecEnv):
         # Steps bypass the guards, which are asked only about resets and values of unusual types.
         self._row_steps = [(index, guard.env.step) for index, guard in enumerate(self._guards)]
         first = self._guards[0]
-        for index, env in enumerate(self._guards):
-            for name in ("observation_space", "action_space"):
-                space, expected = getattr(env, name), getattr(first, name)
-                if space != expected:
-                    raise SpaceError(
-                        f"the {name.replace('_', ' ')} of environment {index} is {space}; expected "
-                        f"{expected} like environment 0: environments that step together share "
-                        "their spaces"
-                    )
         super().__init__(
             len(envs),
-            (first.observation_space, first.action_space),
+            shared_spaces(self._guards),
             first.spec_id,
             first.max_episode_steps,
             seed=seed,
@@ -219,55 +397,3 @@ class SyncVecEnv(BaseGymVecEnv):
         if action.shape != self._action_shape:
             raise action_error(tuple(action.shape), self._action_space, self._num_envs)
         return action
-
-
-class LazyInfo(Mapping[str, object]):
-    """The infos of one step in Gymnasium's form for vectors, joined when somebody reads them.
-
-    Each key holds an array of ``B`` values, beside a mask under ``_key`` that says which
-    environments reported it. Rows that ended hold the info of their reset; the info and the
-    observation of their last step are under ``final_info`` and ``final_obs``.
-
-    Args:
-        infos: one per environment.
-        ended: last observation and info of the rows that ended, by row.
-    """
-
-    __slots__ = ("_ended", "_infos", "_joined")
-
-    def __init__(self, infos: Sequence[Info], ended: Mapping[int, Last]) -> None:
-        self._infos = infos
-        self._ended = ended
-        self._joined: Info | None = None
-
-    def __getitem__(self, key: str) -> object:
-        return self._join()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._join())
-
-    def __len__(self) -> int:
-        return len(self._join())
-
-    def __repr__(self) -> str:
-        return repr(self._join())
-
-    def _join(self) -> Info:
-        if self._joined is None:
-            vector, joined = VectorEnv(), Info()  # which has Gymnasium's own way of joining infos
-            vector.num_envs = len(self._infos)
-            for index, info in enumerate(self._infos):
-                rows = [info]
-                if index in self._ended:
-                    observation, last = self._ended[index]
-                    rows = [{"final_obs": observation, "final_info": last}, info]
-                try:
-                    for row in rows:
-                        joined = vector._add_info(joined, row, index)
-                except Exception as error:
-                    raise EnvironmentFaultError(
-                        f"environment {index}: its info with {list(info)} cannot be joined with "
-                        f"that of the other environments: {in_brief(error)}"
-                    ) from error
-            self._joined, self._infos, self._ended = joined, (), {}
-        return self._joined

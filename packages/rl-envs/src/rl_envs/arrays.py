@@ -2,14 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from rl_core.env import as_numpy, category_problem, observation_problem
@@ -24,8 +25,12 @@ Fault: TypeAlias = Callable[[str, int | None], EnvironmentFaultError]
 Rows: TypeAlias = Any
 """An array or a tensor with a leading axis `B`; mypy has no type for what both can do."""
 
-DEFERRED_STEPS = 32
-"""How many steps an accelerator runs between two looks at the results of finite checks."""
+
+Info: TypeAlias = dict[str, object]
+"""The info of one environment's step."""
+
+Last: TypeAlias = tuple[object, Info]
+"""Last observation and last info of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Arrays(ABC):
         fault: builds the errors.
     """
 
+    array_type: ClassVar[Literal["numpy", "torch"]]
     kind: type
     convert: Callable[[object], Rows]
     """Converts any array to this kind."""
@@ -232,6 +238,8 @@ class NumpyArrays(Arrays):
             no copy.
     """
 
+    array_type = "numpy"
+
     def __init__(self, space: Space, num_envs: int, fault: Fault, *, is_fresh: bool) -> None:
         super().__init__(space, num_envs, fault)
         self.kind, self.convert = np.ndarray, as_numpy
@@ -240,6 +248,7 @@ class NumpyArrays(Arrays):
         self.is_fresh = is_fresh
 
     def take(self, spec: ArraySpec, raw: Rows) -> Rows:
+        """See `Arrays.take`."""
         dtype = spec.numpy_dtype
         if raw.__class__ is np.ndarray and raw.shape == spec.shape:
             if raw.dtype == dtype:
@@ -257,9 +266,11 @@ class NumpyArrays(Arrays):
         }
 
     def may_hold(self, mask: Rows) -> bool:
+        """See `Arrays.may_hold`."""
         return bool(np.count_nonzero(mask))
 
     def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
+        """See `Arrays.check_values`."""
         if spec.greatest is not None:
             fits = (rows >= spec.least) & (rows <= spec.greatest)
         # The dot product with itself is the cheapest look at all entries. Large finite entries can
@@ -276,46 +287,56 @@ class NumpyArrays(Arrays):
         return _can_cast(array.dtype, spec.numpy_dtype)
 
 
-class TorchArrays(Arrays):
-    """Operations on tensors, without waiting for an accelerator.
+class LazyInfo(Mapping[str, object]):
+    """The infos of one step in Gymnasium's form for vectors, joined when somebody reads them.
+
+    Each key holds an array of ``B`` values, beside a mask under ``_key`` that says which
+    environments reported it. Rows that ended hold the info of their reset; the info and the
+    observation of their last step are under ``final_info`` and ``final_obs``.
 
     Args:
-        space: of a single observation.
-        num_envs: ``B``.
-        fault: builds the errors.
-        device: where the environment's tensors are.
+        infos: one per environment.
+        ended: last observation and info of the rows that ended, by row.
     """
 
-    def __init__(self, space: Space, num_envs: int, fault: Fault, device: torch.device) -> None:
-        super().__init__(space, num_envs, fault)
-        self.kind, self.convert = Tensor, partial(torch.as_tensor, device=device)
-        self.copy, self.where = torch.clone, torch.where
-        self._every_row = torch.ones(num_envs, dtype=torch.bool, device=device)
-        self.waits = device.type == "cpu"
-        self._looked_at = 0
+    __slots__ = ("_ended", "_infos", "_joined")
 
-    def take(self, spec: ArraySpec, raw: object) -> Rows:
-        tensor = self._checked(spec, raw, None).detach()
-        return tensor.to(spec.torch_dtype, copy=True, memory_format=torch.contiguous_format)
+    def __init__(self, infos: Sequence[Info], ended: Mapping[int, Last]) -> None:
+        self._infos = infos
+        self._ended = ended
+        self._joined: Info | None = None
 
-    def may_hold(self, mask: Rows) -> bool:
-        return bool(mask.any()) if self.waits else True
+    def __getitem__(self, key: str) -> object:
+        return self._join()[key]
 
-    def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
-        if not rows.is_floating_point():
-            return
-        bad = ~torch.isfinite(rows).reshape(len(rows), -1).all(dim=1)
-        if spec.field not in self._first_bad:
-            self._first_bad[spec.field] = torch.full_like(bad, -1, dtype=torch.int64)
-        first = self._first_bad[spec.field]
-        first.masked_fill_(bad & (first < 0), step)
-        if self.waits or step - self._looked_at >= DEFERRED_STEPS:
-            self._looked_at = step
-            self.raise_deferred()
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._join())
 
-    def _fits(self, array: Rows, spec: ArraySpec) -> bool:
-        may_be_float = spec.torch_dtype.is_floating_point
-        return not array.is_complex() and (may_be_float or not array.is_floating_point())
+    def __len__(self) -> int:
+        return len(self._join())
+
+    def __repr__(self) -> str:
+        return repr(self._join())
+
+    def _join(self) -> Info:
+        if self._joined is None:
+            vector, joined = VectorEnv(), Info()  # which has Gymnasium's own way of joining infos
+            vector.num_envs = len(self._infos)
+            for index, info in enumerate(self._infos):
+                rows = [info]
+                if index in self._ended:
+                    observation, last = self._ended[index]
+                    rows = [{"final_obs": observation, "final_info": last}, info]
+                try:
+                    for row in rows:
+                        joined = vector._add_info(joined, row, index)
+                except Exception as error:
+                    raise EnvironmentFaultError(
+                        f"environment {index}: its info with {list(info)} cannot be joined with "
+                        f"that of the other environments: {in_brief(error)}"
+                    ) from error
+            self._joined, self._infos, self._ended = joined, (), {}
+        return self._joined
 
 
 @cache
