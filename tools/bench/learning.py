@@ -28,6 +28,9 @@ _RESULTS = _HERE / "results" / "learning.jsonl"
 _WEIGHTS = _HERE / "results" / "weights"
 _PAGES = _HERE.parents[1] / "docs" / "pages"
 
+PAGE = _PAGES / "benchmarks.md"
+"""With the tables."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
@@ -45,12 +48,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.table:
         systems = SYSTEMS if options.system == "all" else (options.system,)
         runs = select_runs(rows, systems)
-        status = (_evaluate_all if options.evaluate else _run_all)(runs, options)
+        status = (_evaluate_all if options.evaluate else run_missing)(runs, options)
     _write_table(shown, options.page, options.results)
     return status
 
 
-def _run_all(runs: Sequence[Run], options: argparse.Namespace) -> int:
+def add_run_options(parser: argparse.ArgumentParser, results: Path) -> None:
+    """Add the options that `run_missing` reads, and those of the table.
+
+    Args:
+        parser: to add them to.
+        results: where runs are recorded if the command line says nothing.
+    """
+    parser.add_argument("--again", action="store_true", help="make finished runs again")
+    parser.add_argument("--table", action="store_true", help="run nothing, rewrite the table")
+    parser.add_argument("--threads", type=int, default=1, help="of every system")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="runs side by side, whose speeds are then left out of the table",
+    )
+    parser.add_argument("--results", type=Path, default=results, help="where runs are recorded")
+    parser.add_argument(
+        "--weights", type=Path, default=_WEIGHTS, help="where final policies are kept"
+    )
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
+
+
+def run_missing(runs: Sequence[Run], options: argparse.Namespace) -> int:
     """Make the runs that are left, and return an exit status.
 
     Runs whose recorded episodes are not those of `bench.episodes` are made again.
@@ -164,31 +190,16 @@ def _parser() -> argparse.ArgumentParser:
         "'dqn/LunarLander-v3 double'",
     )
     parser.add_argument("--system", choices=(*SYSTEMS, "all"), default="all")
-    parser.add_argument("--again", action="store_true", help="make finished runs again")
-    parser.add_argument("--table", action="store_true", help="run nothing, rewrite the table")
-    parser.add_argument(
-        "--curves",
-        action="store_true",
-        help="run nothing, draw the learning curves on the algorithms' pages",
-    )
-    parser.add_argument("--threads", type=int, default=1, help="of every system")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=1,
-        help="runs side by side, whose speeds are then left out of the table",
-    )
+    add_run_options(parser, _RESULTS)
     parser.add_argument(
         "--evaluate",
         action="store_true",
         help="train nothing, evaluate again the policies that were kept",
     )
     parser.add_argument(
-        "--weights", type=Path, default=_WEIGHTS, help="where final policies are kept"
-    )
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="where runs are recorded")
-    parser.add_argument(
-        "--page", type=Path, default=_PAGES / "benchmarks.md", help="where the table is written"
+        "--curves",
+        action="store_true",
+        help="run nothing, draw the learning curves on the algorithms' pages",
     )
     return parser
 

@@ -96,7 +96,7 @@ def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
     return [
         row.algorithm.upper(),
         f"`{row.env}`{', ' + row.note if row.note else ''}",
-        _short_count(row.steps),
+        short_count(row.steps),
         f"`{row.command}`",
         _seeds(row, "ours", ours),
         _mean_cell(ours, unit),
@@ -145,7 +145,8 @@ def _target(row: PlanRow, summary: Summary | None, peer: Summary | None) -> str:
     return f"{target}: {'reached' if is_met else 'missed'}"
 
 
-def _short_count(steps: int) -> str:
+def short_count(steps: int) -> str:
+    """Write a number of steps short, such as 100k."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
         if steps >= size and steps % (size // 10) == 0:
             return f"{steps / size:g}{unit}"
