@@ -153,10 +153,13 @@ def _weights(run: Run, options: argparse.Namespace) -> Path:
 
 
 def _write_table(rows: Sequence[PlanRow], page: Path, results: Path) -> None:
+    from bench.comparison import comparison_table
     from bench.learning_table import learning_table
 
-    write_block(page, "learning", learning_table(rows, read_records(results)))
-    print(f"wrote the table into {page.name}")
+    records = read_records(results)
+    write_block(page, "learning", learning_table(rows, records))
+    write_block(page, "comparison", comparison_table(rows, records))
+    print(f"wrote the tables into {page.name}")
 
 
 def _draw_curves(rows: Sequence[PlanRow], results: Path) -> int:

@@ -18,11 +18,14 @@ from typing import cast
 from bench.child import Json
 from bench.episodes import Episodes
 
-SYSTEMS = ("ours", "sb3")
-"""In the order in which they run."""
+OURS = "ours"
+"""The toolbox."""
 
 PEER = "sb3"
 """The system that may be a row's target."""
+
+SYSTEMS = (OURS, PEER)
+"""In the order in which they run."""
 
 METRICS = ("return", "success")
 """What a row may be judged by: the mean return, or the percentage of successful episodes."""
