@@ -1,12 +1,13 @@
 """Evaluation of a policy over a fixed number of episodes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import torch
 
 from rl_core.actor import Actor, HasActor, evaluation_mode
+from rl_core.algorithm import Algorithm
 from rl_core.arrays import to_tensors
 from rl_core.config import Count, check_argument
 from rl_core.env import VecEnv
@@ -33,9 +34,11 @@ class EvaluationResult:
         std: standard deviation of the episode returns, population form.
         iqm: interquartile mean of the returns, the mean of the middle half.
         ci95: 95 % bootstrap interval of the interquartile mean, low and high.
-        mean_length: mean number of steps per episode.
+        mean_length: mean number of steps per episode; None where it is not known.
         success_rate: share of successful episodes; None where the environment reports none.
         returns: return of each episode.
+        stages: episode returns by stage, where an algorithm evaluates in its own way; the other
+            statistics are those of the last one.
 
     Source:
         Interquartile mean and interval: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
@@ -46,13 +49,20 @@ class EvaluationResult:
     std: float
     iqm: float
     ci95: tuple[float, float]
-    mean_length: float
+    mean_length: float | None
     success_rate: float | None
     returns: tuple[float, ...]
+    stages: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Json]:
         """Return the statistics as a JSON object."""
         table: dict[str, Json] = asdict(self)
+        del table["stages"]
+        if self.stages:
+            table["stages"] = {
+                name: {"mean": float(np.mean(values)), "returns": list(values)}
+                for name, values in self.stages.items()
+            }
         return {**table, "ci95": list(self.ci95), "returns": list(self.returns)}
 
     def __str__(self) -> str:
@@ -61,6 +71,9 @@ class EvaluationResult:
             f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} episodes "
             f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
         )
+        if self.stages:
+            means = [f"{np.mean(values):.1f} {name}" for name, values in self.stages.items()]
+            text = f"{text}; {', '.join(means)}"
         return text if self.success_rate is None else f"{text}, success {self.success_rate:.0%}"
 
 
@@ -113,9 +126,9 @@ def evaluate_policy(
     with evaluation_mode(actor):
         options = num_episodes, deterministic, seed, max_episode_steps, is_stopping, on_episode
         if is_built(env):
-            return _run(actor, as_vec_env(env), *options)
+            return _run(policy, actor, as_vec_env(env), *options)
         with as_vec_env(env, min(num_envs, num_episodes), testing=True) as envs:
-            return _run(actor, envs, *options)
+            return _run(policy, actor, envs, *options)
 
 
 @torch.no_grad()
@@ -142,6 +155,7 @@ def nothing_to_draw(actor: Actor) -> ConfigError:
 
 
 def _run(
+    policy: HasActor | Actor,
     actor: Actor,
     envs: VecEnv,
     num_episodes: int,
@@ -155,6 +169,19 @@ def _run(
         actor.observation_space, envs.single_observation_space, "environments' observation space"
     )
     check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
+    if isinstance(policy, Algorithm):
+
+        def before_step() -> None:
+            if is_stopping is not None and is_stopping():
+                raise EvaluationStoppedError
+
+        stages = policy.custom_evaluation(
+            envs, num_episodes, seed=seed, deterministic=deterministic, before_step=before_step
+        )
+        if stages is not None:
+            kept = {name: tuple(values) for name, values in stages.items()}
+            last = list(kept.values())[-1]
+            return replace(summarize(list(last), [], [], seed=seed), stages=kept)
     device = actor.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
     tracker = EpisodeTracker(envs.num_envs)
@@ -218,7 +245,7 @@ def summarize(
         std=float(values.std()),
         iqm=float(interquartile_mean(values)),
         ci95=interval,
-        mean_length=float(np.mean(lengths)),
+        mean_length=float(np.mean(lengths)) if lengths else None,
         success_rate=float(np.mean(successes)) if successes else None,
         returns=tuple(values.tolist()),
     )
@@ -230,8 +257,11 @@ def evaluation_metrics(result: EvaluationResult) -> Mapping[str, float]:
         "test/episode_return": result.mean,
         "test/episode_return_std": result.std,
         "test/episode_return_iqm": result.iqm,
-        "test/episode_length": result.mean_length,
     }
+    if result.mean_length is not None:
+        metrics["test/episode_length"] = result.mean_length
+    for name, returns in result.stages.items():
+        metrics[f"test/return_{name.replace(' ', '_')}"] = float(np.mean(returns))
     if result.success_rate is not None:
         metrics["test/success_rate"] = result.success_rate
     return metrics

@@ -1,0 +1,625 @@
+r"""Model-agnostic meta-learning: initial weights from which a policy adapts in a few steps.
+
+Source: Finn et al. 2017, https://arxiv.org/abs/1703.03400, Algorithm 3.
+
+For each task $i$, with rollouts $D_i^k$ of the policy $\theta_i^k$ and the loss $L$ of the inner
+algorithm:
+
+(1) $\theta_i^0 = \theta, \quad
+    \theta_i^{k+1} = \theta_i^k - \alpha \circ \nabla_{\theta_i^k} L(\theta_i^k; D_i^k)$
+
+(2) $\min_\theta \frac1M \sum_i L(\theta_i^K; D_i^K)$, by Adam
+
+(3) $\min_\theta -\frac1M \sum_i \mathbb{E}_t[r_t A_t]$ where
+    $\frac1M \sum_i \mathbb{E}_t[KL(\pi_{old,i} \| \pi_{\theta_i^K})] \le \delta$, by TRPO's step
+
+In (3) $r_t$ is the probability ratio between the adapted policy and the one that collected.
+$\alpha$ is a number, or learned for each parameter (Meta-SGD, Li et al. 2017,
+https://arxiv.org/abs/1707.09835). Only the policy's parameters adapt.
+
+Deviations from the paper: advantages are estimated by GAE above a linear baseline that is fitted
+to each task and rollout (`rl_meta.baseline`).
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from rl_core import plugins
+from rl_core.actor import ActionOutput, Actor
+from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, UpdateSchedule
+from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.config import ComponentSpec, construct, decode, options_of
+from rl_core.env import TaskVecEnv, VecEnv
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients.trust_region import Parameters, constrained_step
+from rl_core.nn.distributions import Distribution, from_columns, to_columns
+from rl_core.returns import discounted_returns, gae, normalize
+from rl_core.stateful import StateReader
+from rl_core.storage import AnyStorage, Storage
+from rl_core.types import Json, Observation, State, StateDict, map_observation
+from rl_meta.baseline import baseline_features, episode_steps, fit_baseline
+from rl_meta.config import MAMLConfig, MAMLPPOConfig, MAMLTRPOConfig, MAMLVPGConfig
+from rl_meta.evaluation import evaluate_adaptation
+from rl_meta.rollouts import as_batch, split_tasks, task_columns
+
+OptionsT = TypeVar("OptionsT", bound=MAMLConfig)
+
+_INNER_OPTIONS: Mapping[str, dict[str, Json]] = {
+    "vpg": {"value_learning_rate": "none", "normalize_advantage": False},
+    "ppo": {"normalize_advantage": "none", "clip_range": 0.5},
+}
+"""What the inner algorithms are told unless the user says otherwise."""
+
+
+class MAML(Algorithm[OptionsT, RolloutBatch]):
+    """MAML over an on-policy algorithm; a subclass says how the meta-parameters move.
+
+    All tasks of a meta-batch are rows of one vector environment: row b has task
+    ``b // (B / meta_batch_size)``. An update of the training loop is one rollout. After the first
+    ``num_grad_updates`` rollouts each task's policy adapts; after one more the meta-parameters
+    move, and new tasks begin.
+
+    Args:
+        actor: a policy that shares no parameters with its value function, which is not used.
+        config: options.
+
+    Attributes:
+        inner: the inner algorithm, of which only the loss is used.
+        adapted: the present policy of each task by parameter, each `(M, ...)`.
+
+    Raises:
+        ConfigError: when the actor or the inner algorithm cannot be adapted.
+    """
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Build the inner algorithm, and the step sizes where they are learned."""
+        if self.uses_objects or self.add_ons.learn:
+            raise ConfigError("MAML takes no add-ons; leave add_ons out")
+        self.inner = _inner_algorithm(self.actor, self.config)
+        self._policy = _Policy(self.actor)
+        self._kept: list[dict[str, Tensor]] = []
+        self._tasks: Tensor | None = None
+        prefixes = tuple(f"{name}." for name in self.actor.policy_modules)
+        self._names = tuple(
+            f"actor.{name}"
+            for name, _ in self.actor.named_parameters()
+            if name.startswith(prefixes)
+        )
+        self._check_actor()
+        size, num_tasks = float(self.hyper["inner_lr"]), self.config.meta_batch_size
+        parameters = self.policy_parameters()
+        self.adapted = {
+            name: value.detach().expand(num_tasks, *value.shape).clone()
+            for name, value in parameters.items()
+        }
+        self._step_sizes = nn.ParameterList()
+        if self.config.learn_inner_lr:
+            self._step_sizes.extend(torch.full_like(value, size) for value in parameters.values())
+        return {"step_sizes": self._step_sizes}
+
+    def constant_modules(self) -> tuple[str, ...]:
+        """Leave the value function alone."""
+        return tuple(f"actor.{name}" for name in self.actor.value_modules)
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        """Update once per rollout, with all of it."""
+        return UpdateSchedule.of(self.config, num_minibatches=1)
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take 20 environments for each of 20 tasks, and rollouts of 100 steps."""
+        return DefaultRecipe(
+            actor=ComponentSpec("actor", "on-policy", {"normalize_observations": False}),
+            storage=ComponentSpec("storage", "rollout", {"num_steps": 100}),
+            env={"num_envs": 400},
+            algorithm={},
+            trainer={"scale_rewards": False, "compile": "off"},
+        )
+
+    # The mathematics
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (2), for a batch `(K + 1, M, N, ...)`: K rollouts to adapt to, and one to judge."""
+        losses = vmap(self.inner_loss)(self._adapted_to(batch), _rollout(batch, -1))
+        loss = losses.mean()
+        return LossOutput(loss, {"loss/policy": loss})
+
+    def inner_loss(self, parameters: Parameters, batch: RolloutBatch) -> Tensor:
+        """Return L of Eq. (1), 0-dim, for one task's policy and samples `(N, ...)`."""
+        return self.inner.compute_loss(batch, {}, parameters).loss
+
+    def adapt(self, parameters: Parameters, batch: RolloutBatch) -> dict[str, Tensor]:
+        """Take one step of Eq. (1) for every task.
+
+        Args:
+            parameters: each `(M, ...)`.
+            batch: `(M, N, ...)`.
+        """
+        gradients = vmap(grad(self.inner_loss))(parameters, batch)
+        sizes = self._step_sizes if self.config.learn_inner_lr else [self.hyper["inner_lr"]]
+        sizes = list(sizes) * (len(parameters) if len(sizes) == 1 else 1)
+        if self.config.first_order:
+            gradients = {name: gradient.detach() for name, gradient in gradients.items()}
+        return {
+            name: value - size * gradients[name]
+            for (name, value), size in zip(parameters.items(), sizes, strict=True)
+        }
+
+    def policy_parameters(self) -> dict[str, Tensor]:
+        """Return θ by name."""
+        named = dict(self._policy.named_parameters())
+        return {name: named[name] for name in self._names}
+
+    def _adapted_to(self, batch: RolloutBatch) -> Parameters:
+        """Return the parameters after all K steps of Eq. (1), each `(M, ...)`."""
+        num_rollouts, num_tasks = batch.mask.shape[:2]
+        adapted = {
+            name: value.expand(num_tasks, *value.shape)
+            for name, value in self.policy_parameters().items()
+        }
+        for step in range(num_rollouts - 1):
+            adapted = self.adapt(adapted, _rollout(batch, step))
+        return adapted
+
+    @torch.no_grad()
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Estimate advantages above a baseline fitted to each task, with the adapted policies."""
+        columns, episode_return = self.estimate(self.adapted, rollout)
+        return columns, {f"meta/return_after_{len(self._kept)}_steps": episode_return}
+
+    def estimate(self, adapted: Parameters, rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the columns of a `RolloutBatch`, each `(T, B, ...)`, and the mean return.
+
+        Args:
+            adapted: the policies that collected, each `(M, ...)`.
+            rollout: `(T, B, ...)`, whose rows are those of M tasks, one after the other.
+        """
+        num_tasks, hyper = len(next(iter(adapted.values()))), self.hyper
+
+        def by_task(column: Tensor) -> Tensor:  # (T, B, ...) to (M, T, B / M, ...)
+            return split_tasks(column, 1, num_tasks).movedim(1, 0)
+
+        def evaluate(
+            parameters: Parameters, observation: Observation, action: Tensor
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            distribution = self._policy.distribution(parameters, observation)
+            log_prob = distribution.log_prob(action)
+            return log_prob, to_columns(distribution, tuple(log_prob.shape))
+
+        observation = map_observation(by_task, rollout.observation)
+        log_prob, policy = vmap(evaluate)(adapted, observation, by_task(rollout.action))
+        policy = {name: column.movedim(0, 1).flatten(1, 2) for name, column in policy.items()}
+
+        step = episode_steps(rollout.episode_start)
+        features = baseline_features(_flat(rollout.observation, 2), step)
+        ends = (rollout.reward, torch.zeros_like(rollout.reward), rollout.terminated)
+        returns = discounted_returns(*ends, rollout.truncated, hyper["gamma"])
+        weights = fit_baseline(
+            by_task(features).flatten(1, 2),
+            by_task(returns).flatten(1, 2),
+            by_task(rollout.valid).flatten(1, 2),
+            self.config.baseline_ridge,
+        )  # (M, F)
+        weights = weights.repeat_interleave(rollout.reward.shape[1] // num_tasks, 0)  # (B, F)
+        value = (features * weights).sum(-1)
+        last = baseline_features(_flat(rollout.next_observation, 1), step[-1] + 1)
+        next_value = torch.cat([value[1:], (last * weights).sum(-1).unsqueeze(0)])
+        if len(rollout.final_index):
+            row, env = rollout.final_index.unbind(1)
+            final = baseline_features(_flat(rollout.final_observation, 1), step[row, env] + 1)
+            next_value[row, env] = (final * weights[env]).sum(-1)
+        value, next_value = value.float(), next_value.float()
+        advantage = gae(
+            rollout.reward,
+            value,
+            next_value,
+            rollout.terminated,
+            rollout.truncated,
+            hyper["gamma"],
+            hyper["gae_lambda"],
+        )
+        target = advantage + value
+        if self.config.normalize_advantage:
+            split = by_task(advantage), by_task(rollout.valid.float())
+            advantage = vmap(normalize)(*split).movedim(0, 1).flatten(1, 2)
+        columns = {
+            "log_prob": log_prob.movedim(0, 1).flatten(1, 2),
+            "value": value,
+            "advantage": advantage,
+            "value_target": target,
+            **policy,
+        }
+        num_episodes = (rollout.episode_start & rollout.valid).sum().clamp(min=1)
+        return columns, (rollout.reward * rollout.valid).sum() / num_episodes
+
+    # The turns of a meta-update
+
+    def update(self, storage: Storage[RolloutBatch]) -> dict[str, float]:
+        """Adapt to the rollout, or after the last one move the meta-parameters."""
+        rollout = storage.rollout()
+        columns, metrics = self.prepare(rollout)
+        kept = task_columns(rollout, columns, self.config.meta_batch_size)
+        self.gradients.begin_phase()
+        if len(self._kept) < self.config.num_grad_updates:
+            with torch.no_grad():
+                self._set_adapted(self.adapt(self.adapted, as_batch(kept)))
+            self._kept.append(kept)
+        else:
+            rollouts = [*self._kept, kept]
+            stacked = {name: torch.stack([one[name] for one in rollouts]) for name in kept}
+            metrics = {**metrics, **self.meta_step(as_batch(stacked))}
+            self.gradients.guard.check()
+            if self.actor.normalizes_observations:
+                self.actor.update_normalization(rollout.observation, rollout.valid)
+            self._kept, self._tasks = [], None
+            self._set_adapted(self.policy_parameters())
+        cast("AnyStorage", storage).after_update()
+        return {name: float(value) for name, value in metrics.items()}
+
+    def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Move the meta-parameters by Eq. (2).
+
+        Args:
+            batch: `(K + 1, M, N, ...)`.
+
+        Returns:
+            0-dim metrics by path.
+        """
+        for _ in range(self.schedule.num_epochs):
+            self.gradient_step(batch)
+        return {}
+
+    @torch.no_grad()
+    def _set_adapted(self, parameters: Parameters) -> None:
+        for name, value in self.adapted.items():
+            value.copy_(parameters[name])
+
+    # Acting
+
+    def before_rollout(self, envs: VecEnv) -> bool:
+        """Give each row its task, drawn anew for each meta-update, and begin new episodes."""
+        num_tasks, num_envs = self.config.meta_batch_size, envs.num_envs
+        if num_envs % num_tasks:
+            raise ConfigError(
+                f"meta_batch_size={num_tasks} does not divide the {num_envs} environments, of "
+                "which each task gets the same number; change one of them"
+            )
+        tasks = with_tasks(envs)
+        if self._tasks is None:
+            self._tasks = tasks.sample_tasks(num_tasks, _on_cpu(self.generator))
+            self._set_adapted(self.policy_parameters())
+        tasks.set_tasks(self._tasks.repeat_interleave(num_envs // num_tasks, 0))
+        return True
+
+    def explore(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Sample each row's action from the adapted policy of its task."""
+        return ActionOutput(*self.act(self.adapted, observation, noise), None, state)
+
+    def act(
+        self, adapted: Parameters, observation: Observation, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Choose actions for rows of several tasks.
+
+        Args:
+            adapted: the policies, each `(M, ...)`.
+            observation: shape `(B, ...)`, rows of the M tasks one after the other.
+            noise: shape `(B, ...)`; None takes the modes.
+
+        Returns:
+            The actor's and the environment's actions, each `(B, ...)`.
+        """
+        num_tasks = len(next(iter(adapted.values())))
+
+        def split(part: Tensor) -> Tensor:
+            return split_tasks(part, 0, num_tasks)
+
+        def choose(
+            parameters: Parameters, observation: Observation, noise: Tensor | None
+        ) -> tuple[Tensor, Tensor]:
+            inputs: tuple[object, ...] = ("get_action", observation, {}, noise, noise is None)
+            output = functional_call(self._policy, dict(parameters), inputs)
+            return output.action, output.env_action
+
+        drawn = None if noise is None else split(noise)
+        in_dims = (0, 0, None if noise is None else 0)
+        chosen = vmap(choose, in_dims)(adapted, map_observation(split, observation), drawn)
+        action, env_action = (part.flatten(0, 1) for part in chosen)
+        return action, env_action
+
+    # Adaptation by hand, and evaluation
+
+    def get_exploration_policy(self) -> Actor:
+        """Return a copy of the policy before adaptation."""
+        return _Policy(self.actor).copy()
+
+    def adapt_policy(self, exploration_policy: Actor, rollouts: Sequence[Rollout]) -> Actor:
+        """Adapt a policy to one task.
+
+        Args:
+            exploration_policy: from `get_exploration_policy`; it stays as it is.
+            rollouts: `(T, B, ...)` of that task, one for each gradient step: the first by this
+                policy, each further one by the policy adapted to those before.
+
+        Returns:
+            The adapted policy.
+
+        Raises:
+            ConfigError: when there is no rollout, or more than ``num_grad_updates``.
+        """
+        if not 1 <= len(rollouts) <= self.config.num_grad_updates:
+            raise ConfigError(
+                f"got {len(rollouts)} rollouts to adapt to; expected one for each of the "
+                f"num_grad_updates={self.config.num_grad_updates} gradient steps"
+            )
+        named = dict(_Policy(exploration_policy).named_parameters())
+        adapted = {name: named[name].detach().unsqueeze(0) for name in self._names}
+        for rollout in rollouts:
+            adapted = self.adapt_to(adapted, rollout)
+        policy = _Policy(exploration_policy).copy()
+        with torch.no_grad():
+            for name, parameter in _Policy(policy).named_parameters():
+                if name in adapted:
+                    parameter.copy_(adapted[name][0])
+        return policy
+
+    @torch.no_grad()
+    def adapt_to(self, adapted: Parameters, rollout: Rollout) -> dict[str, Tensor]:
+        """Take one step of Eq. (1) for the M tasks of a rollout; see `estimate`."""
+        columns, _ = self.estimate(adapted, rollout)
+        num_tasks = len(next(iter(adapted.values())))
+        return self.adapt(adapted, as_batch(task_columns(rollout, columns, num_tasks)))
+
+    def custom_evaluation(
+        self,
+        envs: VecEnv,
+        num_episodes: int,
+        *,
+        seed: int,
+        deterministic: bool,
+        before_step: Callable[[], None],
+    ) -> Mapping[str, Sequence[float]]:
+        """Return the return on each of ``num_episodes`` test tasks, before and after each step."""
+        return evaluate_adaptation(
+            self,
+            with_tasks(envs),
+            num_episodes,
+            seed=seed,
+            deterministic=deterministic,
+            before_step=before_step,
+        )
+
+    # State
+
+    def set_progress(self, progress: float) -> None:
+        """Move the hyper-parameters, also the inner algorithm's."""
+        super().set_progress(progress)
+        self.inner.set_progress(progress)
+
+    def more_state(self) -> StateDict:
+        """Return the tasks, their policies, and the rollouts of the meta-update so far."""
+        return {
+            "tasks": self._tasks,
+            "adapted": dict(self.adapted),
+            "kept": [dict(columns) for columns in self._kept],
+        }
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+        saved = StateReader(state, "algorithm/more")
+        tasks = state.get("tasks")
+        self._tasks = tasks.clone() if isinstance(tasks, Tensor) else None
+        adapted = saved.reader("adapted")
+        adapted.expect(self.adapted)
+        self._set_adapted({n: adapted.tensor(n, like=value) for n, value in self.adapted.items()})
+        self._kept = [
+            {name: value.to(self.device, copy=True) for name, value in columns.items()}
+            for columns in cast("list[dict[str, Tensor]]", state["kept"])
+        ]
+
+    def _check_actor(self) -> None:
+        others = tuple(f"actor.{name}." for name in self.actor.value_modules)
+        shared = [
+            name
+            for name, _ in self._policy.named_parameters()
+            if name not in self._names and not name.startswith(others)
+        ]
+        if shared or self.actor.is_recurrent:
+            raise ConfigError(
+                "MAML adapts feed-forward policies that share nothing with the value function; "
+                + (f"shared: {', '.join(shared)}" if shared else "the actor is recurrent")
+            )
+
+
+class MAMLVPG(MAML[MAMLVPGConfig]):
+    """MAML with the policy gradient inside and outside, Eq. (2).
+
+    Args:
+        actor: a policy that shares no parameters with its value function, which is not used.
+        config: options.
+    """
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Learn the policy, and step sizes if asked to."""
+        learned = ("step_sizes",) if self.config.learn_inner_lr else ()
+        return (
+            ParameterGroup(
+                name="policy",
+                modules=(*(f"actor.{name}" for name in self.actor.policy_modules), *learned),
+                learning_rate="outer_lr",
+                max_grad_norm=self.if_set("max_grad_norm"),
+                optimizer=self.config.optimizer,
+            ),
+        )
+
+
+class MAMLPPO(MAMLVPG):
+    """MAML with PPO's clipped loss inside and outside, Eq. (2).
+
+    Args:
+        actor: a policy that shares no parameters with its value function, which is not used.
+        config: options.
+    """
+
+    config_type: ClassVar[type] = MAMLPPOConfig
+
+    def __init__(self, actor: Actor, config: MAMLPPOConfig | None = None) -> None:
+        super().__init__(actor, config)
+
+
+class MAMLTRPO(MAML[MAMLTRPOConfig]):
+    """MAML whose meta-update is TRPO's constrained step, Eq. (3).
+
+    Args:
+        actor: a policy that shares no parameters with its value function, which is not used.
+        config: options.
+    """
+
+    exchanges_gradients: ClassVar[bool] = False
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Learn nothing by gradient steps."""
+        return ()
+
+    def constant_modules(self) -> tuple[str, ...]:
+        """Leave everything to the constrained step."""
+        return ("actor", "step_sizes")
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """The loss of Eq. (3), with the divergence among the metrics."""
+
+        def surrogate(parameters: Parameters, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
+            now = self._policy.distribution(parameters, batch.observation)
+            ratio = (now.log_prob(batch.action) - batch.log_prob).exp()
+            kl = from_columns(now, batch.extras).kl_divergence(now)
+            return -masked_mean(ratio * batch.advantage, batch.mask), masked_mean(kl, batch.mask)
+
+        losses, kl = vmap(surrogate)(self._adapted_to(batch), _rollout(batch, -1))
+        return LossOutput(losses.mean(), {"loss/policy": losses.mean(), "policy/kl": kl.mean()})
+
+    def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Move the meta-parameters as far as Eq. (3) allows, or not at all."""
+        config, named = self.config, self.named_parameters()
+        learned = [*self._names, *(name for name in named if name.startswith("step_sizes."))]
+
+        def objective(parameters: Parameters) -> tuple[Tensor, Tensor]:
+            output = self.compute_loss(batch, {}, parameters)
+            return output.loss, output.metrics["policy/kl"]
+
+        step = constrained_step(
+            objective,
+            {name: named[name] for name in learned},
+            float(self.hyper["max_kl"]),
+            damping=config.cg_damping,
+            num_cg_steps=config.cg_steps,
+            num_backtracks=config.num_backtracks,
+        )
+        if not step.is_finite:
+            self.gradients.guard.refuse(
+                self.gradients.count + 1, batch, "the meta-loss or its gradient is not finite"
+            )
+        with torch.no_grad():
+            for name in learned:
+                named[name].copy_(step.parameters[name])
+        self.gradients.count += 1
+        return {
+            "loss/policy": step.loss,
+            "policy/kl": step.kl,
+            "policy/step_fraction": torch.tensor(step.fraction),
+        }
+
+
+class _Policy(nn.Module):
+    """An actor whose methods can be called at explicit parameters, by the names of losses."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, method: str, *inputs: object) -> object:
+        """Call a method of the actor."""
+        return getattr(self.actor, method)(*inputs)
+
+    def distribution(self, parameters: Parameters, observation: Observation) -> Distribution:
+        """Return the policy at explicit parameters."""
+        inputs: tuple[object, ...] = ("distribution", observation, {})
+        distribution, _ = functional_call(self, dict(parameters), inputs)
+        return cast("Distribution", distribution)
+
+    def copy(self) -> Actor:
+        """Return a copy of the actor that shares no memory with it."""
+        memo = {id(p): nn.Parameter(p.detach().clone()) for p in self.actor.parameters()}
+        return copy.deepcopy(self.actor, memo)
+
+
+def with_tasks(envs: VecEnv) -> TaskVecEnv:
+    """Return the environments, which need tasks.
+
+    Raises:
+        ConfigError: when they have none.
+    """
+    if isinstance(envs, TaskVecEnv):
+        return envs
+    raise ConfigError(
+        f"{envs.spec_id} has no tasks to adapt to; use a TaskVecEnv such as PointNavigation-v0, or "
+        "give your environment sample_tasks and set_task (and vectorization='sync')"
+    )
+
+
+def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
+    name = config.inner_algorithm
+    cls = cast("type[AnyAlgorithm]", plugins.load("algorithm", name))
+    if cls.batch_type is not RolloutBatch or not cls.exchanges_gradients or issubclass(cls, MAML):
+        raise ConfigError(
+            f"inner_algorithm='{name}' has no loss of its policy on rollouts, through which MAML "
+            "could differentiate; use vpg, a2c, ppo or a plug-in like them"
+        )
+    given = {**_INNER_OPTIONS.get(name, {}), **config.inner_options}
+    options = decode(options_of(cls), given, "algorithm.inner_options")
+    inner = construct(cls, {"actor": actor}, options)
+    if any(not parameter.startswith("actor.") for parameter in inner.named_parameters()):
+        raise ConfigError(f"inner_algorithm='{name}' learns networks besides the actor's")
+    return inner
+
+
+def _rollout(batch: RolloutBatch, index: int) -> RolloutBatch:
+    """Take one rollout `(M, N, ...)` of a batch `(K + 1, M, N, ...)`."""
+    return RolloutBatch(
+        observation=map_observation(lambda part: part[index], batch.observation),
+        action=batch.action[index],
+        log_prob=batch.log_prob[index],
+        value=batch.value[index],
+        advantage=batch.advantage[index],
+        value_target=batch.value_target[index],
+        mask=batch.mask[index],
+        episode_start=batch.episode_start[index],
+        state={},
+        extras={name: column[index] for name, column in batch.extras.items()},
+    )
+
+
+def _flat(observation: Observation, batch_axes: int) -> Tensor:
+    """Return all numbers of observations as vectors `(*batch, D)`."""
+    parts = [observation] if isinstance(observation, Tensor) else list(observation.values())
+    flat = [part.reshape(*part.shape[:batch_axes], -1).float() for part in parts]
+    return torch.cat(flat, dim=-1)
+
+
+def _on_cpu(generator: torch.Generator) -> torch.Generator:
+    """Return a generator for the CPU that goes on with another one's numbers."""
+    if generator.device.type == "cpu":
+        return generator
+    seed = torch.randint(2**31, (), generator=generator, device=generator.device)
+    return torch.Generator().manual_seed(int(seed))

@@ -1,0 +1,158 @@
+"""Rollouts of several tasks: collecting them, and grouping their rows by task."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core.arrays import to_flags, to_numbers, to_tensors
+from rl_core.batch import Rollout, RolloutBatch
+from rl_core.env import VecEnv
+from rl_core.errors import EnvironmentFaultError
+from rl_core.types import Observation, map_observation
+
+ChooseActions: TypeAlias = Callable[[Observation], tuple[Tensor, Tensor]]
+"""From observations `(B, ...)` to the actor's and the environment's actions, each `(B, ...)`."""
+
+_LONGEST = 100_000
+
+
+@torch.no_grad()
+def collect_episodes(
+    envs: VecEnv,
+    choose: ChooseActions,
+    num_episodes: int,
+    device: torch.device,
+    *,
+    seed: int | None = None,
+    before_step: Callable[[], None] = lambda: None,
+) -> Rollout:
+    """Play whole episodes in every environment.
+
+    Args:
+        envs: reset first.
+        choose: the policy.
+        num_episodes: in each environment; what it does after its last one has ``valid=False``.
+        device: where the rollout is wanted.
+        seed: of the reset; None goes on with the environments' own generators.
+        before_step: called before each step.
+
+    Raises:
+        EnvironmentFaultError: when an episode does not end.
+    """
+    observation = to_tensors(envs.reset(seed), device)
+    left = np.full(envs.num_envs, num_episodes)
+    begins = np.ones(envs.num_envs, np.bool_)
+    rows: dict[str, list[object]] = {name: [] for name in _COLUMNS}
+    finals: list[tuple[Tensor, Observation]] = []
+    while left.any():
+        if len(rows["action"]) >= _LONGEST * num_episodes:
+            raise EnvironmentFaultError(
+                f"{envs.spec_id}: an episode has not ended after {_LONGEST} steps; give the "
+                "environment a time limit"
+            )
+        before_step()
+        action, env_action = choose(observation)
+        step = envs.step(env_action if envs.array_type == "torch" else env_action.cpu().numpy())
+        terminated, truncated = to_flags(step.terminated), to_flags(step.truncated)
+        valid, ended = to_flags(step.valid) & (left > 0), terminated | truncated
+        if step.final_observation is not None and ended.any():
+            index = torch.from_numpy(np.flatnonzero(ended))
+            final = to_tensors(step.final_observation, device)
+            place = torch.stack([torch.full_like(index, len(rows["action"])), index], dim=1)
+            finals.append((place, map_observation(lambda part, i=index: part[i], final)))  # type: ignore[misc]  # a default of a lambda
+        reward = np.where(valid, to_numbers(step.reward), 0.0).astype(np.float32)
+        columns = (observation, action, reward, terminated, truncated, valid, begins)
+        for name, value in zip(_COLUMNS, columns, strict=True):
+            rows[name].append(value)
+        # Where final observations are separate, ended rows show the next episode's first one.
+        begins = ~to_flags(step.valid) if step.final_observation is None else ended
+        left = left - (ended & valid)
+        observation = to_tensors(step.observation, device)
+    nothing = map_observation(lambda part: part[:0], observation)
+    return Rollout(
+        observation=_stacked(rows["observation"]),
+        next_observation=observation,
+        action=torch.stack([torch.as_tensor(value) for value in rows["action"]]),
+        **{
+            name: torch.from_numpy(np.stack(rows[name])).to(device)  # type: ignore[arg-type]  # arrays
+            for name in _COLUMNS[2:]
+        },
+        state={},
+        final_index=torch.cat([torch.zeros(0, 2, dtype=torch.int64), *(i for i, _ in finals)]),
+        final_observation=_joined([nothing, *(final for _, final in finals)]),
+    )
+
+
+_COLUMNS = ("observation", "action", "reward", "terminated", "truncated", "valid", "episode_start")
+
+
+def split_tasks(column: Tensor, axis: int, num_tasks: int) -> Tensor:
+    """Split an axis of ``B`` rows into those of M tasks: `(..., B, ...)` to `(..., M, B / M, ...)`.
+
+    Rows of a task lie beside each other.
+    """
+    rows = column.shape[axis] // num_tasks
+    return column.reshape(*column.shape[:axis], num_tasks, rows, *column.shape[axis + 1 :])
+
+
+def group_by_task(column: Tensor, num_tasks: int) -> Tensor:
+    """Give each task its samples: from `(T, B, ...)` to `(M, T B / M, ...)`, as a copy."""
+    by_task = split_tasks(column, 1, num_tasks).movedim(1, 0)
+    return by_task.clone(memory_format=torch.contiguous_format).flatten(1, 2)
+
+
+def task_columns(
+    rollout: Rollout, prepared: Mapping[str, Tensor], num_tasks: int
+) -> dict[str, Tensor]:
+    """Return what a `RolloutBatch` of every task holds, by name, each `(M, N, ...)`.
+
+    Args:
+        rollout: `(T, B, ...)`.
+        prepared: further columns `(T, B, ...)`; names unknown to a batch become extras.
+        num_tasks: M.
+    """
+    columns = {
+        "action": rollout.action,
+        "mask": rollout.valid.to(torch.float32),
+        "episode_start": rollout.episode_start,
+    }
+    for name, column in prepared.items():
+        is_field = name in ("log_prob", "value", "advantage", "value_target")
+        columns[name if is_field else f"extras/{name}"] = column
+    observation = rollout.observation
+    if isinstance(observation, Tensor):
+        columns["observation"] = observation
+    else:
+        columns |= {f"observation/{key}": part for key, part in observation.items()}
+    return {name: group_by_task(column, num_tasks) for name, column in columns.items()}
+
+
+def as_batch(columns: Mapping[str, Tensor]) -> RolloutBatch:
+    """Build the batch of which `task_columns` returned the columns."""
+    nested: dict[str, dict[str, Tensor]] = {"observation": {}, "extras": {}}
+    plain: dict[str, Tensor] = {}
+    for name, column in columns.items():
+        group, _, key = name.partition("/")
+        if key:
+            nested[group][key] = column
+        else:
+            plain[name] = column
+    observation: Observation = (
+        plain.pop("observation") if "observation" in plain else nested["observation"]
+    )
+    return RolloutBatch(observation=observation, state={}, extras=nested["extras"], **plain)
+
+
+def _stacked(parts: list[object]) -> Observation:
+    if isinstance(parts[0], Tensor):
+        return torch.stack(parts)  # type: ignore[arg-type]  # all are tensors
+    return {key: torch.stack([part[key] for part in parts]) for key in parts[0]}  # type: ignore[attr-defined, index]  # all are mappings
+
+
+def _joined(parts: list[Observation]) -> Observation:
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts)  # type: ignore[arg-type]  # all are tensors
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}  # type: ignore[index]  # all are mappings

@@ -1,0 +1,203 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_core.errors import ConfigError
+from rl_core.types import Observation
+from rl_envs import make_vec
+from rl_envs.tasks import PointNavigation
+from rl_meta import (
+    MAML,
+    MAMLPPO,
+    MAMLTRPO,
+    MAMLVPG,
+    MAMLPPOConfig,
+    MAMLTRPOConfig,
+    MAMLVPGConfig,
+    collect_episodes,
+    evaluate_adaptation,
+)
+from rl_meta.rollouts import as_batch, task_columns
+from rl_storages import RolloutStorage
+from rl_testing.stateful import check_same_state
+from rl_train import Trainer, evaluate_policy
+
+KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
+CONFIGS: dict[type, Any] = {
+    MAMLVPG: MAMLVPGConfig,
+    MAMLPPO: MAMLPPOConfig,
+    MAMLTRPO: MAMLTRPOConfig,
+}
+
+
+def _algorithm(kind: type = MAMLVPG, **options: Any) -> MAML[Any]:
+    torch.manual_seed(0)
+    envs = PointNavigation()
+    spaces = envs.single_observation_space, envs.single_action_space
+    actor = OnPolicyActor(
+        *spaces, OnPolicyActorConfig(hidden_sizes=(8,), squash_actions=True, initial_log_std=-0.5)
+    )
+    config = CONFIGS[kind](**{"meta_batch_size": 2, **options})
+    algorithm: MAML[Any] = kind(actor, config)
+    return algorithm
+
+
+def _trainer(
+    algorithm: MAML[Any], run_dir: Path | None = None, envs: Any = None, num_steps: int = 50
+) -> Trainer:
+    return Trainer(
+        envs or PointNavigation(4), algorithm, RolloutStorage(num_steps), seed=1, run_dir=run_dir
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_resumes_bit_for_bit_in_the_middle_of_a_meta_update(
+    kind: type, tmp_path: Path
+) -> None:
+    whole = _trainer(_algorithm(kind, num_grad_updates=2))
+    whole.train(total_updates=7)
+    first = _trainer(_algorithm(kind, num_grad_updates=2), tmp_path)
+    first.train(total_updates=4)
+    second = _trainer(_algorithm(kind, num_grad_updates=2), tmp_path)
+    second.resume()
+    second.train(total_updates=7)
+    check_same_state(second.algorithm.state_dict(), whole.algorithm.state_dict())
+    check_same_state(second.collector.state_dict(), whole.collector.state_dict())
+
+
+def test_meta_parameters_move_after_the_last_rollout_only() -> None:
+    algorithm = _algorithm(num_grad_updates=2)
+    trainer = _trainer(algorithm)
+    before = {name: value.clone() for name, value in algorithm.policy_parameters().items()}
+    for total, moved in ((1, False), (2, False), (3, True)):
+        trainer.train(total_updates=total)
+        now = algorithm.policy_parameters()
+        assert all(torch.equal(now[name], before[name]) is not moved for name in before)
+        for name, value in algorithm.adapted.items():
+            assert torch.equal(value[0], now[name]) is moved
+            assert torch.equal(value[0], value[1]) is moved  # each task's own policy
+
+
+def _rollouts(algorithm: MAML[Any], count: int) -> Any:
+    """Collect two tasks' rollouts of the policy before adaptation."""
+    envs = PointNavigation(4)
+    generator = torch.Generator().manual_seed(0)
+    envs.set_tasks(torch.tensor([[0.4, 0.0], [0.0, -0.4]]).repeat_interleave(2, 0))
+
+    def choose(observation: Observation) -> tuple[Tensor, Tensor]:
+        noise = algorithm.actor.draw_noise((4,), generator)
+        return algorithm.act(algorithm.adapted, observation, noise)
+
+    return [collect_episodes(envs, choose, 1, torch.device("cpu")) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_meta_gradient_agrees_with_finite_differences(kind: type) -> None:
+    algorithm = _algorithm(kind)
+    kept = [
+        task_columns(rollout, algorithm.estimate(algorithm.adapted, rollout)[0], 2)
+        for rollout in _rollouts(algorithm, 2)
+    ]
+    columns = {name: torch.stack([one[name] for one in kept]) for name in kept[0]}
+    batch = as_batch({n: c.double() if c.is_floating_point() else c for n, c in columns.items()})
+    algorithm.actor.double()
+    algorithm.inner.actor.double()
+    parameters = {n: p.detach() for n, p in algorithm.policy_parameters().items()}
+    generator = torch.Generator().manual_seed(1)
+    direction = {
+        n: torch.randn(p.shape, generator=generator).double() for n, p in parameters.items()
+    }
+
+    def loss(distance: Tensor) -> Tensor:
+        moved = {n: p + distance * direction[n] for n, p in parameters.items()}
+        return algorithm.compute_loss(batch, {}, moved).loss
+
+    at = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(loss(at), at)
+    h = 1e-5
+    with torch.no_grad():
+        measured = (loss(torch.tensor(h)) - loss(torch.tensor(-h))) / (2.0 * h)
+    assert slope.item() == pytest.approx(measured.item(), rel=1e-4, abs=1e-8)
+
+
+def test_every_task_and_rollout_has_a_baseline_of_its_own() -> None:
+    algorithm = _algorithm()
+    first, second = _rollouts(algorithm, 2)
+    values = [algorithm.estimate(algorithm.adapted, one)[0]["value"] for one in (first, second)]
+    assert not torch.equal(values[0], values[1])
+    lone = {name: value[:1] for name, value in algorithm.adapted.items()}
+    two = algorithm.adapt_to(algorithm.adapted, first)
+    envs = PointNavigation(2)
+    envs.set_tasks(torch.tensor([[0.4, 0.0], [0.4, 0.0]]))
+    assert all(not torch.equal(value[0], value[1]) for value in two.values())
+    assert all(value.shape[0] == 1 for value in lone.values())
+    explained = 1.0 - (values[0] - _returns(first)).var() / _returns(first).var()
+    assert explained > 0.9
+
+
+def _returns(rollout: Any) -> Tensor:
+    returns = torch.zeros_like(rollout.reward)
+    total = torch.zeros_like(rollout.reward[0])
+    for row in reversed(range(len(rollout.reward))):
+        total = rollout.reward[row] + 0.99 * total
+        returns[row] = total
+    return returns
+
+
+def test_a_policy_adapts_by_hand_as_it_does_in_evaluations() -> None:
+    algorithm = _algorithm(num_grad_updates=2)
+    rollouts = _rollouts(algorithm, 2)
+    policy = algorithm.get_exploration_policy()
+    names = dict(policy.named_parameters())
+    adapted = algorithm.adapt_policy(policy, rollouts)
+    moved = {n for n, p in adapted.named_parameters() if not torch.equal(p, names[n])}
+    assert moved == {name.removeprefix("actor.") for name in algorithm.policy_parameters()}
+    expected = {name: value[:1] for name, value in algorithm.adapted.items()}
+    for rollout in rollouts:
+        expected = algorithm.adapt_to(expected, rollout)
+    for name, parameter in adapted.named_parameters():
+        if name in moved:
+            torch.testing.assert_close(parameter, expected[f"actor.{name}"][0])
+
+
+def test_evaluations_report_every_stage_and_change_nothing() -> None:
+    algorithm = _algorithm(num_grad_updates=2)
+    before = {name: value.clone() for name, value in algorithm.named_parameters().items()}
+    results = [evaluate_policy(algorithm, PointNavigation(4), 6, seed=2) for _ in range(2)]
+    assert results[0].stages == results[1].stages
+    assert list(results[0].stages) == ["before adaptation", "after step 1", "after step 2"]
+    assert all(len(values) == 6 for values in results[0].stages.values())
+    assert results[0].returns == results[0].stages["after step 2"]
+    assert "before adaptation" in str(results[0])
+    check_same_state(dict(algorithm.named_parameters()), before)
+
+
+def test_too_few_test_tasks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="only 3 test tasks"):
+        evaluate_adaptation(_algorithm(), PointNavigation(4, num_test_tasks=3), 4)
+
+
+def test_environments_without_tasks_are_refused() -> None:
+    envs = make_vec("Pendulum-v1", 4)
+    torch.manual_seed(0)
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
+    algorithm = MAMLVPG(actor, MAMLVPGConfig(meta_batch_size=2))
+    with pytest.raises(ConfigError, match="Pendulum-v1 has no tasks"):
+        _trainer(algorithm, envs=envs).train(total_updates=1)
+
+
+def test_tasks_must_divide_the_environments() -> None:
+    with pytest.raises(ConfigError, match="meta_batch_size=3 does not divide the 4"):
+        _trainer(_algorithm(meta_batch_size=3)).train(total_updates=1)
+
+
+def test_a_shared_network_is_refused() -> None:
+    envs = PointNavigation()
+    options = OnPolicyActorConfig(shared_policy_value_network=True)
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, options)
+    with pytest.raises(ConfigError, match="share nothing"):
+        MAMLVPG(actor)
