@@ -75,7 +75,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
     ("line", "parts"),
     [
         ("pp CartPole-v1", ["no algorithm 'pp'", "did you mean 'ppo'"]),
-        ("maml-ppo CartPole-v1", ["pip install rl-meta"]),
+        ("pearl CartPole-v1", ["there is no algorithm 'pearl'; known: a2c, "]),
         ("ppo CartPoel-v1", ["'CartPoel-v1'", "did you mean 'CartPole-v1'"]),
         ("ppo CartPole-v7", ["'CartPole-v7'", "'CartPole-v1'"]),
         ("ppo os:path", ["'os:path'", "module:id"]),
@@ -136,7 +136,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --device mps", ["device 'mps'", "auto, cpu, cuda"]),
         ("ppo CartPole-v1 --trainer.compile maybe", ["--trainer.compile", "'auto'"]),
         ("ppo TupleActions-v0", ["Tuple"]),
-        ("ppo NotInstalled-v0", ["pip install simulator_that_is_missing"]),
+        ("ppo NotInstalled-v0", ["'simulator_that_is_missing'; install the package that has it"]),
     ],
 )
 def test_names_and_options_that_do_not_fit(

@@ -35,19 +35,17 @@ _REQUIRED = {
 }
 """By kind, the classes of which a plug-in must be a subclass of at least one."""
 
-_ONPOLICY, _OFFPOLICY, _META = "rl-algos-onpolicy", "rl-algos-offpolicy", "rl-meta"
+_ONPOLICY, _OFFPOLICY = "rl-algos-onpolicy", "rl-algos-offpolicy"
 _FIRST_PARTY = {
     "algorithms": {
         **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
         **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
-        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), _META),
     },
     "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
     "add_ons": dict.fromkeys(
         ("rnd", "attraction-kl", "repulsion-kl", "reward-predictor", "return-predictor"), _ONPOLICY
     ),
     "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
-    "executors": {"ray": "rl-distributed"},
 }
 
 
@@ -183,13 +181,13 @@ def _normalised(distribution: str) -> str:
 def _unknown(kind: str, name: str) -> str:
     home = _FIRST_PARTY.get(kind, {}).get(name)
     if home is None:
-        known = {*available(kind), *_FIRST_PARTY.get(kind, {})}
-        return f"there is no {kind[:-1]} {name!r}{nearest(name, known)}"
+        return f"there is no {kind[:-1]} {name!r}{nearest(name, available(kind))}"
     try:
-        version = metadata.version(home)
+        fault = f"whose version {metadata.version(home)} lacks it; update it"
     except metadata.PackageNotFoundError:
-        return f"`{name}` is in {home}: pip install {home}"
-    return f"`{name}` is in {home}, whose version {version} lacks it: pip install --upgrade {home}"
+        fault = "which is not installed; install it"
+    # The packages are on no index: suggesting their bare names might install somebody else's.
+    return f"`{name}` is in {home}, {fault} from a clone: pip install ./packages/{home}"
 
 
 def _title(info: PluginInfo) -> str:

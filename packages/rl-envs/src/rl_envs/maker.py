@@ -175,10 +175,7 @@ class EnvMaker:
         for module, extra in _EXTRAS.items():
             if entry_point.startswith(module):
                 return f"{self.name} needs its simulator: pip install '{extra}' ({error})"
-        message = f"{self.name} cannot be built: {error}"
-        if "pip install" in message:
-            return message
-        return f"{message}: pip install {getattr(error, 'name', None) or self.name}"
+        return f"{self.name} cannot be built: {error}; install the package that has it"
 
 
 def checked_num_envs(num_envs: int) -> int:
