@@ -103,7 +103,9 @@ def _candidates(words: Sequence[str], in_list: bool) -> Iterator[Json]:
     if len(words) == 1:
         yield from _readings(words[0])
     if in_list and len(words) == 1 and _is_nested(words[0]):
-        yield from ([table] for table in [_parsed(words[0])] if isinstance(table, dict))
+        table = _parsed(words[0])
+        if isinstance(table, dict):
+            yield [table]
     elif in_list:
         items = [item.strip() for item in (words[0].split(",") if len(words) == 1 else words)]
         yield [next(_readings(item)) for item in items]
