@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor
 from rl_core.compile import CompiledFunction, CompileMode
-from rl_core.gradients.parameters import ModuleWatch
+from rl_core.gradients.loss import ModuleWatch
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, State, StateDict
 

@@ -200,17 +200,25 @@ class AddOns(nn.ModuleList):
         info: Mapping[str, Tensor],
         *,
         learned: bool | None = None,
-    ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return the terms of the policy loss, and their metrics; see `Algorithm.add_on_terms`."""
-        terms: list[Tensor] = []
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum the terms of the policy loss, with their metrics.
+
+        Args:
+            batch: the minibatch.
+            distribution: the policy's, at the batch's observations.
+            info: what the loss has computed so far, each 0-dim.
+            learned: only add-ons that have parameters to learn, or only those that have none; None
+                takes all.
+        """
+        total = torch.zeros((), device=batch.mask.device)
         metrics: dict[str, Tensor] = {}
         for add_on, learns in zip(self._listed(), self._learn, strict=True):
             if learned not in (None, learns):
                 continue
             term, more = _checked(add_on, add_on.compute_loss_term(batch, distribution, info))
-            terms.append(term)
+            total = total + term
             metrics.update(more)
-        return terms, metrics
+        return total, metrics
 
     def more_state(self) -> StateDict:
         """Return what each keeps beyond parameters and buffers."""

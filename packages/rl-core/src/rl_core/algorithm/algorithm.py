@@ -388,17 +388,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         *,
         learned: bool | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum the add-ons' terms of the policy loss, with their metrics.
-
-        Args:
-            batch: the minibatch.
-            distribution: the policy's, at the batch's observations.
-            info: what the loss has computed so far, each 0-dim.
-            learned: only add-ons that have parameters to learn, or only those that have none; None
-                takes all.
-        """
-        terms, metrics = self.add_ons.terms(batch, distribution, info, learned=learned)
-        return sum(terms, torch.zeros((), device=self.device)), metrics
+        """Sum the add-ons' terms of the policy loss, with their metrics; see `AddOns.terms`."""
+        if not self.add_ons:
+            return torch.zeros((), device=self.device), {}
+        return self.add_ons.terms(batch, distribution, info, learned=learned)
 
     # Inherited: hyper-parameters, weights and state
 
