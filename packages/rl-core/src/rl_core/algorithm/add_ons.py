@@ -200,8 +200,8 @@ class AddOns(nn.ModuleList):
         info: Mapping[str, Tensor],
         *,
         learned: bool | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum the terms of the policy loss, with their metrics.
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return the terms of the policy loss, each 0-dim, and their metrics.
 
         Args:
             batch: the minibatch.
@@ -210,15 +210,15 @@ class AddOns(nn.ModuleList):
             learned: only add-ons that have parameters to learn, or only those that have none; None
                 takes all.
         """
-        total = torch.zeros((), device=batch.mask.device)
+        terms: list[Tensor] = []
         metrics: dict[str, Tensor] = {}
         for add_on, learns in zip(self._listed(), self._learn, strict=True):
             if learned not in (None, learns):
                 continue
             term, more = _checked(add_on, add_on.compute_loss_term(batch, distribution, info))
-            total = total + term
+            terms.append(term)
             metrics.update(more)
-        return total, metrics
+        return terms, metrics
 
     def more_state(self) -> StateDict:
         """Return what each keeps beyond parameters and buffers."""

@@ -1,5 +1,7 @@
 """The gradient step: loss, gradient, clipping, optimiser and target movement, as one function."""
 
+from rl_core.gradients.exchange import Gradients as Gradients
+from rl_core.gradients.exchange import Weights as Weights
 from rl_core.gradients.loss import HyperParameters as HyperParameters
 from rl_core.gradients.loss import LossModule as LossModule
 from rl_core.gradients.loss import LossOutput as LossOutput
@@ -14,6 +16,4 @@ from rl_core.gradients.optimizers import OptimizerName as OptimizerName
 from rl_core.gradients.optimizers import ParameterGroup as ParameterGroup
 from rl_core.gradients.optimizers import TargetNetwork as TargetNetwork
 from rl_core.gradients.parameters import ParameterVector as ParameterVector
-from rl_core.gradients.step import Gradients as Gradients
 from rl_core.gradients.step import GradientStep as GradientStep
-from rl_core.gradients.step import Weights as Weights

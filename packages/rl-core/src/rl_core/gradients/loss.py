@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_core.errors import ConfigError, nearest
+from rl_core.stateful import StateReader
 
 BatchT = TypeVar("BatchT")
 
@@ -136,6 +137,16 @@ class LossModule(nn.Module, Generic[BatchT]):
         }
         output: LossOutput = functional_call(self, spread, (batch, noise), tie_weights=False)
         return output
+
+    def load(self, saved: StateReader) -> None:
+        """Take over a saved `state_dict`.
+
+        Raises:
+            CheckpointError: when it belongs to other modules.
+        """
+        current = self.state_dict()
+        saved.expect(current)
+        self.load_state_dict({n: saved.tensor(n, like=own) for n, own in current.items()})
 
 
 def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:

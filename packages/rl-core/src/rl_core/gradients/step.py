@@ -7,7 +7,6 @@ rounding.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from torch.func import grad_and_value
 from rl_core.compile import CompiledFunction, tensors_of
 from rl_core.compile.trace import rebuild
 from rl_core.errors import ConfigError, DataError
+from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.loss import (
     Due,
     HyperParameters,
@@ -34,59 +34,6 @@ from rl_core.types import StateDict
 
 BatchT = TypeVar("BatchT")
 TreeT = TypeVar("TreeT")
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """Gradients on their way from one worker to another.
-
-    Attributes:
-        version: of the weights they were computed at.
-        num_samples: how many samples they average over.
-        tensors: one vector `(P,)` per parameter group.
-        finite: whether the loss was finite.
-        metrics: the loss's metrics, each 0-dim.
-        samples: the loss's per-sample results, each `(N,)`.
-        stop: whether the loss asked to end the phase.
-    """
-
-    version: int
-    num_samples: int
-    tensors: Mapping[str, Tensor]
-    finite: bool
-    metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    samples: Mapping[str, Tensor] = field(default_factory=dict)
-    stop: bool = False
-
-    def check_sizes(self, expected: Mapping[str, Tensor]) -> None:
-        """Make sure that there is a gradient of the right size for each group.
-
-        Args:
-            expected: a tensor of the right shape for each group.
-
-        Raises:
-            ConfigError: naming the group.
-        """
-        for name, like in expected.items():
-            given = self.tensors.get(name)
-            if given is None or given.shape != like.shape:
-                got = "none" if given is None else str(tuple(given.shape))
-                raise ConfigError(
-                    f"gradients of group '{name}': expected shape {tuple(like.shape)}, got {got}"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Parameters on their way from one worker to another.
-
-    Attributes:
-        version: how many gradient steps made them.
-        tensors: parameters and buffers by name.
-    """
-
-    version: int
-    tensors: Mapping[str, Tensor]
 
 
 class GradientStep(Generic[BatchT]):
@@ -157,14 +104,14 @@ class GradientStep(Generic[BatchT]):
         self.guard.keep(self.count, batch, noise)
         return samples
 
-    def compute_gradients(self, batch: BatchT, noise: Noise, num_samples: int) -> Gradients:
+    def compute_gradients(self, batch: BatchT, noise: Noise) -> Gradients:
         """Compute gradients and change nothing."""
         self._look()
         with _gradients_on():
             finite, output = self._autograd(self._due(), batch, noise)
         self._computed = Gradients(
             self.count,
-            num_samples,
+            _num_samples(batch),
             {name: self.vectors[name].gradient.clone() for name in self._groups},
             bool(finite),
             _detached(output.metrics),
@@ -355,6 +302,14 @@ class GradientStep(Generic[BatchT]):
     def _end_step(self) -> None:
         self.count += 1
         self._update.update_rare_targets(self.count)
+
+
+def _num_samples(batch: object) -> int:
+    mask = getattr(batch, "mask", None)
+    if isinstance(mask, Tensor):
+        return int((mask > 0.0).sum())
+    reward = getattr(batch, "reward", None)
+    return len(reward) if isinstance(reward, Tensor) else 1
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
