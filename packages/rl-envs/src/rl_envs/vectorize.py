@@ -1,7 +1,7 @@
 """Vector environments from an id, a function or an object of the user's own."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -15,8 +15,11 @@ from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
 
-AnyEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
+BuiltEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
 """What can be stepped: the toolbox's own vectors, Gymnasium's, and a single environment."""
+
+AnyEnv: TypeAlias = str | EnvFunction | BuiltEnv
+"""An id, a class or function that builds one environment, or what is built already."""
 
 VECTORIZATIONS = ("auto", "sync", "async", "native")
 
@@ -143,23 +146,36 @@ def make_gym_vec(
     return maker.sync(num_envs, seed=seed, component=component)
 
 
-def as_vec_env(envs: AnyEnv) -> VecEnv:
-    """Turn a user's own environments into a `VecEnv`.
+def is_built(env: object) -> TypeGuard[BuiltEnv]:
+    """Tell whether environments can be stepped already, and are not an id or a function."""
+    return isinstance(env, VecEnv | VectorEnv | gymnasium.Env)
+
+
+def as_vec_env(envs: AnyEnv, num_envs: int | None = None) -> VecEnv:
+    """Turn any kind of environments into a `VecEnv`.
 
     Args:
-        envs: a `VecEnv`, returned unchanged; a Gymnasium vector environment, adapted; or a single
-            environment, which becomes a vector of one. Closing the result closes it.
+        envs: a `VecEnv`, returned unchanged; a Gymnasium vector environment, adapted; a single
+            environment, which becomes a vector of one; or an id, a class or a function, which
+            `make_gym_vec` builds. Closing the result closes them.
+        num_envs: how many there must be; None takes what is built, and builds one.
 
     Raises:
-        ConfigError: if it is none of these.
+        ConfigError: if it is none of these, or what is built has another number of environments.
     """
-    if isinstance(envs, VecEnv):
-        return envs
-    if isinstance(envs, VectorEnv):
-        return GymVecEnv(envs)
+    if not is_built(envs):
+        return make_gym_vec(cast("str | EnvFunction", envs), 1 if num_envs is None else num_envs)
     if isinstance(envs, gymnasium.Env):
+        if num_envs not in (None, 1):
+            raise ConfigError(
+                f"num_envs={num_envs}, but a built {type(envs).__name__} is one environment; give "
+                "its class or a function that builds one, or leave num_envs out"
+            )
         return EnvMaker(lambda: envs).sync(1)
-    raise ConfigError(
-        f"got a {type(envs).__name__}; expected a VecEnv, a gymnasium.vector.VectorEnv or a "
-        "gymnasium.Env (for an id, call make_gym_vec or rl_envs.make_vec first)"
-    )
+    vector = envs if isinstance(envs, VecEnv) else GymVecEnv(envs)
+    if num_envs not in (None, vector.num_envs):
+        raise ConfigError(
+            f"num_envs={num_envs}, but the given environments are {vector.num_envs}; leave "
+            "num_envs out"
+        )
+    return vector

@@ -234,8 +234,12 @@ def feature_size(extractor: nn.Module) -> int:
     """Return the number of features that an extractor returns.
 
     Raises:
-        ConfigError: if it has no integer attribute ``out_features``.
+        ConfigError: if it is a class, or has no integer attribute ``out_features``.
     """
+    if isinstance(extractor, type):
+        raise ConfigError(
+            f"feature extractor is the class {extractor.__name__}; give an instance of it"
+        )
     size = getattr(extractor, "out_features", None)
     if not isinstance(size, int):
         raise ConfigError(

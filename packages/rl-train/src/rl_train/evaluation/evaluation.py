@@ -14,7 +14,7 @@ from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space, made_up_observation
 from rl_core.types import Json
-from rl_envs import AnyEnv, as_vec_env, make_gym_vec
+from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.collecting import ActionMaskCheck, EpisodeTracker
 from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
 
@@ -67,7 +67,7 @@ class EvaluationResult:
 @torch.no_grad()
 def evaluate_policy(
     policy: HasActor | Actor,
-    env: str | AnyEnv,
+    env: AnyEnv,
     num_episodes: int = 100,
     *,
     deterministic: bool = True,
@@ -75,6 +75,7 @@ def evaluate_policy(
     seed: int = 0,
     max_episode_steps: int = 100_000,
     is_stopping: Callable[[], bool] | None = None,
+    on_episode: Callable[[int], None] | None = None,
 ) -> EvaluationResult:
     """Run a policy for a fixed number of episodes in each environment.
 
@@ -83,14 +84,15 @@ def evaluate_policy(
 
     Args:
         policy: an actor, or an object with an attribute ``actor``.
-        env: a Gymnasium id, or environments, also Gymnasium's own. Given environments are reset
+        env: environments of any kind that `rl_train.make` takes. Those that are built are reset
             and stay open.
         num_episodes: number of episodes over all environments (>= 1).
         deterministic: True takes the mode of the distribution, False samples from it.
-        num_envs: number of environments that step together when ``env`` is an id.
+        num_envs: number of environments that step together, where they are built here.
         seed: seed of the environments and of the sampled actions.
         max_episode_steps: longest episode that is taken to end.
         is_stopping: called before each step; returning True stops the evaluation.
+        on_episode: called with the number of finished episodes whenever it grows.
 
     Raises:
         EvaluationStoppedError: when it was stopped.
@@ -109,10 +111,10 @@ def evaluate_policy(
     if not (deterministic or draws_actions(actor)):
         raise nothing_to_draw(actor)
     with evaluation_mode(actor):
-        options = num_episodes, deterministic, seed, max_episode_steps, is_stopping
-        if not isinstance(env, str):
+        options = num_episodes, deterministic, seed, max_episode_steps, is_stopping, on_episode
+        if is_built(env):
             return _run(actor, as_vec_env(env), *options)
-        with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
+        with as_vec_env(env, min(num_envs, num_episodes)) as envs:
             return _run(actor, envs, *options)
 
 
@@ -147,6 +149,7 @@ def _run(
     seed: int,
     max_episode_steps: int,
     is_stopping: Callable[[], bool] | None,
+    on_episode: Callable[[int], None] | None,
 ) -> EvaluationResult:
     check_same_space(
         actor.observation_space, envs.single_observation_space, "environments' observation space"
@@ -183,6 +186,8 @@ def _run(
                 lengths.append(episode.length)
                 if episode.success is not None:
                     successes.append(episode.success)
+                if on_episode is not None:
+                    on_episode(len(lengths))
         if tracker.longest > max_episode_steps:
             raise EnvironmentFaultError(
                 f"{envs.spec_id}: an episode has not ended after {max_episode_steps} steps of an "

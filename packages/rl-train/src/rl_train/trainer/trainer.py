@@ -1,7 +1,7 @@
 """The trainer: all parts of a run together."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.config import TrainerConfig
-from rl_train.trainer.evaluator import Evaluator
+from rl_train.trainer.evaluator import Evaluator, TestEnvs
 from rl_train.trainer.listeners import check_histograms, listeners
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.run_directory import RunDirectory
@@ -40,7 +40,8 @@ class Trainer:
     """Collect, update, evaluate, log and checkpoint, until the run is over.
 
     Args:
-        envs: environments to learn in; Gymnasium's own go straight in.
+        envs: environments to learn in, of any kind that `rl_train.make` takes; one is built from
+            an id, a class or a function.
         algorithm: what learns.
         storage: where transitions go; allocated here.
         config: options.
@@ -49,7 +50,7 @@ class Trainer:
             itself. None draws a seed and keeps it, and leaves the environments to the one they
             were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
-        test_envs: separate environments to evaluate in, or a function that makes them.
+        test_envs: separate environments to evaluate in, or what makes one or several.
         loggers: further receivers of metrics; closed when `train` ends.
         callbacks: called by the loop.
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
@@ -73,7 +74,7 @@ class Trainer:
         config: TrainerConfig | None = None,
         seed: int | None = None,
         run_dir: str | Path | None = None,
-        test_envs: AnyEnv | Callable[[], AnyEnv] | None = None,
+        test_envs: TestEnvs | None = None,
         loggers: Sequence[Logger] = (),
         callbacks: Sequence[Callback] = (),
         recipe: Recipe | None = None,
