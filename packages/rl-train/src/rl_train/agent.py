@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -76,10 +77,12 @@ class Agent:
         run_dir: str | Path | None = None,
         loggers: Sequence[Logger] = (),
         callbacks: Sequence[Callback] = (),
+        progress: bool | Literal["auto", "bar", "log"] = "auto",
     ) -> TrainingResult:
         """Train until a total is reached; a second call continues and needs a larger total.
 
-        Give exactly one of the three totals. All count from the first step of the run.
+        Give exactly one of the three totals. All count from the first step of the run. Ctrl-C ends
+        the run early, see `Trainer.train`; what was learned is kept.
 
         Args:
             total_steps: environment steps to train for.
@@ -88,6 +91,9 @@ class Agent:
             run_dir: directory for logs and checkpoints; None writes nothing.
             loggers: further loggers of metrics.
             callbacks: objects whose methods the training loop calls.
+            progress: what to show on standard error: ``"bar"``, ``"log"`` for a line every few
+                seconds, or ``"auto"`` for the bar on a terminal and lines elsewhere; False for
+                nothing.
 
         Raises:
             ConfigError: when not exactly one total is given, or it has been reached already.
@@ -99,7 +105,10 @@ class Agent:
         )
         try:
             return trainer.train(
-                total_steps, total_episodes=total_episodes, total_updates=total_updates
+                total_steps,
+                total_episodes=total_episodes,
+                total_updates=total_updates,
+                progress=progress,
             )
         finally:
             if trainer.num_sessions > 0:

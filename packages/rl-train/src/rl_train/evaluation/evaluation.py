@@ -114,7 +114,7 @@ def evaluate_policy(
         options = num_episodes, deterministic, seed, max_episode_steps, is_stopping, on_episode
         if is_built(env):
             return _run(actor, as_vec_env(env), *options)
-        with as_vec_env(env, min(num_envs, num_episodes)) as envs:
+        with as_vec_env(env, min(num_envs, num_episodes), testing=True) as envs:
             return _run(actor, envs, *options)
 
 
