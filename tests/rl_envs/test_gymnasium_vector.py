@@ -464,8 +464,8 @@ def test_an_id_without_version_means_the_newest() -> None:
 @pytest.mark.parametrize(
     ("env_id", "module", "extra"),
     [
-        ("LunarLander-v3", "Box2D", "rl-envs[box2d]"),
-        ("HalfCheetah-v5", "mujoco", "rl-envs[mujoco]"),
+        ("LunarLander-v3", "Box2D", "packages/rl-envs[box2d]"),
+        ("HalfCheetah-v5", "mujoco", "packages/rl-envs[mujoco]"),
         ("phys2d/CartPole-v1", "jax", "pip install"),
     ],
 )

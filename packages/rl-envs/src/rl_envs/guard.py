@@ -1,5 +1,6 @@
 """A thin wrapper around each environment that names it, and the field, in every fault."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import SupportsFloat, cast
@@ -11,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rl_core.env import observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError, SpaceError, in_brief
-from rl_core.spaces import Space, flatten_observation, leaf_spaces
+from rl_core.spaces import Space, flatten_observation, leaf_spaces, text_paths
 
 RESET_FIELDS = ("observation", "info")
 STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
@@ -154,6 +155,16 @@ def shared_spaces(envs: Sequence[gymnasium.Env]) -> tuple[Space, Space]:
     return first.observation_space, first.action_space
 
 
+def warn_of_texts(name: str, space: Space) -> None:
+    """Give notice of texts in observations, which are left out."""
+    if texts := text_paths(space):
+        warnings.warn(
+            f"{name}: the texts {texts} of its observations are left out; no network reads them",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
 def return_problem(
     call: str, returned: object, fields: tuple[str, ...], info_type: type = dict
 ) -> str | None:
@@ -177,10 +188,11 @@ def return_problem(
     return f"{call} returned {got}; Gymnasium expects {len(fields)} values: {', '.join(fields)}"
 
 
-def name_and_limit(spec: EnvSpec | None, env: object) -> tuple[str, int | None]:
+def name_and_limit(spec: object, env: object) -> tuple[str, int | None]:
     """Return the id and time limit of an environment; the class's name if it is not registered."""
-    if spec is None:
-        limit = None
+    if not isinstance(spec, EnvSpec):
+        # EnvPool has specs of its own, which name the limit but not the id.
+        limit = getattr(getattr(spec, "config", None), "max_episode_steps", None)
         while isinstance(env, gymnasium.Wrapper):
             if isinstance(env, TimeLimit):
                 limit = env._max_episode_steps

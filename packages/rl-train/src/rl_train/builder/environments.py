@@ -18,13 +18,16 @@ VECTORIZER = "gymnasium"
 """The environment plug-in that turns ids and functions into vector environments."""
 
 
-def build_envs(spec: ComponentSpec, seed: int | None, given: AnyEnv | None = None) -> VecEnv:
+def build_envs(
+    spec: ComponentSpec, seed: int | None, given: AnyEnv | None = None, *, testing: bool = False
+) -> VecEnv:
     """Make the environments of a recipe.
 
     Args:
         spec: a Gymnasium id or a registered name, with options.
         seed: seed of all of them; None leaves it to them.
         given: taken in place of the name; a class or function is built with the spec's options.
+        testing: prepare them for testing, where their preset makes a difference.
 
     Raises:
         ConfigError: for an unknown id or option, naming the nearest one.
@@ -37,12 +40,13 @@ def build_envs(spec: ComponentSpec, seed: int | None, given: AnyEnv | None = Non
         return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
     vectorizer = cast("Callable[..., VecEnv]", maker)
     registered = _registered(env) if isinstance(env, str) else None
-    return vectorizer(registered or env, seed=seed, **_vectorizer_options(spec.kwargs))
+    kwargs = {**spec.kwargs, "testing": True} if testing else spec.kwargs
+    return vectorizer(registered or env, seed=seed, **_vectorizer_options(kwargs))
 
 
 def build_test_envs(recipe: Recipe, given: AnyEnv | None = None) -> VecEnv:
     """Make separate environments to evaluate in; see `build_envs`."""
-    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"), given)
+    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"), given, testing=True)
 
 
 def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:

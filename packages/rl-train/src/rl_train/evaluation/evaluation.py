@@ -140,7 +140,8 @@ def evaluate_policy(
         return actor.get_action(observation, state, noise, False, start)
 
     with ExitStack() as stack:
-        envs = as_vec_env(env, None if is_built(env) else min(num_envs, num_episodes))
+        count = None if is_built(env) else min(num_envs, num_episodes)
+        envs = as_vec_env(env, count, testing=True)
         if not is_built(env):
             stack.enter_context(envs)
         stack.enter_context(evaluation_mode(actor))
