@@ -502,8 +502,6 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
         ("num_minibatches", 0),
         ("minibatch_size", 0),
         ("min_samples", 0),
-        ("test_every", 0),
-        ("num_test_episodes", 0),
     ],
 )
 def test_counts_of_a_schedule_are_checked(name: str, value: int) -> None:
