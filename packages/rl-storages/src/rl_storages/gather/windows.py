@@ -9,8 +9,8 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch
 from rl_core.storage import join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.replay.flags import ENDED, TERMINATED, VALID, Flags, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import ENDED, TERMINATED, VALID, Flags, Mask, Positions
 
 _GROUP_BYTES = 2**20
 """Batches of a block are gathered together up to this size, which a processor's cache holds."""

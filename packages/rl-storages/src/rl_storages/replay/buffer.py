@@ -232,7 +232,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         """
         if self._spec is None:
             raise not_allocated()
-        self._ring.insert(transition)
+        self._ring.writer.insert(transition)
 
     def sample_indices(
         self, num_mini_batch: int | None, mini_batch_size: int | None
@@ -354,7 +354,7 @@ class ReplayBuffer(Storage[ReplayBatch]):
         """
         self._allocated()
         num_rows = checked_num_rows(self._ring, data)
-        self._ring.append(data, num_rows)
+        self._ring.writer.append(data, num_rows)
 
     def state_dict(self) -> StateDict:
         """Return all rows, priorities and the generator's state."""

@@ -18,8 +18,8 @@ from rl_core.storage import (
     observation_columns,
 )
 from rl_core.types import Array, ArrayLike
-from rl_storages.replay.columns import Rows, TransitionFitter, fitted
 from rl_storages.rollout.final_observations import FinalObservations
+from rl_storages.transitions import Rows, TransitionFitter
 
 _FLAGS = ("terminated", "truncated", "valid", "episode_start")
 
@@ -76,10 +76,8 @@ class RolloutRows:
             {name: column[:0] for name, column in self._next_observation.items()}
         )
         written = self._arrays or self.columns
-        self._expected = {
-            name: (tuple(column.shape[1:]), column.dtype) for name, column in written.items()
-        }
-        self._fitter = TransitionFitter(self._fit, columns, spec.num_envs, tuple(observations))
+        expected = {n: (tuple(column.shape[1:]), column.dtype) for n, column in written.items()}
+        self._fitter = TransitionFitter(expected, spec.num_envs, tuple(observations))
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -98,7 +96,7 @@ class RolloutRows:
         row, fit = self.count, self._fitter
         values = fit.observation("observation", transition.observation)
         values += fit.values(transition)
-        values += [(name, self._fit(name, getattr(transition, name))) for name in _FLAGS]
+        values += [(name, fit.fit(name, getattr(transition, name))) for name in _FLAGS]
         following = fit.observation("next_observation", transition.next_observation)
         last = transition.final_observation
         final = None if last is None else fit.observation("final_observation", last)
@@ -240,10 +238,6 @@ class RolloutRows:
                 f"data slice of {length} rows does not fit: {self.count} of {self._num_steps} used"
             )
         return length
-
-    def _fit(self, name: str, value: ArrayLike) -> ArrayLike:
-        shape, dtype = self._expected[name]
-        return fitted(name, value, shape, dtype)
 
     def _keep_final(self, row: int, final: Rows, truncated: ArrayLike) -> None:
         """Keep the final observations of rows that were cut; a terminated one is never needed."""
