@@ -163,7 +163,7 @@ def test_bad_add_ons_in_recipes_are_refused(
 def test_a_run_with_add_ons_is_resumed_from_the_command_line(tmp_path: Path) -> None:
     expert, run_dir = tmp_path / "expert", tmp_path / "run"
     small = ["--num-envs", "2", "--storage.num-steps", "8", "--actor.hidden-sizes", "4"]
-    start = ["train", "ppo", "CartPole-v1", *small, "--algorithm.mini-batch-size", "8"]
+    start = ["train", "ppo", "CartPole-v1", *small, "--algorithm.minibatch-size", "8"]
     assert main([*start, "--total-steps", "16", "--run-dir", str(expert)]) == 0
     config = tmp_path / "config.toml"
     config.write_text(

@@ -38,7 +38,7 @@ SMALL: Sections = {
     "env": {"num_envs": 2},
     "storage": {"num_steps": 16},
     "actor": {"hidden_sizes": [8]},
-    "algorithm": {"mini_batch_size": 16, "num_epochs": 1},
+    "algorithm": {"minibatch_size": 16, "num_epochs": 1},
 }
 
 
@@ -360,7 +360,7 @@ def test_parts_composed_by_hand_are_described_by_name(tmp_path: Path) -> None:
         envs.single_action_space,
         OnPolicyActorConfig(hidden_sizes=(8,)),
     )
-    algorithm = PPO(actor, PPOConfig(mini_batch_size=16, num_epochs=1))
+    algorithm = PPO(actor, PPOConfig(minibatch_size=16, num_epochs=1))
     trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, run_dir=tmp_path)
     trainer.train(total_steps=64)
     loaded = rl_train.load(tmp_path)
@@ -388,7 +388,7 @@ def test_a_custom_part_must_be_given_again(tmp_path: Path) -> None:
         )
 
     actor = new_actor()
-    algorithm = PPO(actor, PPOConfig(mini_batch_size=16, num_epochs=1))
+    algorithm = PPO(actor, PPOConfig(minibatch_size=16, num_epochs=1))
     trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, run_dir=tmp_path)
     trainer.train(total_steps=32)
     with pytest.raises(ConfigError, match="actor was built from Python objects"):
@@ -464,25 +464,25 @@ def test_of_two_options_that_say_the_same_the_given_one_counts() -> None:
         sections = {**SMALL, "algorithm": options}
         return rl_train.make("ppo", "CartPole-v1", options=sections).recipe.algorithm
 
-    given = algorithm(num_mini_batch=4)
-    assert (given["num_mini_batch"], given["mini_batch_size"]) == (4, "none")
-    given = algorithm(mini_batch_size=16)
-    assert (given["num_mini_batch"], given["mini_batch_size"]) == ("none", 16)
+    given = algorithm(num_minibatches=4)
+    assert (given["num_minibatches"], given["minibatch_size"]) == (4, "none")
+    given = algorithm(minibatch_size=16)
+    assert (given["num_minibatches"], given["minibatch_size"]) == ("none", 16)
     with pytest.raises(ConfigError, match=r"^algorithm: give just one of"):
-        algorithm(num_mini_batch=4, mini_batch_size=16)
+        algorithm(num_minibatches=4, minibatch_size=16)
     with pytest.raises(ConfigError, match=r"^algorithm: give just one of"):
-        algorithm(mini_batch_size=None)
+        algorithm(minibatch_size=None)
 
 
 def test_options_that_only_look_alike_are_both_kept(tmp_path: Path) -> None:
-    options: dict[str, dict[str, Json]] = {"algorithm": {"num_mini_batch": 4}}
+    options: dict[str, dict[str, Json]] = {"algorithm": {"num_minibatches": 4}}
     given = compose("sac", "Pendulum-v1", options).algorithm
-    assert (given["num_mini_batch"], given["mini_batch_size"]) == (4, 256)
+    assert (given["num_minibatches"], given["minibatch_size"]) == (4, 256)
     path = tmp_path / "sac.toml"
-    path.write_text("[algorithm]\nmini_batch_size = 32\n")
-    words = ("sac", "Pendulum-v1", "--config", str(path), "--algorithm.num-mini-batch", "4")
+    path.write_text("[algorithm]\nminibatch_size = 32\n")
+    words = ("sac", "Pendulum-v1", "--config", str(path), "--algorithm.num-minibatches", "4")
     algorithm = read_train_request(words).recipe.algorithm
-    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (4, 32)
+    assert (algorithm["num_minibatches"], algorithm["minibatch_size"]) == (4, 32)
 
 
 def test_options_below_one_that_is_none_by_default_can_be_given() -> None:
@@ -535,7 +535,7 @@ def test_the_action_space_is_the_environments() -> None:
 def test_gymnasiums_own_environments_go_straight_in() -> None:
     envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
-    algorithm = PPO(actor, PPOConfig(mini_batch_size=16, num_epochs=1))
+    algorithm = PPO(actor, PPOConfig(minibatch_size=16, num_epochs=1))
     test_env = gymnasium.make("CartPole-v1")
     trainer = Trainer(envs, algorithm, RolloutStorage(num_steps=16), seed=0, test_envs=test_env)
     result = trainer.train(total_steps=64)

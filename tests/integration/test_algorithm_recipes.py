@@ -104,7 +104,7 @@ def test_default_recipes_are_saved_loaded_and_built(
 @pytest.mark.parametrize("algorithm", ["rnd-ppo", "a2c"])
 def test_a_run_begins_with_random_steps_and_goes_on_where_it_was(algorithm: str) -> None:
     rnd: dict[str, Json] = {"hidden_sizes": [8], "pre_normalization_steps": 64}
-    own: dict[str, Json] = {"rnd": rnd, "mini_batch_size": 8}
+    own: dict[str, Json] = {"rnd": rnd, "minibatch_size": 8}
     if algorithm == "a2c":
         own = {"add_ons": [{"name": "rnd", "rnd": rnd}]}
     options: dict[str, dict[str, Json]] = {

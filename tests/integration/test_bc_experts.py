@@ -193,7 +193,7 @@ def test_an_expert_on_the_cpu_teaches_a_learner_on_the_gpu(is_deterministic: boo
 
 
 def test_without_an_expert_nothing_is_collected_and_steps_are_gradient_steps() -> None:
-    learner = BC(_actor(BOX), BCConfig(num_mini_batch=7))
+    learner = BC(_actor(BOX), BCConfig(num_minibatches=7))
     assert not learner.collects
     assert learner.schedule.update_every == 7
     storage = ReferenceReplayStorage()

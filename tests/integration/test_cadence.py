@@ -42,18 +42,18 @@ class Diary(Callback):
         # Two gradient steps after every third transition, random ones included.
         (
             1,
-            {"start_steps": 5, "update_after": 3, "update_every": 3, "num_mini_batch": 2},
+            {"start_steps": 5, "update_after": 3, "update_every": 3, "num_minibatches": 2},
             [(3, 2), (6, 4), (9, 6), (12, 8)],
         ),
         # Four environments step together, so an update comes after every four transitions.
         (4, {"update_after": 1}, [(4, 1), (8, 2), (12, 3)]),
-        (4, {"update_after": 8, "update_every": 4, "num_mini_batch": 4}, [(8, 4), (12, 8)]),
+        (4, {"update_after": 8, "update_every": 4, "num_minibatches": 4}, [(8, 4), (12, 8)]),
         # Three: six transitions are the fewest that are not less than four.
         (3, {"update_every": 4}, [(6, 1), (12, 2)]),
         # As many gradient steps per transition as with one environment.
         (4, {"update_after": 1, "keep_ratio": True}, [(4, 4), (8, 8), (12, 12)]),
         (1, {"update_after": 11, "keep_ratio": True}, [(11, 1), (12, 2)]),
-        (6, {"update_every": 2, "num_mini_batch": 3, "keep_ratio": True}, [(6, 9), (12, 18)]),
+        (6, {"update_every": 2, "num_minibatches": 3, "keep_ratio": True}, [(6, 9), (12, 18)]),
         # Six transitions at a time, of which four would be one step: two.
         (3, {"update_every": 4, "keep_ratio": True}, [(6, 2), (12, 4)]),
     ],
@@ -68,7 +68,7 @@ def test_updates_come_when_they_are_due(
         envs.single_action_space,
         OffPolicyActorConfig(hidden_sizes=(4,)),
     )
-    usual = {"start_steps": 0, "update_after": 0, "mini_batch_size": 4}
+    usual = {"start_steps": 0, "update_after": 0, "minibatch_size": 4}
     algorithm = SAC(actor, SACConfig(**{**usual, **options}))  # type: ignore[arg-type]  # whole numbers
     diary = Diary()
     Trainer(
@@ -125,7 +125,7 @@ def _dqn(
         ),
         ([2, 3], {"update_every": 4}, [(4, 1), (8, 2), (12, 3), (17, 4), (21, 5)]),
         ([2, 3], {"update_after": 13, "update_every": 4}, [(17, 1), (21, 2)]),
-        ([2, 3], {"update_every": 3, "num_mini_batch": 2, "keep_ratio": True}, [(4, 3), (8, 6)]),
+        ([2, 3], {"update_every": 3, "num_minibatches": 2, "keep_ratio": True}, [(4, 3), (8, 6)]),
     ],
 )
 def test_rows_that_only_reset_bring_no_update_nearer(
@@ -133,7 +133,7 @@ def test_rows_that_only_reset_bring_no_update_nearer(
 ) -> None:
     rows = [[length] for length in lengths]
     envs = counting_envs(rows, [True] * len(rows), AutoresetMode.NEXT_STEP)
-    usual = {"update_after": 0, "mini_batch_size": 2}
+    usual = {"update_after": 0, "minibatch_size": 2}
     diary = Diary()
     config = DQNConfig(**{**usual, **options})  # type: ignore[arg-type]  # whole numbers and a flag
     _dqn(envs, config, diary).train(total_steps=expected[-1][0])
@@ -143,7 +143,7 @@ def test_rows_that_only_reset_bring_no_update_nearer(
 
 def test_native_vector_environments_keep_their_ratio() -> None:
     envs = as_vec_env(gymnasium.make_vec("CartPole-v1", 8, vectorization_mode="vector_entry_point"))
-    options = DQNConfig(epsilon=1.0, update_after=0, mini_batch_size=2, keep_ratio=True)
+    options = DQNConfig(epsilon=1.0, update_after=0, minibatch_size=2, keep_ratio=True)
     trainer = _dqn(envs, options)
     trainer.train(total_steps=400)
     envs.close()
@@ -180,7 +180,7 @@ def test_a_run_without_its_replay_buffer_fills_it_before_it_goes_on(tmp_path: Pa
         actor = OffPolicyActor(*spaces, OffPolicyActorConfig(hidden_sizes=(4,), policy="greedy"))
         trainer = Trainer(
             envs,
-            DQN(actor, DQNConfig(start_steps=0, update_after=8, mini_batch_size=4)),
+            DQN(actor, DQNConfig(start_steps=0, update_after=8, minibatch_size=4)),
             ReplayBuffer(100),
             config=TrainerConfig(compile="off", checkpoint_replay=False),
             seed=0,
@@ -247,7 +247,7 @@ def test_a_run_that_is_stopped_between_updates_goes_on_to_the_next_one() -> None
 
 @pytest.mark.parametrize("keep_ratio", [False, True])
 def test_a_stop_leaves_over_what_counts_toward_the_next_update(keep_ratio: bool) -> None:
-    options = DQNConfig(update_after=4, update_every=3, mini_batch_size=4, keep_ratio=keep_ratio)
+    options = DQNConfig(update_after=4, update_every=3, minibatch_size=4, keep_ratio=keep_ratio)
     left_over = set()
     for at_step in range(1, 25):
         stopped = _check_a_stop(LateStopping, options, at_step, 40)
@@ -259,7 +259,7 @@ def test_a_stop_leaves_over_what_counts_toward_the_next_update(keep_ratio: bool)
 @pytest.mark.parametrize("name", ["dqn", "ddpg", "td3", "sac"])
 def test_every_algorithm_keeps_its_ratio(name: str) -> None:
     env = "CartPole-v1" if name == "dqn" else "Pendulum-v1"
-    cadence: dict[str, Json] = {"update_after": 1, "keep_ratio": True, "mini_batch_size": 4}
+    cadence: dict[str, Json] = {"update_after": 1, "keep_ratio": True, "minibatch_size": 4}
     options: dict[str, dict[str, Json]] = {
         "env": {"num_envs": 4},
         "actor": {"hidden_sizes": [4]},

@@ -55,10 +55,10 @@ def _actor(config: OffPolicyActorConfig) -> OffPolicyActor:
         (8, {"update_after": 0}, 8 * PAYS_AFTER),
         (8, {"update_after": 1000}, 8 * PAYS_AFTER + 1000),
         (3, {"update_after": 0, "update_every": 4}, 6 * PAYS_AFTER),
-        (2, {"update_after": 0, "update_every": 10, "num_mini_batch": 5}, 2 * PAYS_AFTER),
+        (2, {"update_after": 0, "update_every": 10, "num_minibatches": 5}, 2 * PAYS_AFTER),
         # As many gradient steps for each transition as one environment has.
         (8, {"update_after": 1000, "keep_ratio": True}, PAYS_AFTER + 1000),
-        (4, {"update_after": 8, "num_mini_batch": 2, "keep_ratio": True}, PAYS_AFTER // 2 + 8),
+        (4, {"update_after": 8, "num_minibatches": 2, "keep_ratio": True}, PAYS_AFTER // 2 + 8),
     ],
 )
 def test_replayed_runs_compile_where_their_gradient_steps_pay_for_it(
@@ -70,7 +70,7 @@ def test_replayed_runs_compile_where_their_gradient_steps_pay_for_it(
 
 
 def test_updates_that_are_asked_for_are_all_to_come() -> None:
-    config = DQNConfig(update_after=10**6, num_mini_batch=3, keep_ratio=True)
+    config = DQNConfig(update_after=10**6, num_minibatches=3, keep_ratio=True)
     for updates, expected in ((PAYS_AFTER // 12, "auto"), (PAYS_AFTER // 12 - 1, "off")):
         assert _choice(_dqn(4, config), total_updates=updates) == expected
 
@@ -78,12 +78,12 @@ def test_updates_that_are_asked_for_are_all_to_come() -> None:
 def test_steps_in_which_nobody_acts_are_gradient_steps() -> None:
     for total_steps, expected in ((PAYS_AFTER, "auto"), (PAYS_AFTER - 1, "off")):
         actor = _actor(OffPolicyActorConfig(hidden_sizes=(4,)))
-        trainer = _trainer(3, BC(actor, BCConfig(num_mini_batch=10)), ReplayBuffer(100))
+        trainer = _trainer(3, BC(actor, BCConfig(num_minibatches=10)), ReplayBuffer(100))
         assert _choice(trainer, total_steps=total_steps) == expected
 
 
 def test_a_run_that_goes_on_counts_what_is_left_of_it() -> None:
-    config = DQNConfig(update_after=100, mini_batch_size=4)
+    config = DQNConfig(update_after=100, minibatch_size=4)
     for total_steps, expected in ((PAYS_AFTER + 100, "auto"), (PAYS_AFTER + 99, "off")):
         begun, goes_on = _dqn(1, config), _dqn(1, config)
         begun.callbacks = ()
@@ -97,6 +97,6 @@ def test_rollouts_compile_where_their_gradient_steps_pay_for_it(num_envs: int) -
     # Four passes over four minibatches for every 64 transitions.
     for total_steps, expected in ((4 * PAYS_AFTER, "auto"), (4 * PAYS_AFTER - 1, "off")):
         actor = OnPolicyActor(*_SPACES, OnPolicyActorConfig(hidden_sizes=(4,)))
-        algorithm = PPO(actor, PPOConfig(num_epochs=4, mini_batch_size=16))
+        algorithm = PPO(actor, PPOConfig(num_epochs=4, minibatch_size=16))
         trainer = _trainer(num_envs, algorithm, RolloutStorage(64 // num_envs))
         assert _choice(trainer, total_steps=total_steps) == expected

@@ -117,7 +117,7 @@ def test_a_process_goes_on_through_an_episode_and_begins_anew_with_the_next(
 
 @pytest.mark.parametrize("kind", ["ddpg", "td3"])
 def test_a_process_comes_back_in_the_middle_of_its_episodes(kind: str) -> None:
-    options = {"update_after": 30, "mini_batch_size": 4, "ou_theta": 0.5, "ou_dt": 0.25}
+    options = {"update_after": 30, "minibatch_size": 4, "ou_theta": 0.5, "ou_dt": 0.25}
     (whole, acted), (saved, first), (resumed, second) = (_trainer(kind, options) for _ in range(3))
     whole.train(total_steps=40 * NUM_ENVS)
     saved.train(total_steps=20 * NUM_ENVS)

@@ -67,14 +67,14 @@ def _trainer(
     storage: Any
     if algorithm_name == "dqn":
         greedy = OffPolicyActorConfig(hidden_sizes=(4,), policy="greedy")
-        options = DQNConfig(start_steps=4, update_after=8, update_every=2, mini_batch_size=4)
+        options = DQNConfig(start_steps=4, update_after=8, update_every=2, minibatch_size=4)
         algorithm = DQN(OffPolicyActor(*spaces, greedy), options)
         storage = ReplayBuffer(64, prioritized=PrioritizedConfig())
     else:
         small = OnPolicyActor(
             *spaces, OnPolicyActorConfig(hidden_sizes=(4,), normalize_observations=True)
         )
-        cut = {"num_epochs": 1, "num_mini_batch": 4, "mini_batch_size": None}
+        cut = {"num_epochs": 1, "num_minibatches": 4, "minibatch_size": None}
         algorithm = (
             PPO(small, PPOConfig(**cut))  # type: ignore[arg-type]  # by name
             if algorithm_name == "ppo"

@@ -11,7 +11,7 @@ from rl_train.recipe_files import from_toml, to_toml
 
 SMALL: dict[str, dict[str, Json]] = {
     "actor": {"hidden_sizes": [16], "num_atoms": 11, "value_range": [0.0, 20.0]},
-    "algorithm": {"update_after": 100, "update_every": 4, "mini_batch_size": 16},
+    "algorithm": {"update_after": 100, "update_every": 4, "minibatch_size": 16},
     "storage": {"size": 1000},
     "trainer": {"compile": "off", "num_threads": 1},
 }

@@ -32,7 +32,7 @@ from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Collector, Trainer, TrainerConfig
 
 NUM_ENVS, NUM_STEPS, LENGTH = 3, 12, 4
-SIZES: dict[str, Any] = {"num_mini_batch": None, "mini_batch_size": 2 * LENGTH}
+SIZES: dict[str, Any] = {"num_minibatches": None, "minibatch_size": 2 * LENGTH}
 
 
 class RememberingPPO(PPO):
@@ -142,7 +142,7 @@ def test_gradients_end_where_sequences_begin() -> None:
     actor = _actor(WalkVecEnv(NUM_ENVS), "gru")
     rows = {}
     for length in (LENGTH, NUM_STEPS):
-        algorithm = PPO(actor, PPOConfig(num_mini_batch=1, mini_batch_size=None))
+        algorithm = PPO(actor, PPOConfig(num_minibatches=1, minibatch_size=None))
         storage = _collected(algorithm, 1, sequence_length=length)
         storage.attach(algorithm.prepare(storage.rollout())[0])
         (batch,) = storage.generate_batches(1, None)
@@ -190,7 +190,7 @@ def test_a_run_goes_on_in_the_middle_of_a_rollout(name: str, memory: MemoryKind)
 
 
 def test_a_minibatch_without_room_for_a_sequence_is_refused() -> None:
-    algorithm = PPO(_actor(WalkVecEnv(NUM_ENVS), "lstm"), PPOConfig(mini_batch_size=LENGTH - 1))
+    algorithm = PPO(_actor(WalkVecEnv(NUM_ENVS), "lstm"), PPOConfig(minibatch_size=LENGTH - 1))
     storage = _collected(algorithm, 1)
-    with pytest.raises(ConfigError, match="mini_batch_size=3 has no room for one sequence of 4"):
+    with pytest.raises(ConfigError, match="minibatch_size=3 has no room for one sequence of 4"):
         algorithm.update(storage)

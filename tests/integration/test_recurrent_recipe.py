@@ -38,20 +38,20 @@ def test_memory_brings_sequences_and_larger_minibatches() -> None:
     plain = compose("dqn", "CartPole-v1")
     recurrent = compose("dqn", "CartPole-v1", {"actor": {"recurrent_net": "gru"}})
     assert plain.storage["sequences"] == "none"
-    assert plain.algorithm["mini_batch_size"] == 128
+    assert plain.algorithm["minibatch_size"] == 128
     assert recurrent.storage["sequences"] == {"length": 7}
     assert recurrent.storage["size"] == plain.storage["size"]
-    assert recurrent.algorithm["mini_batch_size"] == 640
+    assert recurrent.algorithm["minibatch_size"] == 640
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"storage": {"sequences": {"length": 3}}}, ({"length": 3}, 640)),
-        ({"algorithm": {"mini_batch_size": 8}}, ({"length": 7}, 8)),
+        ({"algorithm": {"minibatch_size": 8}}, ({"length": 7}, 8)),
         ({"storage": {"sequences": "none"}}, ("none", 640)),
     ],
 )
 def test_what_is_given_wins(options: Sections, expected: tuple[object, int]) -> None:
     recipe = compose("sac", "Pendulum-v1", {**options, "actor": {"recurrent_net": "lstm"}})
-    assert (recipe.storage["sequences"], recipe.algorithm["mini_batch_size"]) == expected
+    assert (recipe.storage["sequences"], recipe.algorithm["minibatch_size"]) == expected

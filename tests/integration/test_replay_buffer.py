@@ -58,7 +58,7 @@ def test_dqn_learns_from_stacks_of_gymnasiums_wrapper(padding: str, keep_dim: bo
     )
     convolution = next(p for name, p in actor.named_parameters() if "convolutions.0" in name)
     assert convolution.shape[1] == 4
-    config = DQNConfig(update_after=20, update_every=10, mini_batch_size=8)
+    config = DQNConfig(update_after=20, update_every=10, minibatch_size=8)
     storage = ReplayBuffer(40, n_step=2, frame_stack=4)
     Trainer(envs, DQN(actor, config), storage).train(total_steps=60)
     (batch,) = storage.generate_batches(1, 200)
@@ -134,7 +134,7 @@ def _counting_run(storage: ReplayBuffer, logged: Logged, lengths: list[int]) -> 
         envs.single_action_space,
         OffPolicyActorConfig(policy="greedy", hidden_sizes=(4,)),
     )
-    config = DQNConfig(update_after=5, mini_batch_size=4)
+    config = DQNConfig(update_after=5, minibatch_size=4)
     return Trainer(
         envs,
         DQN(actor, config),

@@ -68,8 +68,8 @@ def _trainer(
         actor,
         PPOConfig(
             num_epochs=2,
-            num_mini_batch=2,
-            mini_batch_size=None,
+            num_minibatches=2,
+            minibatch_size=None,
             test_every=test_every,
             num_test_episodes=2,
         ),
@@ -199,7 +199,7 @@ def test_the_command_line_evaluates_the_best_weights(
 ) -> None:
     run = str(tmp_path / "run")
     words = ["train", "ppo", "CartPole-v1", "--num-envs", "2", "--storage.num-steps", "8"]
-    words += ["--algorithm.mini-batch-size", "8", "--total-steps", "32", "--run-dir", run]
+    words += ["--algorithm.minibatch-size", "8", "--total-steps", "32", "--run-dir", run]
     assert main([*words, "--algorithm.test-every", "1"]) == 0
     assert main(["eval", run, "--best", "--json", "--episodes", "2"]) == 0
     assert "/best/" in capsys.readouterr().out.splitlines()[-1]
@@ -249,16 +249,16 @@ def test_histograms_of_parameters_reach_loggers_when_asked_for(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("sizes", "memory", "message"),
     [
-        ({"mini_batch_size": 65}, {}, "larger than the 64 samples"),
-        ({"num_mini_batch": 65, "mini_batch_size": None}, {}, "more than the 64 samples"),
+        ({"minibatch_size": 65}, {}, "larger than the 64 samples"),
+        ({"num_minibatches": 65, "minibatch_size": None}, {}, "more than the 64 samples"),
         (
-            {"mini_batch_size": 8},
+            {"minibatch_size": 8},
             {"recurrent_net": "gru"},
             "has no room for one sequence of 16 steps",
         ),
-        ({"num_mini_batch": 2, "mini_batch_size": 8}, {}, "give just one"),
-        ({"num_mini_batch": 64, "mini_batch_size": None}, {}, "only 1 in the smallest"),
-        ({"num_mini_batch": 33, "mini_batch_size": None}, {}, "only 1 in the smallest"),
+        ({"num_minibatches": 2, "minibatch_size": 8}, {}, "give just one"),
+        ({"num_minibatches": 64, "minibatch_size": None}, {}, "only 1 in the smallest"),
+        ({"num_minibatches": 33, "minibatch_size": None}, {}, "only 1 in the smallest"),
     ],
 )
 def test_minibatches_that_no_rollout_has_or_can_learn_from_are_refused_before_the_run(

@@ -66,7 +66,7 @@ def _trained(
     )
     algorithm = PPO(
         actor,
-        PPOConfig(learning_rate=1e-2, gamma=0.0, num_epochs=4, mini_batch_size=128),
+        PPOConfig(learning_rate=1e-2, gamma=0.0, num_epochs=4, minibatch_size=128),
         add_ons=add_ons,
     )
     options = TrainerConfig(compile="off", num_threads=1)

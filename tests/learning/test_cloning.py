@@ -59,7 +59,7 @@ def test_it_learns_what_the_expert_does(kind: str, policy: str, loss: CloningLos
         if policy == "on-policy"
         else _off_policy(envs, policy)  # type: ignore[arg-type]  # one of the kinds
     )
-    config = BCConfig(loss=loss, learning_rate=3e-3, update_every=100, mini_batch_size=64)
+    config = BCConfig(loss=loss, learning_rate=3e-3, update_every=100, minibatch_size=64)
     learner = BC(actor, config, expert=np.asarray)
     result = Trainer(envs, learner, ReplayBuffer(5000), config=TRAINING, seed=0).train(2000)
     envs.close()
@@ -79,7 +79,7 @@ def test_it_learns_from_a_saved_storage_alone(tmp_path: Path) -> None:
     # Its actions are not scaled, those that were saved are.
     learner = BC(
         OnPolicyActor(envs.single_observation_space, envs.single_action_space),
-        BCConfig(learning_rate=3e-3, loss="mse", mini_batch_size=64),
+        BCConfig(learning_rate=3e-3, loss="mse", minibatch_size=64),
     )
     config = TrainerConfig(compile="off", num_threads=1, demonstrations=str(tmp_path / "demos"))
     trainer = Trainer(envs, learner, ReplayBuffer(5000), config=config, seed=0)

@@ -86,11 +86,11 @@ def _return_of(algorithm: AnyAlgorithm, num_steps: int, total_steps: int) -> flo
 
 
 def _ppo() -> PPO:
-    return PPO(_actor(), PPOConfig(learning_rate=3e-3, num_epochs=4, mini_batch_size=128))
+    return PPO(_actor(), PPOConfig(learning_rate=3e-3, num_epochs=4, minibatch_size=128))
 
 
 def _rnd_ppo() -> RNDPPO:
-    config = RNDPPOConfig(learning_rate=3e-3, num_epochs=4, mini_batch_size=128, rnd=RND_OPTIONS)
+    config = RNDPPOConfig(learning_rate=3e-3, num_epochs=4, minibatch_size=128, rnd=RND_OPTIONS)
     return RNDPPO(_actor(intrinsic=True), config)
 
 
@@ -100,7 +100,7 @@ def _a2c(*add_ons: PolicyLossAddOn) -> A2C:
 
 
 def _trpo(*add_ons: PolicyLossAddOn) -> TRPO:
-    return TRPO(_actor(), TRPOConfig(mini_batch_size=128), add_ons=add_ons)
+    return TRPO(_actor(), TRPOConfig(minibatch_size=128), add_ons=add_ons)
 
 
 def test_ppo_leaves_at_once_and_rnd_ppo_opens_all_doors() -> None:

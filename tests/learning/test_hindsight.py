@@ -23,10 +23,10 @@ def _success_rate(storage: ReplayBuffer, steps: int) -> float:
         config = DQNConfig(
             learning_rate=1e-3,
             gamma=0.9,
-            mini_batch_size=128,
+            minibatch_size=128,
             update_after=400,
             update_every=4,
-            num_mini_batch=2,
+            num_minibatches=2,
             target_update_every=50,
             epsilon=0.2,
         )

@@ -26,8 +26,8 @@ from rl_testing.scripted import IDENTITY_SPACES, IdentityEnv
 from rl_train import Trainer, TrainerConfig, evaluate_policy
 
 NUM_ENVS = 4
-SHARED = {"gamma": 0.5, "mini_batch_size": 64, "start_steps": 400, "update_after": 400}
-CADENCE = {"update_every": NUM_ENVS, "num_mini_batch": 2}
+SHARED = {"gamma": 0.5, "minibatch_size": 64, "start_steps": 400, "update_after": 400}
+CADENCE = {"update_every": NUM_ENVS, "num_minibatches": 2}
 RATES = {"policy_learning_rate": 3e-3, "critic_learning_rate": 3e-3}
 
 
@@ -121,7 +121,7 @@ def test_many_steps_per_update_learn_it_too(
     """Four gradient steps per update, of which one moves the policy."""
 
     def make(learner: OffPolicyActor) -> SAC:
-        cadence = {"update_every": NUM_ENVS, "num_mini_batch": 4, "policy_delay": 4}
+        cadence = {"update_every": NUM_ENVS, "num_minibatches": 4, "policy_delay": 4}
         return SAC(
             learner,
             SACConfig(**{**SHARED, **RATES, **cadence, **options}, temperature_learning_rate=1e-2),  # type: ignore[arg-type]  # of many types

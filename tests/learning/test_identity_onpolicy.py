@@ -111,7 +111,7 @@ def _train(
 
 def _ppo(gamma: float, num_steps: int, actor: OnPolicyActor, **options: Any) -> PPO:
     config = PPOConfig(
-        learning_rate=1e-2, gamma=gamma, num_epochs=4, mini_batch_size=4 * num_steps, **options
+        learning_rate=1e-2, gamma=gamma, num_epochs=4, minibatch_size=4 * num_steps, **options
     )
     return PPO(actor, config)
 
@@ -125,7 +125,7 @@ def _rnd_ppo(gamma: float, num_steps: int, actor: OnPolicyActor) -> RNDPPO:
         learning_rate=1e-2,
         gamma=gamma,
         num_epochs=4,
-        mini_batch_size=4 * num_steps,
+        minibatch_size=4 * num_steps,
         rnd=RNDConfig(hidden_sizes=(16,), num_features=8, pre_normalization_steps=64),
     )
     return RNDPPO(actor, config)
@@ -148,7 +148,7 @@ def _reinforce(gamma: float, num_steps: int, actor: OnPolicyActor) -> VPG:
 
 def _trpo(gamma: float, num_steps: int, actor: OnPolicyActor) -> TRPO:
     size = 4 * num_steps
-    return TRPO(actor, TRPOConfig(max_kl=0.05, gamma=gamma, num_epochs=4, mini_batch_size=size))
+    return TRPO(actor, TRPOConfig(max_kl=0.05, gamma=gamma, num_epochs=4, minibatch_size=size))
 
 
 @pytest.mark.parametrize("kind", IDENTITY_SPACES)

@@ -32,7 +32,7 @@ from rl_train import Trainer, TrainerConfig, evaluate_policy
 NUM_ENVS, DELAY = 4, 2
 SHARED: dict[str, Any] = {
     "gamma": 0.9,
-    "mini_batch_size": 32 * (DELAY + 1),
+    "minibatch_size": 32 * (DELAY + 1),
     "start_steps": 300,
     "update_after": 300,
 }

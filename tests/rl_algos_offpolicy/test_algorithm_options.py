@@ -92,7 +92,7 @@ def test_what_is_no_actor_is_refused() -> None:
     ("config", "option", "value"),
     [
         (OffPolicyConfig, "gamma", 1.5),
-        (OffPolicyConfig, "mini_batch_size", 0),
+        (OffPolicyConfig, "minibatch_size", 0),
         (OffPolicyConfig, "start_steps", -1),
         (OffPolicyConfig, "reward_scale", 0.0),
         (SACConfig, "tau", 1.1),

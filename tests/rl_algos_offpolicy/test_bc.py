@@ -100,7 +100,7 @@ def test_actors_it_cannot_teach_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("loss", "mae"), ("learning_rate", -1.0), ("update_every", 0), ("num_mini_batch", 0)],
+    [("loss", "mae"), ("learning_rate", -1.0), ("update_every", 0), ("num_minibatches", 0)],
 )
 def test_options_out_of_range_are_refused(option: str, value: object) -> None:
     with pytest.raises(ConfigError, match=option):

@@ -170,7 +170,7 @@ def test_a_shared_extractor_has_one_rate_too() -> None:
 def test_the_schedule_is_one_step_per_rollout() -> None:
     schedule = _a2c(SEED_DEFAULTS).schedule
     assert (schedule.start_steps, schedule.update_every) == (0, None)
-    assert (schedule.num_epochs, schedule.num_mini_batch, schedule.mini_batch_size) == (1, 1, None)
+    assert (schedule.num_epochs, schedule.num_minibatches, schedule.minibatch_size) == (1, 1, None)
     assert (schedule.test_every, schedule.num_test_episodes) == (5000, 5)
 
 

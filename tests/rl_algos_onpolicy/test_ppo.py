@@ -40,8 +40,8 @@ SEED_DEFAULTS = PPOConfig(
     gamma=0.99,
     num_epochs=4,
     clip_range=0.2,
-    num_mini_batch=1,
-    mini_batch_size=None,
+    num_minibatches=1,
+    minibatch_size=None,
     test_every=1000,
     max_grad_norm=0.5,
     entropy_coef=0.01,
@@ -335,7 +335,7 @@ def test_the_ratio_of_a_fresh_rollout_is_one() -> None:
 def test_the_schedule_says_what_the_config_said() -> None:
     schedule = _ppo(SEED_DEFAULTS).schedule
     assert (schedule.start_steps, schedule.update_every) == (0, None)
-    assert (schedule.num_epochs, schedule.num_mini_batch, schedule.mini_batch_size) == (4, 1, None)
+    assert (schedule.num_epochs, schedule.num_minibatches, schedule.minibatch_size) == (4, 1, None)
     assert (schedule.test_every, schedule.num_test_episodes) == (1000, 5)
     assert float(_ppo(SEED_DEFAULTS).hyper["gamma"]) == pytest.approx(0.99)
 
@@ -371,7 +371,7 @@ def test_clip_range_and_rate_may_be_scheduled() -> None:
         ("value_loss_coef", -0.5),
         ("entropy_coef", float("nan")),
         ("num_epochs", 0),
-        ("mini_batch_size", 0),
+        ("minibatch_size", 0),
         ("num_test_episodes", 0),
         ("test_every", 1.5),
     ],
@@ -382,18 +382,18 @@ def test_options_out_of_range_are_refused(option: str, value: object) -> None:
 
 
 def test_minibatches_are_given_by_number_or_by_size() -> None:
-    with pytest.raises(ConfigError, match="just one of num_mini_batch and mini_batch_size"):
-        PPOConfig(num_mini_batch=4, mini_batch_size=64)
+    with pytest.raises(ConfigError, match="just one of num_minibatches and minibatch_size"):
+        PPOConfig(num_minibatches=4, minibatch_size=64)
     with pytest.raises(ConfigError, match="got None and None"):
-        PPOConfig(mini_batch_size=None)
+        PPOConfig(minibatch_size=None)
 
 
 def test_minibatches_of_one_sample_are_not_standardised() -> None:
-    with pytest.raises(ConfigError, match="mini_batch_size=1 teaches a policy nothing"):
-        PPOConfig(mini_batch_size=1)
+    with pytest.raises(ConfigError, match="minibatch_size=1 teaches a policy nothing"):
+        PPOConfig(minibatch_size=1)
     assert _ppo().schedule.min_samples == 2
     for over in ("batch", "none"):
-        config = PPOConfig(mini_batch_size=1, normalize_advantage=over)
+        config = PPOConfig(minibatch_size=1, normalize_advantage=over)
         assert _ppo(config).schedule.min_samples == 1
 
 

@@ -144,9 +144,9 @@ def test_without_a_value_function_nothing_of_it_moves() -> None:
 
 
 def test_garages_passes_over_a_rollout() -> None:
-    schedule = _vpg(VPGConfig(num_epochs=3, num_mini_batch=2)).schedule
-    assert (schedule.num_epochs, schedule.num_mini_batch, schedule.update_every) == (3, 2, None)
-    assert (_vpg().schedule.num_epochs, _vpg().schedule.num_mini_batch) == (1, 1)
+    schedule = _vpg(VPGConfig(num_epochs=3, num_minibatches=2)).schedule
+    assert (schedule.num_epochs, schedule.num_minibatches, schedule.update_every) == (3, 2, None)
+    assert (_vpg().schedule.num_epochs, _vpg().schedule.num_minibatches) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_garages_passes_over_a_rollout() -> None:
         ({"value_learning_rate": None, "value_target": "td"}, "need a value function"),
         ({"value_target": "mc"}, "value_target: unknown name"),
         ({"policy_learning_rate": -1.0}, "policy_learning_rate must be"),
-        ({"num_mini_batch": 0}, "num_mini_batch must be"),
+        ({"num_minibatches": 0}, "num_minibatches must be"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be"),
     ],
 )

@@ -114,8 +114,8 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ),
         ("ppo CartPole-v1 --algorithm.gamma linear(1", ["--algorithm.gamma", "linear(1"]),
         (
-            "ppo CartPole-v1 --algorithm.num-mini-batch 4 --algorithm.mini-batch-size 4",
-            ["error: algorithm: give just one of num_mini_batch and mini_batch_size"],
+            "ppo CartPole-v1 --algorithm.num-minibatches 4 --algorithm.minibatch-size 4",
+            ["error: algorithm: give just one of num_minibatches and minibatch_size"],
         ),
         (
             "ppo CartPole-v1 --algorithm.add-ons reward-predictor",
@@ -173,15 +173,15 @@ def test_directories_inside_a_run_are_answered_with_the_run(
 
 def test_sizes_that_contradict_each_other(refused: Refused, tiny: tuple[str, ...]) -> None:
     words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=run")
-    message = refused(*words, "--algorithm.mini-batch-size=1000")
-    assert "mini_batch_size=1000 is larger than the 64 samples of the rollout" in message
+    message = refused(*words, "--algorithm.minibatch-size=1000")
+    assert "minibatch_size=1000 is larger than the 64 samples of the rollout" in message
     message = refused(
         *words,
         "--actor.recurrent-net=gru",
-        "--algorithm.num-mini-batch=5",
-        "--algorithm.mini-batch-size=none",
+        "--algorithm.num-minibatches=5",
+        "--algorithm.minibatch-size=none",
     )
-    assert "num_mini_batch=5 is more than the 4 sequences of 16 steps" in message
+    assert "num_minibatches=5 is more than the 4 sequences of 16 steps" in message
     assert not Path("run").exists(), "the directory is free for the next attempt"
 
 

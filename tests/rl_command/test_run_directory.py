@@ -84,7 +84,7 @@ def test_a_run_that_is_refused_leaves_no_directory(
     if has_runs:
         Path("runs").mkdir()
     words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64")
-    assert "mini_batch_size=1000" in refused(*words, "--algorithm.mini-batch-size=1000")
+    assert "minibatch_size=1000" in refused(*words, "--algorithm.minibatch-size=1000")
     assert [path.name for path in Path().iterdir()] == ["runs"] * has_runs
     assert not any(Path().glob("runs/*"))
 

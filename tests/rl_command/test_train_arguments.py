@@ -111,19 +111,19 @@ def test_a_recorded_recipe_is_a_configuration_file(tmp_path: Path) -> None:
 
 
 def test_of_two_options_that_say_the_same_the_one_that_is_typed_counts(tmp_path: Path) -> None:
-    typed = "--algorithm.num-mini-batch=4"
+    typed = "--algorithm.num-minibatches=4"
     algorithm = read_train_request(["ppo", "CartPole-v1", typed]).recipe.algorithm
-    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (4, "none")
+    assert (algorithm["num_minibatches"], algorithm["minibatch_size"]) == (4, "none")
     path = tmp_path / "my.toml"
-    path.write_text("[algorithm]\nmini_batch_size = 32\n")
+    path.write_text("[algorithm]\nminibatch_size = 32\n")
     words = ["ppo", "CartPole-v1", f"--config={path}"]
     algorithm = read_train_request(words).recipe.algorithm
-    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == ("none", 32)
+    assert (algorithm["num_minibatches"], algorithm["minibatch_size"]) == ("none", 32)
     algorithm = read_train_request([*words, typed]).recipe.algorithm
-    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (4, "none")
-    path.write_text("[algorithm]\nnum_mini_batch = 2\n")
+    assert (algorithm["num_minibatches"], algorithm["minibatch_size"]) == (4, "none")
+    path.write_text("[algorithm]\nnum_minibatches = 2\n")
     algorithm = read_train_request(words).recipe.algorithm
-    assert (algorithm["num_mini_batch"], algorithm["mini_batch_size"]) == (2, "none")
+    assert (algorithm["num_minibatches"], algorithm["minibatch_size"]) == (2, "none")
 
 
 def test_an_option_that_replaces_another_replaces_that_of_a_file(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
 
     @property
     def schedule(self) -> UpdateSchedule:
-        return UpdateSchedule(num_epochs=self.config.num_epochs, num_mini_batch=2)
+        return UpdateSchedule(num_epochs=self.config.num_epochs, num_minibatches=2)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -211,9 +211,9 @@ class RecordingStorage(Storage[RolloutBatch]):
         self.calls.append("before_gradients")
 
     def generate_batches(
-        self, num_mini_batch: int | None, mini_batch_size: int | None, num_epochs: int = 1
+        self, num_minibatches: int | None, minibatch_size: int | None, num_epochs: int = 1
     ) -> Iterator[RolloutBatch]:
-        self.calls.append(f"batches {num_mini_batch} {mini_batch_size}")
+        self.calls.append(f"batches {num_minibatches} {minibatch_size}")
         yield from self._batches
 
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
@@ -229,7 +229,7 @@ class RecordingStorage(Storage[RolloutBatch]):
         raise NotImplementedError
 
     def sample_indices(
-        self, num_mini_batch: int | None, mini_batch_size: int | None
+        self, num_minibatches: int | None, minibatch_size: int | None
     ) -> Iterator[Tensor]:
         raise NotImplementedError
 
@@ -499,8 +499,8 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
         ("update_after", -1),
         ("update_every", 0),
         ("num_epochs", 0),
-        ("num_mini_batch", 0),
-        ("mini_batch_size", 0),
+        ("num_minibatches", 0),
+        ("minibatch_size", 0),
         ("min_samples", 0),
         ("test_every", 0),
         ("num_test_episodes", 0),
@@ -512,10 +512,10 @@ def test_counts_of_a_schedule_are_checked(name: str, value: int) -> None:
 
 
 def test_a_ratio_can_be_kept_for_several_environments() -> None:
-    kept = UpdateSchedule(update_every=4, num_mini_batch=3, keep_ratio=True)
+    kept = UpdateSchedule(update_every=4, num_minibatches=3, keep_ratio=True)
     # Four transitions at a time, then six of which four would be three minibatches: 4.5.
     assert [kept.batches_per_epoch(num_envs) for num_envs in (1, 2, 3)] == [3, 3, 5]
-    assert UpdateSchedule(update_every=4, num_mini_batch=3).batches_per_epoch(3) == 3
-    assert UpdateSchedule(mini_batch_size=64).batches_per_epoch(3) is None
+    assert UpdateSchedule(update_every=4, num_minibatches=3).batches_per_epoch(3) == 3
+    assert UpdateSchedule(minibatch_size=64).batches_per_epoch(3) is None
     with pytest.raises(ConfigError, match="keep_ratio has no effect without update_every"):
-        UpdateSchedule(mini_batch_size=64, keep_ratio=True)
+        UpdateSchedule(minibatch_size=64, keep_ratio=True)

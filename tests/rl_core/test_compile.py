@@ -521,6 +521,28 @@ def test_the_compiler_ends_with_the_program(tmp_path: Path) -> None:
     assert not list((tmp_path / "graphs").glob("new-*"))
 
 
+@needs_libraries
+def test_the_compiler_keeps_its_files_in_the_user_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Mapping[str, str]] = []
+
+    def refuse(words: object, env: Mapping[str, str], **others: object) -> None:
+        started.append(env)
+        raise OSError("not started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(GraphCache, "shared", lambda: GraphCache(tmp_path))
+    function = CompiledFunction(lambda _, x: {"y": x * 3.375}, "the function", CPU)
+    function.mode = "auto"
+    with pytest.warns(RuntimeWarning, match="not started"):
+        assert function(None, torch.ones(2)) is None
+    for name in ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR"):
+        folder = Path(started[0][name])
+        assert folder.is_relative_to(tmp_path)
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)

@@ -123,7 +123,7 @@ class ReplayAlgorithm(Algorithm[ReplayConfig, ReplayBatch]):
 
     @property
     def schedule(self) -> UpdateSchedule:
-        return UpdateSchedule(start_steps=10, update_every=1, mini_batch_size=16)
+        return UpdateSchedule(start_steps=10, update_every=1, minibatch_size=16)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

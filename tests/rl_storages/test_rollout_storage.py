@@ -59,10 +59,10 @@ def _filled(script: TransitionScript, num_steps: int, seed: int = 0) -> RolloutS
     return storage
 
 
-def _batches(storage: RolloutStorage, num_mini_batch: int) -> list[RolloutBatch]:
+def _batches(storage: RolloutStorage, num_minibatches: int) -> list[RolloutBatch]:
     reward = storage.rollout().reward
     storage.attach(dict.fromkeys(PREPARED_COLUMNS, reward))
-    return list(storage.generate_batches(num_mini_batch, None))
+    return list(storage.generate_batches(num_minibatches, None))
 
 
 def _rows(column: object) -> list[object]:
@@ -202,28 +202,28 @@ def test_sequences_that_nobody_sized_have_about_sixteen_steps(
 
 def test_the_smallest_minibatch_has_as_many_samples_as_are_learned_from() -> None:
     storage = _recurrent(8, 4, num_envs=5)  # ten sequences of four steps
-    for mini_batch_size in (12, None):  # four minibatches, of three sequences and of two
-        number = 4 if mini_batch_size is None else None
-        storage.check_batches(number, mini_batch_size, 8)
+    for minibatch_size in (12, None):  # four minibatches, of three sequences and of two
+        number = 4 if minibatch_size is None else None
+        storage.check_batches(number, minibatch_size, 8)
         with pytest.raises(ConfigError, match=r"4 minibatches .* only 8 in the smallest"):
-            storage.check_batches(number, mini_batch_size, 9)
+            storage.check_batches(number, minibatch_size, 9)
 
 
 def test_a_minibatch_is_a_whole_number_of_sequences() -> None:
     storage = _recurrent(8, 4, num_envs=4)
-    for mini_batch_size, shapes in (
+    for minibatch_size, shapes in (
         (4, [(4, 1)] * 8),
         (8, [(4, 2)] * 4),
         (11, [(4, 2)] * 4),
         (12, [(4, 3)] * 3),
     ):
-        batches = list(storage.generate_batches(None, mini_batch_size))
+        batches = list(storage.generate_batches(None, minibatch_size))
         assert [tuple(batch.mask.shape) for batch in batches] == shapes
     with pytest.raises(
-        ConfigError, match="mini_batch_size=3 has no room for one sequence of 4 steps; use at le"
+        ConfigError, match="minibatch_size=3 has no room for one sequence of 4 steps; use at le"
     ):
         list(storage.generate_batches(None, 3))
-    with pytest.raises(ConfigError, match=r"num_mini_batch=9 is more than the 8 sequences of 4"):
+    with pytest.raises(ConfigError, match=r"num_minibatches=9 is more than the 8 sequences of 4"):
         list(storage.generate_batches(9, None))
 
 

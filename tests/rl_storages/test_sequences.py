@@ -155,7 +155,7 @@ def test_the_running_sequence_ends_at_the_newest_row() -> None:
         assert _all_of(storage).mask.sum(0).tolist() == ([count] if count < 5 else [4, 1])
 
 
-def test_mini_batch_size_counts_transitions() -> None:
+def test_minibatch_size_counts_transitions() -> None:
     storage = _buffer(*_episode(10, 20))
     for size, sequences in ((1, 1), (4, 1), (5, 2), (8, 2), (256, 64)):
         (batch,) = storage.generate_batches(1, size)

@@ -278,9 +278,9 @@ def test_a_storage_of_other_batches_is_refused_before_anything_is_allocated() ->
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (UpdateSchedule(num_mini_batch=1, update_every=3), "complete, after 8 rows"),
-        (UpdateSchedule(num_mini_batch=1, update_after=100), "update_after"),
-        (UpdateSchedule(num_mini_batch=1, start_steps=100), "start_steps"),
+        (UpdateSchedule(num_minibatches=1, update_every=3), "complete, after 8 rows"),
+        (UpdateSchedule(num_minibatches=1, update_after=100), "update_after"),
+        (UpdateSchedule(num_minibatches=1, start_steps=100), "start_steps"),
     ],
 )
 def test_a_rollout_has_its_own_rhythm(schedule: UpdateSchedule, message: str) -> None:

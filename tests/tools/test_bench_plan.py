@@ -47,7 +47,7 @@ SAME = {
     ("algorithm", "gamma"): "gamma",
     ("algorithm", "gae_lambda"): "gae_lambda",
     ("algorithm", "num_epochs"): "n_epochs",
-    ("algorithm", "mini_batch_size"): "batch_size",
+    ("algorithm", "minibatch_size"): "batch_size",
     ("algorithm", "clip_range"): "clip_range",
     ("algorithm", "entropy_coef"): "ent_coef",
     ("algorithm", "max_grad_norm"): "max_grad_norm",
@@ -262,7 +262,7 @@ def check_same(row: PlanRow) -> None:
         assert coefficient == 2.0 * float(str(sb3["vf_coef"])), row.label
     if "gradient_steps" in sb3:
         steps = sb3["train_freq"] if sb3["gradient_steps"] == -1 else sb3["gradient_steps"]
-        assert option(sections, "algorithm", "num_mini_batch") == steps, row.label
+        assert option(sections, "algorithm", "num_minibatches") == steps, row.label
     if "train_freq" in sb3:  # counted in steps of all environments together there
         steps = int(str(sb3["train_freq"])) * int(str(sb3.get("n_envs", 1)))
         assert option(sections, "algorithm", "update_every") == steps, row.label

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def settings(algorithm: Literal["dqn", "td3", "sac"]) -> ReplaySettings:
-    return ReplaySettings(algorithm=algorithm, hidden_sizes=(5, 4), mini_batch_size=8)
+    return ReplaySettings(algorithm=algorithm, hidden_sizes=(5, 4), minibatch_size=8)
 
 
 def network(inputs: int, outputs: int) -> nn.Module:

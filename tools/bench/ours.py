@@ -92,7 +92,7 @@ def _trpo(actor: OnPolicyActor, settings: TRPOSettings) -> TRPO:
         backtrack_ratio=settings.backtrack_ratio,
         value_learning_rate=settings.learning_rate,
         num_epochs=settings.num_epochs,
-        mini_batch_size=settings.mini_batch_size,
+        minibatch_size=settings.minibatch_size,
         gamma=settings.gamma,
         gae_lambda=settings.gae_lambda,
     )
@@ -105,7 +105,7 @@ def _ppo(actor: OnPolicyActor, settings: PPOSettings) -> PPO:
         gamma=settings.gamma,
         gae_lambda=settings.gae_lambda,
         num_epochs=settings.num_epochs,
-        mini_batch_size=settings.mini_batch_size,
+        minibatch_size=settings.minibatch_size,
         clip_range=settings.clip_range,
         value_loss_coef=2.0 * settings.value_coef,  # its loss is half the squared error
         entropy_coef=settings.entropy_coef,
@@ -127,7 +127,7 @@ def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, 
     )
     shared: dict[str, Any] = {
         "gamma": settings.gamma,
-        "mini_batch_size": settings.mini_batch_size,
+        "minibatch_size": settings.minibatch_size,
         "start_steps": settings.learning_starts,
         "update_after": settings.learning_starts,
     }

@@ -33,7 +33,7 @@ def compare_ppo(*, is_discrete: bool) -> list[Found]:
     epochs = 4
     theirs = {"n_epochs": epochs, "batch_size": _NUM_STEPS, "ent_coef": 0.01, "vf_coef": 0.5}
     config = PPOConfig(
-        num_epochs=epochs, mini_batch_size=_NUM_STEPS, entropy_coef=0.01, value_loss_coef=1.0
+        num_epochs=epochs, minibatch_size=_NUM_STEPS, entropy_coef=0.01, value_loss_coef=1.0
     )
     return [
         _on_policy(
@@ -60,7 +60,7 @@ def compare_trpo(*, is_discrete: bool) -> list[Found]:
     config = TRPOConfig(
         max_kl=0.01 * dimensions,
         cg_damping=0.1 * dimensions,
-        mini_batch_size=_NUM_STEPS,
+        minibatch_size=_NUM_STEPS,
         num_epochs=4,
         gae_lambda=0.95,
         optimizer=OptimizerConfig(eps=EPSILON / 2),  # the loss is half of theirs

@@ -52,7 +52,7 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
         policy,
         vec_env.make_vec_env(workload.env, n_envs=num_envs, seed=0),
         learning_rate=settings.learning_rate,
-        batch_size=settings.mini_batch_size,
+        batch_size=settings.minibatch_size,
         gamma=settings.gamma,
         policy_kwargs=networks,  # activations are their defaults
         seed=0,

@@ -73,7 +73,7 @@ def flops_per_step(settings: ReplaySettings, observation_size: int, action_size:
     Returns:
         The sum of (4) to (6).
     """
-    samples = settings.mini_batch_size
+    samples = settings.minibatch_size
     if settings.algorithm == "dqn":
         sizes = (observation_size, *settings.hidden_sizes, action_size)
         return 4 * _forward(sizes, samples) - _forward(sizes[:2], samples)

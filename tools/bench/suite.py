@@ -17,7 +17,7 @@ Part: TypeAlias = Callable[[argparse.Namespace], Found]
 
 
 def suite_parser(
-    name: str, description: str | None, parts: Iterable[str], seconds: float
+    name: str, description: str | None, parts: Iterable[str], seconds: float | None = None
 ) -> argparse.ArgumentParser:
     """Return the options that all suites have.
 
@@ -25,15 +25,17 @@ def suite_parser(
         name: of the suite.
         description: of the suite.
         parts: names of its parts.
-        seconds: length of the measured span, where the command line says nothing.
+        seconds: length of the measured span, where the command line says nothing; None where whole
+            runs are measured.
     """
     results = _HERE / "results" / f"{name}.json"
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--only", action="append", choices=list(parts), help="may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--seconds", type=float, default=seconds, help="measured span of each system"
-    )
+    if seconds is not None:
+        parser.add_argument(
+            "--seconds", type=float, default=seconds, help="measured span of each system"
+        )
     parser.add_argument("--table", action="store_true", help="measure nothing, rewrite the table")
     parser.add_argument("--results", type=Path, default=results, help="where figures are kept")
     parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")

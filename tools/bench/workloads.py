@@ -23,7 +23,7 @@ class PPOSettings:
     Attributes:
         num_envs: environments stepping together.
         num_steps: rows per rollout.
-        mini_batch_size: samples per minibatch.
+        minibatch_size: samples per minibatch.
         num_epochs: passes over each rollout.
         hidden_sizes: widths of the tanh layers of policy and value function, one network each.
         lstm_size: units of an LSTM in each of both, behind these layers in ours and before them in
@@ -39,7 +39,7 @@ class PPOSettings:
 
     num_envs: int
     num_steps: int
-    mini_batch_size: int
+    minibatch_size: int
     num_epochs: int
     hidden_sizes: tuple[int, ...] = (64, 64)
     lstm_size: int | None = None
@@ -59,7 +59,7 @@ class TRPOSettings:
     Attributes:
         num_envs: environments stepping together.
         num_steps: rows per rollout.
-        mini_batch_size: samples per minibatch of the value function.
+        minibatch_size: samples per minibatch of the value function.
         num_epochs: its passes over each rollout.
         hidden_sizes: widths of the tanh layers of policy and value function, one network each.
         learning_rate: of the value function's Adam.
@@ -74,7 +74,7 @@ class TRPOSettings:
 
     num_envs: int = 1
     num_steps: int = 2048
-    mini_batch_size: int = 128
+    minibatch_size: int = 128
     num_epochs: int = 10
     hidden_sizes: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
@@ -96,7 +96,7 @@ class ReplaySettings:
     Attributes:
         algorithm: ``dqn``, ``td3`` or ``sac``, each with its paper's other options.
         hidden_sizes: widths of the ReLU layers of every network.
-        mini_batch_size: samples per gradient step.
+        minibatch_size: samples per gradient step.
         learning_rate: of Adam, for every network.
         buffer_size: transitions kept.
         learning_starts: transitions before the first gradient step.
@@ -107,7 +107,7 @@ class ReplaySettings:
 
     algorithm: Literal["dqn", "td3", "sac"]
     hidden_sizes: tuple[int, ...]
-    mini_batch_size: int
+    minibatch_size: int
     learning_rate: float = 3e-4
     buffer_size: int = 100_000
     learning_starts: int = 1000
@@ -152,19 +152,19 @@ class Workload:
 WORKLOADS: Mapping[str, Workload] = {
     "ppo-cartpole": Workload(
         env="CartPole-v1",
-        settings=PPOSettings(num_envs=8, num_steps=128, mini_batch_size=256, num_epochs=4),
+        settings=PPOSettings(num_envs=8, num_steps=128, minibatch_size=256, num_epochs=4),
         title="PPO `CartPole-v1`, 8 envs, 128 steps, batch 256, 4 epochs, 64x64 tanh",
         warm_up_marks=8,
     ),
     "ppo-halfcheetah": Workload(
         env="HalfCheetah-v5",
-        settings=PPOSettings(num_envs=1, num_steps=2048, mini_batch_size=64, num_epochs=10),
+        settings=PPOSettings(num_envs=1, num_steps=2048, minibatch_size=64, num_epochs=10),
         title="PPO `HalfCheetah-v5`, 1 env, 2048 steps, batch 64, 10 epochs, 64x64 tanh",
     ),
     "recurrent-ppo-cartpole": Workload(
         env="CartPole-v1",
         settings=PPOSettings(
-            num_envs=8, num_steps=128, mini_batch_size=256, num_epochs=4, lstm_size=256
+            num_envs=8, num_steps=128, minibatch_size=256, num_epochs=4, lstm_size=256
         ),
         title="PPO `CartPole-v1`, LSTM of 256, 8 envs, 128 steps, batch 256, 4 epochs, 64x64 tanh, "
         "beside sb3-contrib",
@@ -179,20 +179,20 @@ WORKLOADS: Mapping[str, Workload] = {
     ),
     "dqn-cartpole": Workload(
         env="CartPole-v1",
-        settings=ReplaySettings(algorithm="dqn", hidden_sizes=(120, 84), mini_batch_size=128),
+        settings=ReplaySettings(algorithm="dqn", hidden_sizes=(120, 84), minibatch_size=128),
         title="DQN `CartPole-v1`, 1 env, batch 128, one update a step, 120x84",
         warm_up_marks=300,
     ),
     "td3-halfcheetah": Workload(
         env="HalfCheetah-v5",
-        settings=ReplaySettings(algorithm="td3", hidden_sizes=(256, 256), mini_batch_size=256),
+        settings=ReplaySettings(algorithm="td3", hidden_sizes=(256, 256), minibatch_size=256),
         title="TD3 `HalfCheetah-v5`, 1 env, batch 256, one update a step, delay 2, 256x256",
         threads=2,
         warm_up_marks=100,
     ),
     "sac-halfcheetah": Workload(
         env="HalfCheetah-v5",
-        settings=ReplaySettings(algorithm="sac", hidden_sizes=(256, 256), mini_batch_size=256),
+        settings=ReplaySettings(algorithm="sac", hidden_sizes=(256, 256), minibatch_size=256),
         title="SAC `HalfCheetah-v5`, 1 env, batch 256, one update a step, 256x256",
         threads=2,
         warm_up_marks=100,

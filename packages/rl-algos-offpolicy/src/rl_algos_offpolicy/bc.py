@@ -57,8 +57,8 @@ class BCConfig(Config):
         max_grad_norm: bound of the gradient's norm; None does not bound it.
         optimizer: the update rule.
         update_every: transitions that the expert makes between updates.
-        num_mini_batch: gradient steps per update.
-        mini_batch_size: samples per gradient step.
+        num_minibatches: gradient steps per update.
+        minibatch_size: samples per gradient step.
         test_every: updates between evaluations; None evaluates only at the end.
         num_test_episodes: episodes per evaluation.
 
@@ -73,8 +73,8 @@ class BCConfig(Config):
     max_grad_norm: ScheduledPositive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     update_every: Count = 1000
-    num_mini_batch: Count = 16
-    mini_batch_size: Count = 256
+    num_minibatches: Count = 16
+    minibatch_size: Count = 256
     test_every: Count | None = None
     num_test_episodes: Count = 5
 
@@ -138,7 +138,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
     def schedule(self) -> UpdateSchedule:
         """Take some gradient steps after every few of the expert's, or without any."""
         config = self.config
-        every = config.update_every if self.collects else config.num_mini_batch
+        every = config.update_every if self.collects else config.num_minibatches
         return UpdateSchedule.of(config, update_every=every)
 
     @classmethod

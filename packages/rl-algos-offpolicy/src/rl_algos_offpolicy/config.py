@@ -29,11 +29,11 @@ class OffPolicyConfig(Config):
         update_after: no update before this many environment transitions, random ones included.
         update_every: environment transitions between updates, rounded up to whole steps of all
             environments.
-        num_mini_batch: gradient steps per update.
-        keep_ratio: take ``num_mini_batch`` gradient steps for every ``update_every`` transitions
+        num_minibatches: gradient steps per update.
+        keep_ratio: take ``num_minibatches`` gradient steps for every ``update_every`` transitions
             also where several environments bring more of them at a time, rounded up; otherwise
             an update takes no more steps for them.
-        mini_batch_size: samples per gradient step.
+        minibatch_size: samples per gradient step.
         test_every: updates between evaluations; None evaluates only at the end.
         num_test_episodes: episodes per evaluation.
 
@@ -48,9 +48,9 @@ class OffPolicyConfig(Config):
     start_steps: NonNegativeInt = 0
     update_after: NonNegativeInt = 1000
     update_every: Count = 1
-    num_mini_batch: Count = 1
+    num_minibatches: Count = 1
     keep_ratio: bool = False
-    mini_batch_size: Count = 256
+    minibatch_size: Count = 256
     test_every: Count | None = None
     num_test_episodes: Count = 5
 
@@ -82,5 +82,5 @@ def off_policy_recipe(
         env={"num_envs": 1},
         algorithm=algorithm or {},
         trainer={},
-        recurrent={"storage": {"sequences": {}}, "algorithm": {"mini_batch_size": 640}},
+        recurrent={"storage": {"sequences": {}}, "algorithm": {"minibatch_size": 640}},
     )

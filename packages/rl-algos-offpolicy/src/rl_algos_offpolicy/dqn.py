@@ -85,7 +85,7 @@ class DQNConfig(OffPolicyConfig):
     tau: ScheduledFraction = 1.0
     target_update_every: Count = 500
     max_grad_norm: ScheduledPositive | None = 10.0
-    mini_batch_size: Count = 128
+    minibatch_size: Count = 128
 
 
 class DQN(Algorithm[DQNConfig, ReplayBatch]):

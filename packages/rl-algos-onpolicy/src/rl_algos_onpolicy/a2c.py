@@ -70,7 +70,7 @@ class A2C(PolicyGradient[A2CConfig]):
     @property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout, with all of it."""
-        return UpdateSchedule.of(self.config, num_mini_batch=1)
+        return UpdateSchedule.of(self.config, num_minibatches=1)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

@@ -84,18 +84,18 @@ class OnPolicyConfig(Config):
             )
 
 
-def check_minibatches(num_mini_batch: int | None, mini_batch_size: int | None) -> None:
+def check_minibatches(num_minibatches: int | None, minibatch_size: int | None) -> None:
     """Check that a rollout is cut in just one way.
 
     Args:
-        num_mini_batch: into how many minibatches.
-        mini_batch_size: into minibatches of how many samples.
+        num_minibatches: into how many minibatches.
+        minibatch_size: into minibatches of how many samples.
 
     Raises:
         ConfigError: when neither or both are given.
     """
-    if (num_mini_batch is None) == (mini_batch_size is None):
+    if (num_minibatches is None) == (minibatch_size is None):
         raise ConfigError(
-            "give just one of num_mini_batch and mini_batch_size, and None for the other; "
-            f"got {num_mini_batch} and {mini_batch_size}"
+            "give just one of num_minibatches and minibatch_size, and None for the other; "
+            f"got {num_minibatches} and {minibatch_size}"
         )

@@ -63,8 +63,8 @@ class PPOConfig(OnPolicyConfig):
     Attributes:
         learning_rate: learning rate of the optimiser; 0 collects and evaluates without learning.
         num_epochs: passes over each rollout.
-        num_mini_batch: minibatches per epoch; None when ``mini_batch_size`` is given.
-        mini_batch_size: samples per minibatch; None when ``num_mini_batch`` is given.
+        num_minibatches: minibatches per epoch; None when ``minibatch_size`` is given.
+        minibatch_size: samples per minibatch; None when ``num_minibatches`` is given.
         surrogate: ``clip`` for Eq. (1), ``plain`` for Eq. (5), ``kl-penalty`` for Eq. (6).
         clip_range: ε of Eq. (1); of the logged fraction, with another surrogate.
         kl_target: d of Eq. (6); None takes 0.01 with ``kl-penalty``, which alone has it.
@@ -86,8 +86,8 @@ class PPOConfig(OnPolicyConfig):
 
     learning_rate: ScheduledNonNegative = 3e-4
     num_epochs: Count = 10
-    num_mini_batch: Count | None = None
-    mini_batch_size: Count | None = 64
+    num_minibatches: Count | None = None
+    minibatch_size: Count | None = 64
     surrogate: Surrogate = "clip"
     clip_range: ScheduledPositive = 0.2
     kl_target: Annotated[ScheduledPositive | None, Needs("surrogate", "kl-penalty")] = None
@@ -104,10 +104,10 @@ class PPOConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         OnPolicyConfig.__post_init__(self)
-        check_minibatches(self.num_mini_batch, self.mini_batch_size)
-        if self.mini_batch_size == 1 and self.normalize_advantage == "minibatch":
+        check_minibatches(self.num_minibatches, self.minibatch_size)
+        if self.minibatch_size == 1 and self.normalize_advantage == "minibatch":
             raise ConfigError(
-                "mini_batch_size=1 teaches a policy nothing with normalize_advantage='minibatch', "
+                "minibatch_size=1 teaches a policy nothing with normalize_advantage='minibatch', "
                 "which makes the advantage of a single sample 0; use larger minibatches, or "
                 "'batch' or 'none'"
             )

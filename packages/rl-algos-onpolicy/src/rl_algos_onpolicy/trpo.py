@@ -66,8 +66,8 @@ class TRPOConfig(OnPolicyConfig):
         value_learning_rate: of the value function's optimiser; a constant 0 collects and evaluates
             without learning anything, where a schedule that ends at 0 leaves the policy free.
         num_epochs: passes of the value function over each rollout.
-        num_mini_batch: its minibatches per epoch; None when ``mini_batch_size`` is given.
-        mini_batch_size: samples in each; None when ``num_mini_batch`` is given.
+        num_minibatches: its minibatches per epoch; None when ``minibatch_size`` is given.
+        minibatch_size: samples in each; None when ``num_minibatches`` is given.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
 
     Raises:
@@ -82,14 +82,14 @@ class TRPOConfig(OnPolicyConfig):
     curvature_every: Count = 1
     value_learning_rate: ScheduledNonNegative = 1e-3
     num_epochs: Count = 10
-    num_mini_batch: Count | None = None
-    mini_batch_size: Count | None = 128
+    num_minibatches: Count | None = None
+    minibatch_size: Count | None = 128
     gae_lambda: GaeLambda = 0.98
     normalize_advantage: bool = True
 
     def __post_init__(self) -> None:
         OnPolicyConfig.__post_init__(self)
-        check_minibatches(self.num_mini_batch, self.mini_batch_size)
+        check_minibatches(self.num_minibatches, self.minibatch_size)
 
 
 class TRPO(Algorithm[TRPOConfig, RolloutBatch]):

@@ -46,7 +46,7 @@ class VPGConfig(OnPolicyConfig):
             advantages are the returns, and an episode counts no further than the rollout goes.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
         num_epochs: passes over each rollout.
-        num_mini_batch: minibatches per epoch.
+        num_minibatches: minibatches per epoch.
 
     Raises:
         ConfigError: when a value is out of range or two contradict each other.
@@ -57,7 +57,7 @@ class VPGConfig(OnPolicyConfig):
     gae_lambda: GaeLambda = 1.0
     normalize_advantage: bool = True
     num_epochs: Count = 1
-    num_mini_batch: Count = 1
+    num_minibatches: Count = 1
 
     def __post_init__(self) -> None:
         OnPolicyConfig.__post_init__(self)

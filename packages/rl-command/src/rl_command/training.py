@@ -11,13 +11,12 @@ from rl_command.errors import UsageError, held_warnings
 from rl_command.interruption import Interruption
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
-from rl_command.progress import ProgressBar
 from rl_command.run_directory import Run, check_new, new_run_dir, open_run, warn_of_skipped
 from rl_command.sections import lengths_of
 from rl_command.summary import print_training
 from rl_command.train_arguments import chosen_goal, read_train_request
 from rl_core.config import LENGTHS, Recipe, decode
-from rl_train import Trainer
+from rl_train import Progress, Trainer
 from rl_train.builder import build, build_trainer
 from rl_train.trainer import Budget
 
@@ -60,7 +59,7 @@ def train(words: Sequence[str]) -> int:
             reserved = new_run_dir(request.run_dir, request.recipe, datetime.now())
             run_dir = stack.enter_context(reserved)
             interruption = Interruption()
-            callbacks = [ProgressBar(sys.stderr), interruption]
+            callbacks = [Progress(), interruption]
             trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
         return _run(trainer, request.goal, run_dir, interruption)
 
@@ -95,7 +94,7 @@ def resume(words: Sequence[str]) -> int:
         recipe = _continued(run.recipe, goal, arguments.device)
         parts = build(recipe, is_saved=True)
         interruption = Interruption()
-        callbacks = [ProgressBar(sys.stderr), interruption]
+        callbacks = [Progress(), interruption]
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)
     try:
         _restore(trainer, run, goal)

@@ -68,7 +68,7 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
         super().insert_transition(transition)
 
     def sample_indices(
-        self, num_mini_batch: int | None, mini_batch_size: int | None
+        self, num_minibatches: int | None, minibatch_size: int | None
     ) -> Iterator[Tensor]:
         """Shuffle samples, or sequences when recurrent, and deal them out to minibatches.
 
@@ -78,17 +78,17 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
         samples = len(self) * self._allocated().num_envs
         length = self.steps_per_sample
         units = samples // length
-        if (num_mini_batch is None) == (mini_batch_size is None):
-            raise ConfigError("give just one of num_mini_batch and mini_batch_size")
-        if num_mini_batch is None:
-            assert mini_batch_size is not None
-            if not length <= mini_batch_size <= samples:
-                raise ConfigError(f"mini_batch_size={mini_batch_size} does not fit the rollout")
-            num_mini_batch = -(-units // (mini_batch_size // length))
-        if num_mini_batch > units:
-            raise ConfigError(f"num_mini_batch={num_mini_batch} is more than the rollout has")
+        if (num_minibatches is None) == (minibatch_size is None):
+            raise ConfigError("give just one of num_minibatches and minibatch_size")
+        if num_minibatches is None:
+            assert minibatch_size is not None
+            if not length <= minibatch_size <= samples:
+                raise ConfigError(f"minibatch_size={minibatch_size} does not fit the rollout")
+            num_minibatches = -(-units // (minibatch_size // length))
+        if num_minibatches > units:
+            raise ConfigError(f"num_minibatches={num_minibatches} is more than the rollout has")
         order = torch.randperm(units, generator=self._generator).tolist()
-        batches = [order[first::num_mini_batch] for first in range(num_mini_batch)]
+        batches = [order[first::num_minibatches] for first in range(num_minibatches)]
         longest = len(batches[0])
         yield torch.tensor([batch + [-1] * (longest - len(batch)) for batch in batches])
 

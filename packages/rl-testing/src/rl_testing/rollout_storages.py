@@ -72,8 +72,8 @@ class RolloutStorageSuite(StorageSuite):
         assert sum(expected.values()) == int(oracle.rollout().valid.sum())
         sizes: list[tuple[int | None, int | None]] = [(1, None), (2, None), (3, None)]
         sizes += [(None, size) for size in (rows, rows * script.num_envs, length, rows + length)]
-        for num_mini_batch, mini_batch_size in sizes:
-            batches = list(_prepared(storage).generate_batches(num_mini_batch, mini_batch_size, 2))
+        for num_minibatches, minibatch_size in sizes:
+            batches = list(_prepared(storage).generate_batches(num_minibatches, minibatch_size, 2))
             assert _samples(batches) == Counter({key: 2 * n for key, n in expected.items()})
 
     def test_there_are_as_many_minibatches_as_asked_for(self, script: TransitionScript) -> None:
@@ -135,12 +135,12 @@ class RolloutStorageSuite(StorageSuite):
         samples = len(storage) * script.num_envs
         units = samples // self._length(script, len(storage))
         for sizes in ((None, None), (2, len(storage)), (units + 1, None), (None, samples + 1)):
-            with pytest.raises(ConfigError, match="mini_batch"):
+            with pytest.raises(ConfigError, match="minibatch"):
                 list(storage.generate_batches(*sizes))
         if script.recurrent:
             length = self._length(script, len(storage))
             if length > 1:
-                with pytest.raises(ConfigError, match="mini_batch_size"):
+                with pytest.raises(ConfigError, match="minibatch_size"):
                     list(storage.generate_batches(None, length - 1))
 
     def test_a_full_rollout_takes_no_more(self, script: TransitionScript) -> None:

@@ -131,7 +131,7 @@ class ToyConfig(Config):
         learning_rate: of Adam.
         gamma: discount per step, in [0, 1].
         num_epochs: passes over each rollout.
-        num_mini_batch: minibatches per pass.
+        num_minibatches: minibatches per pass.
         test_every: updates between evaluations; None evaluates only at the end.
         num_test_episodes: episodes per evaluation.
 
@@ -142,7 +142,7 @@ class ToyConfig(Config):
     learning_rate: ScheduledNonNegative = 0.05
     gamma: ScheduledFraction = 0.9
     num_epochs: Count = 1
-    num_mini_batch: Count = 2
+    num_minibatches: Count = 2
     test_every: Count | None = None
     num_test_episodes: Count = 4
 
@@ -161,7 +161,7 @@ class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
         config = self.config
         return UpdateSchedule(
             num_epochs=config.num_epochs,
-            num_mini_batch=config.num_mini_batch,
+            num_minibatches=config.num_minibatches,
             test_every=config.test_every,
             num_test_episodes=config.num_test_episodes,
         )

@@ -30,8 +30,8 @@ class UpdateSchedule(Config):
             environments. Rows that only reset are none, and transitions beyond those that an
             update needs count toward the next one. None takes the storage's rollout.
         num_epochs: passes over the data in an update.
-        num_mini_batch: minibatches per epoch.
-        mini_batch_size: samples per minibatch; on-policy, only one of the two is given.
+        num_minibatches: minibatches per epoch.
+        minibatch_size: samples per minibatch; on-policy, only one of the two is given.
         keep_ratio: take more minibatches where environments that step together bring more than
             ``update_every`` transitions at a time.
         min_samples: how many the smallest minibatch of a rollout must have, where one teaches
@@ -47,9 +47,9 @@ class UpdateSchedule(Config):
     update_after: NonNegativeInt = 0
     update_every: Count | None = None
     num_epochs: Count = 1
-    num_mini_batch: Count | None = None
-    mini_batch_size: Count | None = None
-    keep_ratio: Annotated[bool, Needs("update_every"), Needs("num_mini_batch")] = False
+    num_minibatches: Count | None = None
+    minibatch_size: Count | None = None
+    keep_ratio: Annotated[bool, Needs("update_every"), Needs("num_minibatches")] = False
     min_samples: Count = 1
     test_every: Count | None = None
     num_test_episodes: Count = 5
@@ -91,12 +91,12 @@ class UpdateSchedule(Config):
             num_envs: environments that step together.
         """
         if not self.keep_ratio:
-            return self.num_mini_batch
+            return self.num_minibatches
         rows = self.rows_per_update(num_envs)
         assert rows is not None
         assert self.update_every is not None
-        assert self.num_mini_batch is not None
-        return -(-self.num_mini_batch * rows // self.update_every)
+        assert self.num_minibatches is not None
+        return -(-self.num_minibatches * rows // self.update_every)
 
 
 BatchT = TypeVar("BatchT")
@@ -204,7 +204,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
             break
         if watch.epoch_start and _ends(watch.epoch_start, epoch):
             break
-        batches = storage.generate_batches(num_batches, schedule.mini_batch_size)
+        batches = storage.generate_batches(num_batches, schedule.minibatch_size)
         for index, batch in enumerate(batches):
             if starts and _ends(starts, index):
                 break

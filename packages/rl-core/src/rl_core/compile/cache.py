@@ -71,6 +71,15 @@ class GraphCache:
         """Say whether there is a compiled graph of this key."""
         return (self.folder / key / _DIGEST).exists()
 
+    def compiler_folder(self) -> str:
+        """Return the folder in which the compiler keeps what it can use again.
+
+        Its own choice would be a folder of a known name that other users can make before.
+        """
+        folder = self.folder / "inductor"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return str(folder)
+
     def new_folder(self, key: str) -> Path:
         """Make a folder to compile a graph in."""
         folder = self._new[key] = self.folder / f"new-{uuid.uuid4().hex}"

@@ -151,13 +151,13 @@ class Storage(ABC, Generic[BatchT]):
 
     @abstractmethod
     def sample_indices(
-        self, num_mini_batch: int | None, mini_batch_size: int | None
+        self, num_minibatches: int | None, minibatch_size: int | None
     ) -> Iterator[Tensor]:
         """Choose the minibatches of one epoch.
 
         Args:
-            num_mini_batch: how many; None where a rollout is cut by ``mini_batch_size``.
-            mini_batch_size: samples in each; None where a rollout is cut by ``num_mini_batch``.
+            num_minibatches: how many; None where a rollout is cut by ``minibatch_size``.
+            minibatch_size: samples in each; None where a rollout is cut by ``num_minibatches``.
 
         Yields:
             Blocks of shape `(K, N)`: K minibatches of N indices each. Negative entries pad the
@@ -337,15 +337,15 @@ class Storage(ABC, Generic[BatchT]):
 
     def check_batches(
         self,
-        num_mini_batch: int | None,
-        mini_batch_size: int | None,
+        num_minibatches: int | None,
+        minibatch_size: int | None,
         min_samples: int = 1,
     ) -> None:
         """Refuse batches that can never be made; asked when a run is set up.
 
         Args:
-            num_mini_batch: see `generate_batches`.
-            mini_batch_size: likewise.
+            num_minibatches: see `generate_batches`.
+            minibatch_size: likewise.
             min_samples: how many the smallest minibatch of a rollout must have.
 
         Raises:
@@ -357,17 +357,17 @@ class Storage(ABC, Generic[BatchT]):
         """Do what is needed once after an update; on-policy storages forget their data."""
 
     def generate_batches(
-        self, num_mini_batch: int | None, mini_batch_size: int | None, num_epochs: int = 1
+        self, num_minibatches: int | None, minibatch_size: int | None, num_epochs: int = 1
     ) -> Iterator[BatchT]:
         """Yield the batches of one update.
 
         Args:
-            num_mini_batch: minibatches per epoch.
-            mini_batch_size: samples per minibatch; rollouts take just one of the two.
+            num_minibatches: minibatches per epoch.
+            minibatch_size: samples per minibatch; rollouts take just one of the two.
             num_epochs: passes over the data; replay storages draw anew each time.
         """
         for _ in range(num_epochs):
-            for block in self.sample_indices(num_mini_batch, mini_batch_size):
+            for block in self.sample_indices(num_minibatches, minibatch_size):
                 yield from self.gather(block)
 
     def get_all_buffer_data(self) -> DataSlice:

@@ -152,13 +152,13 @@ class ReplayBuffer(Storage[ReplayBatch]):
 
     def check_batches(
         self,
-        num_mini_batch: int | None,
-        mini_batch_size: int | None,
+        num_minibatches: int | None,
+        minibatch_size: int | None,
         min_samples: int = 1,
     ) -> None:
         """Refuse windows that shrink over the batches of an update which has a single one."""
         if self.recent is not None:
-            check_period(self.recent, num_mini_batch or 1)
+            check_period(self.recent, num_minibatches or 1)
 
     @property
     def gives_sequences(self) -> bool:
@@ -235,13 +235,13 @@ class ReplayBuffer(Storage[ReplayBatch]):
         self._ring.writer.insert(transition)
 
     def sample_indices(
-        self, num_mini_batch: int | None, mini_batch_size: int | None
+        self, num_minibatches: int | None, minibatch_size: int | None
     ) -> Iterator[Tensor]:
         """Draw with replacement.
 
         Args:
-            num_mini_batch: how many batches.
-            mini_batch_size: transitions in each; may be more than there are. There are as many
+            num_minibatches: how many batches.
+            minibatch_size: transitions in each; may be more than there are. There are as many
                 sequences as hold so many, where they are not cut short.
 
         Yields:
@@ -251,10 +251,10 @@ class ReplayBuffer(Storage[ReplayBatch]):
             ConfigError: when one of the numbers is missing, or there is no transition yet.
         """
         self._allocated()
-        if not num_mini_batch or not mini_batch_size or num_mini_batch < 1 or mini_batch_size < 1:
-            raise no_batches(num_mini_batch, mini_batch_size)
-        size = -(-mini_batch_size // self._ring.learned)
-        yield from self._sampler.draw(num_mini_batch, size)
+        if not num_minibatches or not minibatch_size or num_minibatches < 1 or minibatch_size < 1:
+            raise no_batches(num_minibatches, minibatch_size)
+        size = -(-minibatch_size // self._ring.learned)
+        yield from self._sampler.draw(num_minibatches, size)
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
         """Make one batch per row of the block."""

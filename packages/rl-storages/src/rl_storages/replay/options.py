@@ -13,14 +13,14 @@ def not_allocated() -> ConfigError:
     return ConfigError("the replay buffer is not allocated yet; a Trainer does it")
 
 
-def no_batches(num_mini_batch: int | None, mini_batch_size: int | None) -> ConfigError:
+def no_batches(num_minibatches: int | None, minibatch_size: int | None) -> ConfigError:
     """Say that one of the numbers is missing, or below 1."""
-    name, value = "mini_batch_size", mini_batch_size
-    if not num_mini_batch or num_mini_batch < 1:
-        name, value = "num_mini_batch", num_mini_batch
+    name, value = "minibatch_size", minibatch_size
+    if not num_minibatches or num_minibatches < 1:
+        name, value = "num_minibatches", num_minibatches
     return ConfigError(
         f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it draws "
-        "num_mini_batch batches of mini_batch_size transitions"
+        "num_minibatches batches of minibatch_size transitions"
     )
 
 

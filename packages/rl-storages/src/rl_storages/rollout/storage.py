@@ -125,7 +125,7 @@ class RolloutStorage(Storage[RolloutBatch]):
         self._attached = {}
 
     def sample_indices(
-        self, num_mini_batch: int | None, mini_batch_size: int | None
+        self, num_minibatches: int | None, minibatch_size: int | None
     ) -> Iterator[Tensor]:
         """Shuffle the samples, or the sequences when recurrent, into one block.
 
@@ -133,18 +133,18 @@ class RolloutStorage(Storage[RolloutBatch]):
             ConfigError: when the sizes contradict each other or the rollout.
         """
         rows = self._allocated()
-        count = self._count_batches(num_mini_batch, mini_batch_size, rows.count)
+        count = self._count_batches(num_minibatches, minibatch_size, rows.count)
         units = rows.count * rows.spec.num_envs // self.steps_per_sample
         yield shuffled_block(units, count, self._generator).to(rows.spec.device)
 
     def check_batches(
         self,
-        num_mini_batch: int | None,
-        mini_batch_size: int | None,
+        num_minibatches: int | None,
+        minibatch_size: int | None,
         min_samples: int = 1,
     ) -> None:
         """Refuse sizes that a whole rollout does not have; see `Storage.check_batches`."""
-        count = self._count_batches(num_mini_batch, mini_batch_size, self.num_steps)
+        count = self._count_batches(num_minibatches, minibatch_size, self.num_steps)
         length = self.steps_per_sample
         samples = self.num_steps * self._allocated().spec.num_envs
         smallest = samples // length // count * length
@@ -277,11 +277,11 @@ class RolloutStorage(Storage[RolloutBatch]):
         set_generator_state(self._generator, saved.tensor("generator"))
 
     def _count_batches(
-        self, num_mini_batch: int | None, mini_batch_size: int | None, num_steps: int
+        self, num_minibatches: int | None, minibatch_size: int | None, num_steps: int
     ) -> int:
         return count_minibatches(
-            num_mini_batch,
-            mini_batch_size,
+            num_minibatches,
+            minibatch_size,
             num_steps=num_steps,
             num_envs=self._allocated().spec.num_envs,
             sequence_length=self._drawn_length,

@@ -132,7 +132,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch]):
                 )
 
     def sample_indices(
-        self, num_mini_batch: int | None, mini_batch_size: int | None
+        self, num_minibatches: int | None, minibatch_size: int | None
     ) -> Iterator[Tensor]:
         """Draw places in `transitions`.
 
@@ -142,12 +142,12 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch]):
         count = len(self.transitions())
         if count == 0:
             raise ConfigError("the replay storage holds no transition yet; collect some first")
-        if not num_mini_batch or not mini_batch_size or min(num_mini_batch, mini_batch_size) < 1:
+        if not num_minibatches or not minibatch_size or min(num_minibatches, minibatch_size) < 1:
             raise ConfigError(
-                f"num_mini_batch and mini_batch_size must both be at least 1, got {num_mini_batch} "
-                f"and {mini_batch_size}"
+                "num_minibatches and minibatch_size must both be at least 1, got "
+                f"{num_minibatches} and {minibatch_size}"
             )
-        yield torch.randint(count, (num_mini_batch, mini_batch_size), generator=self._generator)
+        yield torch.randint(count, (num_minibatches, minibatch_size), generator=self._generator)
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
         """Make one batch per row of the block."""

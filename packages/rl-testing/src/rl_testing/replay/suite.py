@@ -505,9 +505,9 @@ class SequenceReplaySuite(ReplaySuite):
                     assert column.shape == (3, life.spec().state_sizes["memory"])
 
 
-def draw_one(storage: AnyStorage, mini_batch_size: int) -> ReplayBatch:
+def draw_one(storage: AnyStorage, minibatch_size: int) -> ReplayBatch:
     """Draw one batch."""
-    (batch,) = storage.generate_batches(1, mini_batch_size)
+    (batch,) = storage.generate_batches(1, minibatch_size)
     assert isinstance(batch, ReplayBatch)
     return batch
 

@@ -25,7 +25,7 @@ PARTS = {"algorithm": ("add_ons", "add_on", True), "storage": ("sampler", "sampl
 LOAD_ACTOR = "load_actor"
 """The constructor parameter by which components get an `ActorLoader`."""
 
-_ALTERNATIVES = ("num_mini_batch", "mini_batch_size")
+_ALTERNATIVES = ("num_minibatches", "minibatch_size")
 """Options that say the same in two ways, where a component lets either of them be None."""
 
 

@@ -75,6 +75,7 @@ def evaluate_policy(
     seed: int = 0,
     max_episode_steps: int = 100_000,
     is_stopping: Callable[[], bool] | None = None,
+    on_episode: Callable[[int], None] | None = None,
 ) -> EvaluationResult:
     """Run a policy for a fixed number of episodes in each environment.
 
@@ -91,6 +92,7 @@ def evaluate_policy(
         seed: seed of the environments and of the sampled actions.
         max_episode_steps: longest episode that is taken to end.
         is_stopping: called before each step; returning True stops the evaluation.
+        on_episode: called with the number of finished episodes whenever it grows.
 
     Raises:
         EvaluationStoppedError: when it was stopped.
@@ -109,7 +111,7 @@ def evaluate_policy(
     if not (deterministic or draws_actions(actor)):
         raise nothing_to_draw(actor)
     with evaluation_mode(actor):
-        options = num_episodes, deterministic, seed, max_episode_steps, is_stopping
+        options = num_episodes, deterministic, seed, max_episode_steps, is_stopping, on_episode
         if not isinstance(env, str):
             return _run(actor, as_vec_env(env), *options)
         with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
@@ -147,6 +149,7 @@ def _run(
     seed: int,
     max_episode_steps: int,
     is_stopping: Callable[[], bool] | None,
+    on_episode: Callable[[int], None] | None,
 ) -> EvaluationResult:
     check_same_space(
         actor.observation_space, envs.single_observation_space, "environments' observation space"
@@ -183,6 +186,8 @@ def _run(
                 lengths.append(episode.length)
                 if episode.success is not None:
                     successes.append(episode.success)
+                if on_episode is not None:
+                    on_episode(len(lengths))
         if tracker.longest > max_episode_steps:
             raise EnvironmentFaultError(
                 f"{envs.spec_id}: an episode has not ended after {max_episode_steps} steps of an "

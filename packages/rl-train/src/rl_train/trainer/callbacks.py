@@ -74,5 +74,12 @@ class Callback:
             True ends the run.
         """
 
+    def on_tick(self, trainer: "Trainer", activity: str) -> None:
+        """Very often: before each environment step, and while the run waits for the compiler.
+
+        The activity says in words what the run is doing: ``collecting``, ``compiling``, or
+        ``evaluating`` and how many episodes have finished.
+        """
+
     def on_training_end(self, trainer: "Trainer") -> None:
         """After the last update, also when the run failed."""

@@ -43,6 +43,7 @@ class Evaluator:
         num_episodes: int,
         seed: int,
         is_stopping: Callable[[], bool] | None = None,
+        on_episode: Callable[[int], None] | None = None,
     ) -> EvaluationResult:
         """Evaluate the current policy deterministically; see `evaluate_policy`.
 
@@ -57,7 +58,12 @@ class Evaluator:
         if self._open is None:
             self._open = self._check(given() if callable(given) else given)
         return evaluate_policy(
-            algorithm, self._open, num_episodes, seed=seed, is_stopping=is_stopping
+            algorithm,
+            self._open,
+            num_episodes,
+            seed=seed,
+            is_stopping=is_stopping,
+            on_episode=on_episode,
         )
 
     def close(self) -> None:

@@ -83,6 +83,8 @@ class Loop:
         self._evaluator = evaluator
         self._directory = directory
         self._update_every = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
+        self._ticking = overriders(trainer.callbacks, "on_tick")
+        self._activity = "collecting"
         self._update_starts = overriders(trainer.callbacks, "on_update_start")
         self._started_steps = trainer.total_steps
         self._started_at = time.perf_counter()
@@ -93,7 +95,9 @@ class Loop:
         self._is_stopping = True
 
     def is_stopping(self) -> bool:
-        """Return whether somebody asked to stop."""
+        """Tell callbacks that the run is alive, and return whether somebody asked to stop."""
+        for callback in self._ticking:
+            callback.on_tick(self._trainer, self._activity)
         return self._is_stopping
 
     def run(self) -> TrainingResult:
@@ -142,8 +146,10 @@ class Loop:
         log = Interval(log_every, iteration.start.get("steps", trainer.total_steps))
         checkpoints = CheckpointInterval(trainer, budget)
         is_over = budget.reached_before(trainer) >= budget.target
-        while not (is_over or self._is_stopping):
+        while not (is_over or self.is_stopping()):
+            self._activity = "compiling"
             self._algorithm.compiled.wait()
+            self._activity = "collecting"
             if self._is_stopping:
                 return
             iteration.begin(trainer.counts)
@@ -229,10 +235,19 @@ class Loop:
         if self._is_stopping:
             return None
         seed = spawn_seed(self._state.seed, "test")
+
+        def count(finished: int) -> None:
+            self._activity = f"evaluating, {finished} of {episodes} episodes"
+
+        count(0)
         try:
-            return self._evaluator.evaluate(self._algorithm, episodes, seed, self.is_stopping)
+            return self._evaluator.evaluate(
+                self._algorithm, episodes, seed, self.is_stopping, count
+            )
         except EvaluationStoppedError:
             return None
+        finally:
+            self._activity = "collecting"
 
     def _use(self, result: EvaluationResult) -> bool:
         """Keep the best weights, and return whether a callback asks to stop."""

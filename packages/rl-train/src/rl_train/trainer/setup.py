@@ -111,7 +111,7 @@ def worthwhile_compile_mode(
     """
     schedule = algorithm.schedule
     num_batches = schedule.batches_per_epoch(storage.num_envs)
-    batches = num_batches or -(-rows // (schedule.mini_batch_size or rows))
+    batches = num_batches or -(-rows // (schedule.minibatch_size or rows))
     pays_after = _COMPILE_PAYS_AFTER.get(algorithm.device.type, _COMPILE_PAYS_AFTER["cpu"])
     pays_later = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
     planned = updates * schedule.num_epochs * batches

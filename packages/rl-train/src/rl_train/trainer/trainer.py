@@ -110,7 +110,7 @@ class Trainer:
         storage.allocate(self.collector.storage_spec(), generators["storage"])
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
-        storage.check_batches(num_batches, schedule.mini_batch_size, schedule.min_samples)
+        storage.check_batches(num_batches, schedule.minibatch_size, schedule.min_samples)
 
     def _check_storage(self) -> None:
         """Refuse options that mean nothing to the storage, and a storage that is not empty."""

@@ -59,7 +59,7 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
     @property
     def schedule(self) -> UpdateSchedule:
         """Take one gradient step per rollout."""
-        return UpdateSchedule(num_epochs=1, num_mini_batch=1)
+        return UpdateSchedule(num_epochs=1, num_minibatches=1)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

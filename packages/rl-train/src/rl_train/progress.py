@@ -1,0 +1,139 @@
+"""The progress of a run: a bar on a terminal, or lines of text where there is none."""
+
+import contextlib
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from rl_core.compile.cache import GraphCache
+from rl_train.trainer.budget import Budget
+from rl_train.trainer.callbacks import Callback
+from rl_train.trainer.setup import rows_per_update
+
+if TYPE_CHECKING:
+    from rl_train.trainer.trainer import Trainer
+
+_BAR_SECONDS, _LOG_SECONDS = 0.1, 5.0
+"""Time between two drawings of the bar, and between two lines."""
+
+_LAST_COMPILATION = "last_seconds"
+"""File beside the compiled graphs: how long the last run waited for the compiler."""
+
+
+class Progress(Callback):
+    """Shows steps, recent return, speed and time left, and what a run is waiting for.
+
+    Args:
+        mode: ``"bar"`` redraws one line, ``"log"`` writes a line every few seconds, and ``"auto"``
+            draws the bar where the stream is a terminal, and otherwise writes lines.
+        stream: where to write; None takes standard error.
+        title: text before each line.
+        clock: returns a time in seconds.
+    """
+
+    def __init__(
+        self,
+        mode: Literal["auto", "bar", "log"] = "auto",
+        stream: TextIO | None = None,
+        *,
+        title: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._is_bar = mode == "bar" or (mode == "auto" and self._stream.isatty())
+        self._title = f"{title}: " if title else ""
+        self._clock = clock
+        self._budget = Budget("steps", 1)
+        self._planned = 1
+        self._start = (0, 0, 0.0)
+        self._next_time = 0.0
+        self._compiling_since: float | None = None
+
+    def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> None:
+        """Say how long the run will be where that is not what was asked for."""
+        self._budget = Budget(unit, target)
+        reached, now = self._budget.reached(trainer), self._clock()
+        self._start = (reached, trainer.total_steps, now)
+        self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
+        self._planned = target
+        if unit == "steps" and trainer.storage.rollout_steps is not None:
+            rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
+            self._planned = reached + -(-(target - reached) // rows) * rows
+        if self._planned > target:
+            self._write(
+                f"{target:,} steps are rounded up to whole rollouts of {rows:,}: about "
+                f"{self._planned:,} steps\n"
+            )
+
+    def on_tick(self, trainer: "Trainer", activity: str) -> None:
+        """Draw the bar or write a line, if it is time."""
+        now = self._clock()
+        if (activity == "compiling") != (self._compiling_since is not None):
+            self._note_compilation(now)
+        if now < self._next_time:
+            return
+        self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
+        if activity == "compiling" and self._compiling_since is not None:
+            activity += f", {now - self._compiling_since:.0f} s{_last_compilation()}"
+        if self._is_bar:
+            self._write(f"\r{self._bar(trainer, activity, now)}\x1b[K")
+        else:
+            self._write(f"{', '.join(self._parts(trainer, activity, now))}\n")
+
+    def on_training_end(self, trainer: "Trainer") -> None:
+        """Remove the bar."""
+        if self._is_bar:
+            self._write("\r\x1b[K")
+
+    def _parts(self, trainer: "Trainer", activity: str, now: float) -> list[str]:
+        reached, steps = self._budget.reached(trainer), trainer.total_steps
+        planned = max(self._planned, reached)
+        parts = [f"{self._title}{reached:,} of {planned:,} {self._budget.unit}"]
+        recent = trainer.state.recent.metrics().get("train/episode_return", math.nan)
+        parts += [] if math.isnan(recent) else [f"return {recent:.1f}"]
+        if activity != "collecting":
+            return [*parts, activity]
+        seconds = max(now - self._start[2], 1e-9)
+        parts.append(f"{(steps - self._start[1]) / seconds:,.0f} steps/s")
+        if reached > self._start[0]:
+            left = (planned - reached) * seconds / (reached - self._start[0])
+            parts.append(f"{_duration(left)} left")
+        return parts
+
+    def _bar(self, trainer: "Trainer", activity: str, now: float) -> str:
+        first, *rest = self._parts(trainer, activity, now)
+        columns = shutil.get_terminal_size().columns - 1
+        width = columns - len("  ".join((first, "[]", *rest)))
+        full = int(width * min(1.0, self._budget.reached(trainer) / self._planned))
+        bar = [f"[{'#' * full}{'.' * (width - full)}]"] if width > 0 else []
+        return "  ".join((first, *bar, *rest))[:columns]
+
+    def _note_compilation(self, now: float) -> None:
+        """Note when waiting for the compiler begins, and for the next run how long it took."""
+        began, self._compiling_since = self._compiling_since, now
+        if began is not None:
+            self._compiling_since = None
+            with contextlib.suppress(OSError):
+                (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{now - began:.0f}")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def _last_compilation() -> str:
+    try:
+        return f" ({int((GraphCache.shared().folder / _LAST_COMPILATION).read_text())} s last time)"
+    except (OSError, ValueError):
+        return ""
+
+
+def _duration(seconds: float) -> str:
+    """Write a time as ``42 s``, ``12 min`` or ``2:30 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60}:{minutes % 60:02} h"

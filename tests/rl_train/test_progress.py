@@ -1,0 +1,106 @@
+"""What is shown of a run while it goes on."""
+
+import io
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from gymnasium import spaces
+
+from rl_core.compile.cache import GraphCache
+from rl_core.env import VecEnv
+from rl_envs import make_gym_vec
+from rl_testing.reference import ReferenceRolloutStorage
+from rl_testing.scripted import IdentityEnv
+from rl_testing.toy import ToyActor, ToyActorCritic
+from rl_train import Progress, Trainer
+from rl_train.progress import _duration
+
+
+class Clock:
+    """Goes on by one second each time somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """Says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _envs(num_envs: int = 2) -> VecEnv:
+    return make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 5), num_envs)
+
+
+def _trainer(progress: Progress) -> Trainer:
+    envs = _envs()
+    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+    return Trainer(
+        envs,
+        ToyActorCritic(actor),
+        ReferenceRolloutStorage(4),
+        seed=1,
+        test_envs=_envs,
+        callbacks=[progress],
+    )
+
+
+def test_lines_say_how_far_a_run_is() -> None:
+    stream = io.StringIO()
+    _trainer(Progress("auto", stream, title="seed 3", clock=Clock())).train(total_steps=64)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "seed 3: 6 of 64 steps, 1 steps/s, 48 s left"
+    assert any(", return " in line and line.endswith(" s left") for line in lines)
+    assert any("64 of 64 steps" in line and "evaluating, " in line for line in lines)
+
+
+def test_a_terminal_gets_one_line_that_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    stream = Terminal()
+    _trainer(Progress(stream=stream, clock=Clock())).train(total_steps=16)
+    assert "\n" not in stream.getvalue()
+    shown = [line.removesuffix("\x1b[K") for line in stream.getvalue().split("\r")[1:]]
+    assert shown[-1] == ""
+    assert all(len(line) < 70 for line in shown)
+    assert any(re.match(r"\d+ of 16 steps  \[#+\.+\]  ", line) for line in shown)
+
+
+def test_a_length_that_is_rounded_up_is_said_and_never_exceeded() -> None:
+    stream = io.StringIO()
+    _trainer(Progress("log", stream, clock=Clock())).train(total_steps=17)
+    notice, *lines = stream.getvalue().splitlines()
+    assert notice == "17 steps are rounded up to whole rollouts of 8: about 24 steps"
+    assert lines
+    assert all(" of 24 steps" in line for line in lines)
+
+
+def test_waiting_for_the_compiler_is_said_with_the_time_it_took_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = GraphCache(tmp_path / "graphs")
+    monkeypatch.setattr(GraphCache, "shared", lambda: cache)
+    for expected in ("compiling, 4 s", "compiling, 4 s (7 s last time)"):
+        stream = io.StringIO()
+        progress = Progress("log", stream, clock=Clock())
+        trainer = _trainer(progress)
+        progress.on_training_start(trainer, 64, "steps")
+        for activity in [*["compiling"] * 7, "collecting"]:
+            progress.on_tick(trainer, activity)
+        assert stream.getvalue() == f"0 of 64 steps, {expected}\n"
+
+
+def test_times_are_written_in_the_unit_that_suits_them() -> None:
+    assert [_duration(seconds) for seconds in (0.4, 99, 600, 9000)] == [
+        "0 s",
+        "99 s",
+        "10 min",
+        "2:30 h",
+    ]

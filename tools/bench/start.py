@@ -1,0 +1,194 @@
+"""How long a user waits from the command to the evaluated policy, beside Stable-Baselines3.
+
+Each round runs the whole command in turn: the first time on a machine, whose cache of compiled
+graphs is empty; later, when it is filled; uncompiled; and a script with Stable-Baselines3 that
+trains with the same hyper-parameters and evaluates as many episodes. Run nothing else meanwhile.
+"""
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__":  # run by path: make the package importable instead of its modules
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bench.child import Json, thread_environment
+from bench.machine import machine_line
+from bench.markdown import table
+from bench.measurement import Figures, Found, Measurement, measurements_of, ratio_cell
+from bench.suite import Part, run_suite, suite_parser
+
+SIDES: Mapping[str, str] = {
+    "first": "the first time",
+    "later": "later",
+    "uncompiled": "uncompiled",
+    "sb3": "Stable-Baselines3",
+}
+"""What is timed, in the order of a round; a title for each."""
+
+_NUM_EPISODES = 5
+"""Episodes of the final evaluation, as by default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Whole:
+    """A run with the defaults of an algorithm.
+
+    Attributes:
+        algorithm: name.
+        env: Gymnasium id.
+        steps: environment steps.
+        peer: arguments of Stable-Baselines3's algorithm that make it learn as often and from as
+            much; its own defaults are ours for the rest.
+        num_envs: environments.
+    """
+
+    algorithm: str
+    env: str
+    steps: int
+    peer: Mapping[str, object] = field(default_factory=dict)
+    num_envs: int = 1
+
+
+_REPLAY: Mapping[str, object] = {"train_freq": 1, "gradient_steps": 1, "learning_starts": 1000}
+
+RUNS: Mapping[str, Whole] = {
+    "ppo-cartpole": Whole(
+        algorithm="ppo",
+        env="CartPole-v1",
+        steps=100_000,
+        num_envs=8,
+        peer={"n_steps": 256, "batch_size": 64, "n_epochs": 10, "vf_coef": 0.5},
+    ),
+    "dqn-cartpole": Whole(
+        algorithm="dqn",
+        env="CartPole-v1",
+        steps=50_000,
+        peer={
+            **_REPLAY,
+            "learning_rate": 1e-3,
+            "batch_size": 128,
+            "target_update_interval": 500,
+            "policy_kwargs": {"net_arch": [120, 84]},
+        },
+    ),
+    "sac-pendulum": Whole(
+        algorithm="sac", env="Pendulum-v1", steps=20_000, peer={**_REPLAY, "batch_size": 256}
+    ),
+    "td3-pendulum": Whole(
+        algorithm="td3",
+        env="Pendulum-v1",
+        steps=20_000,
+        peer={
+            **_REPLAY,
+            "learning_rate": 1e-3,
+            "batch_size": 256,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+    ),
+}
+"""By the name that the command line takes."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parts: dict[str, Part] = {name: partial(measure_run, name) for name in RUNS}
+    parser = suite_parser("start", __doc__, parts)
+    return run_suite("start", parts, render, parser.parse_args(arguments))
+
+
+def measure_run(name: str, options: argparse.Namespace) -> Found:
+    """Time all sides of a run, one after the other, round by round."""
+    rounds: list[Mapping[str, Figures]] = []
+    for number in range(1, options.rounds + 1):
+        one: dict[str, Figures] = {}
+        with tempfile.TemporaryDirectory() as directory:
+            for side, title in SIDES.items():
+                seconds = _time(name, side, Path(directory))
+                if seconds is None:
+                    print(f"{name} round {number}: {title} failed", flush=True)
+                    continue
+                one[side] = {"rate": 1.0 / seconds, "seconds": seconds}
+                print(f"{name} round {number}: {title} {seconds:.1f} s", flush=True)
+        rounds.append(one)
+    is_complete = all(len(one) == len(SIDES) for one in rounds)
+    return Found(Measurement(rounds, 0.0, machine_line(1)).as_dict(), is_complete)
+
+
+def command(name: str, side: str, directory: Path) -> list[str]:
+    """Return what one side of a run is started with.
+
+    Args:
+        name: of the run.
+        side: one of `SIDES`.
+        directory: for its files.
+    """
+    if side == "sb3":
+        return [sys.executable, str(Path(__file__).resolve()), "--peer", name]
+    run = RUNS[name]
+    words = ["train", run.algorithm, run.env, "--total-steps", str(run.steps), "--seed", "1"]
+    options = ["--run-dir", str(directory / side)]
+    if side == "uncompiled":
+        options += ["--trainer.compile", "off"]
+    return [sys.executable, "-m", "rl_command", *words, *options]
+
+
+def _time(name: str, side: str, directory: Path) -> float | None:
+    """Return how many seconds one side of a run takes; None where it fails."""
+    environment = thread_environment(os.environ, 1) | {"RL_CACHE_DIR": str(directory / "cache")}
+    words = command(name, side, directory)
+    start = time.perf_counter()
+    done = subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=False)
+    seconds = time.perf_counter() - start
+    return seconds if done.returncode == 0 else None
+
+
+def train_peer(name: str) -> None:
+    """Train and evaluate with Stable-Baselines3."""
+    run = RUNS[name]
+    library = importlib.import_module("stable_baselines3")
+    make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
+    evaluate = importlib.import_module("stable_baselines3.common.evaluation").evaluate_policy
+    algorithm = getattr(library, run.algorithm.upper())
+    envs = make_vec_env(run.env, n_envs=run.num_envs, seed=1)
+    model = algorithm("MlpPolicy", envs, seed=1, device="cpu", **run.peer)
+    model.learn(run.steps)
+    evaluate(model, make_vec_env(run.env, seed=2), _NUM_EPISODES)
+
+
+def render(results: Mapping[str, Json]) -> str:
+    """Render everything that was measured."""
+    found = measurements_of(results, RUNS)
+    if not found:
+        return "Nothing was measured yet."
+    rows = [
+        [f"`{name}`", SIDES[side], f"{seconds:.1f} s", ratio_cell(measured.ratios("sb3", side))]
+        for name, measured in found.items()
+        for side in SIDES
+        if (seconds := measured.median(side, "seconds")) is not None
+    ]
+    titles = [
+        f"- `{name}`: `rl train {run.algorithm} {run.env} --total-steps {run.steps}`."
+        for name, run in RUNS.items()
+        if name in found
+    ]
+    machines = [
+        f"`{name}`: medians of {len(measured.rounds)} rounds on {measured.machine}."
+        for name, measured in found.items()
+    ]
+    head = table(["run", "system", "time", "part of SB3's time"], rows, left=2)
+    return "\n\n".join([head, "\n".join(titles), "\n".join(machines)])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peer"]:
+        train_peer(sys.argv[2])
+    else:
+        sys.exit(main())
