@@ -45,10 +45,9 @@ class TransitionFitter:
         self._expected = expected
         self._device = device
         self._shape = (num_envs,)
-        self._names = observation_names
-        self._keys = _below(f"{OBSERVATION_COLUMN}/", observation_names)
-        self._state_names = _below("state/", expected)
-        self._extras_names = _below("extras/", expected)
+        self._keys = names_below(f"{OBSERVATION_COLUMN}/", observation_names)
+        self._states = names_below("state/", expected)
+        self._extras = names_below("extras/", expected)
 
     def fit(self, name: str, value: ArrayLike) -> ArrayLike:
         """Return one row of a column as an array, or as a tensor where tensors are written."""
@@ -78,10 +77,7 @@ class TransitionFitter:
                 f"transition.{field}: got the keys {sorted(observation)}; expected "
                 + (str(sorted(self._keys)) if self._keys else "an array")
             )
-        return [
-            (name, self.fit(name, observation[key]))
-            for name, key in zip(self._names, self._keys, strict=True)
-        ]
+        return [(name, self.fit(name, observation[key])) for key, name in self._keys.items()]
 
     def values(self, transition: Transition) -> Rows:
         """Fit action, reward, states and extras."""
@@ -89,15 +85,15 @@ class TransitionFitter:
             ("action", self.fit("action", transition.action)),
             ("reward", self.fit("reward", transition.reward)),
         ]
-        if self._state_names:
-            values += self._mapping("state", self._state_names, transition.state)
-        if self._extras_names:
-            values += self._mapping("extras", self._extras_names, transition.extras)
+        if self._states:
+            values += self._mapping("state", self._states, transition.state)
+        if self._extras:
+            values += self._mapping("extras", self._extras, transition.extras)
         return values
 
     def mask(self, name: str, value: ArrayLike) -> Mask:
         """Return one of the flags as an array `(B,)`."""
-        mask: Mask = value if type(value) is np.ndarray else to_flags(value)
+        mask = to_flags(value)
         if mask.shape != self._shape or mask.dtype != _BOOL:
             raise DataError(
                 f"transition.{name}: got {mask.dtype} of shape {mask.shape}; expected bool of "
@@ -105,11 +101,12 @@ class TransitionFitter:
             )
         return mask
 
-    def _mapping(self, field: str, names: list[str], values: Mapping[str, Tensor]) -> Rows:
-        if missing := [name for name in names if name not in values]:
+    def _mapping(self, field: str, names: Mapping[str, str], values: Mapping[str, Tensor]) -> Rows:
+        if missing := [key for key in names if key not in values]:
             raise DataError(f"transition.{field} lacks {missing}; it has {sorted(values)}")
-        return [(f"{field}/{name}", self.fit(f"{field}/{name}", values[name])) for name in names]
+        return [(name, self.fit(name, values[key])) for key, name in names.items()]
 
 
-def _below(prefix: str, names: Iterable[str]) -> list[str]:
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+def names_below(prefix: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the names of columns with a prefix, by what follows it."""
+    return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}

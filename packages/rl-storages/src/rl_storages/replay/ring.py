@@ -55,6 +55,7 @@ class ReplayRing:
         tiles: how sequences are cut; None draws transitions.
 
     Attributes:
+        tiles: as given.
         flags: of every slot.
         reward: of every slot.
         drawn: the flag of rows that may be drawn.
@@ -87,7 +88,7 @@ class ReplayRing:
         self.learned = 1 if tiles is None else tiles.learned
         self.flags: Flags = columns.slots["flags"]
         self.reward: npt.NDArray[np.float32] = columns.slots["reward"]
-        self._tiles = tiles
+        self.tiles = tiles
         self.places = WritePositions(num_rows, num_envs)
         self.slots = self.places.slots
         self.generations = self.places.generations
@@ -106,11 +107,11 @@ class ReplayRing:
         num_rows = places.positions - places.origin
         places.restart()
         self._told = self.cursor()
-        self.writer.continuity.forget(torch.from_numpy(num_rows))
+        self.writer.boundaries.forget(torch.from_numpy(num_rows))
 
     def origin(self, first: Positions) -> Tensor:
-        """Return where a slice is from that begins at some positions `(B,)`; see `Continuity`."""
-        return self.writer.continuity.origin(torch.from_numpy(first - self.places.origin))
+        """Return the column `ORIGIN` of a slice that begins at some positions `(B,)`."""
+        return self.writer.boundaries.origin(torch.from_numpy(first - self.places.origin))
 
     def retired(self) -> Positions:
         """Return the slots of the oldest rows, which miss what they need and are not drawn."""
@@ -120,9 +121,9 @@ class ReplayRing:
 
     def grown_since(self, cursor: Positions) -> Positions:
         """Return the slots of sequences that have more transitions than at a mark."""
-        if self._tiles is None:
+        if self.tiles is None:
             return _NONE
-        back = np.arange(1, self._tiles.learned)[:, None]
+        back = np.arange(1, self.tiles.learned)[:, None]
         goes_on = (self.flags[self.slots(cursor)] & (VALID | SEQUENCE)) == VALID
         first = self.slots(cursor - back)
         begins = (self.flags[first] & SEQUENCE) > 0
@@ -203,13 +204,13 @@ class ReplayRing:
             "positions": torch.from_numpy(self.cursor()),
             "told": torch.from_numpy(self._told.copy()),
             "sequences": self._sequences(),
-            "continuity": self.writer.continuity.state_dict(),
+            "boundaries": self.writer.boundaries.state_dict(),
             "columns": {name: column[:rows] for name, column in self.columns.by_row.items()},
         }
 
     def _sequences(self) -> dict[str, int]:
         """Return how data is cut, by which its flags were set."""
-        tiles = self._tiles
+        tiles = self.tiles
         return {} if tiles is None else {"learned": tiles.learned, "burn_in": tiles.burn_in}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -220,7 +221,7 @@ class ReplayRing:
         """
         saved = StateReader(state, "storage/ring")
         saved.expect(
-            ("num_rows", "origin", "positions", "told", "sequences", "continuity", "columns")
+            ("num_rows", "origin", "positions", "told", "sequences", "boundaries", "columns")
         )
         if saved.count("num_rows") != self.num_rows:
             raise CheckpointError(
@@ -254,12 +255,12 @@ class ReplayRing:
         if (flags & ~np.uint8(KNOWN)).any():
             raise CheckpointError("storage/ring/columns: 'flags' holds bits that mean nothing")
         self.reset()
-        self.writer.continuity.load_state_dict(saved.tree("continuity"))
+        self.writer.boundaries.load_state_dict(saved.tree("boundaries"))
         for name, part in parts.items():
             self.columns.by_row[name][:rows].copy_(part)
         self.places.origin = origin
         self._told = told
         self.places.set(positions)
-        if self._tiles is not None:
-            back = self.slots(positions - np.arange(1, self._tiles.learned + 1)[:, None])
-            self._tiles.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))
+        if self.tiles is not None:
+            back = self.slots(positions - np.arange(1, self.tiles.learned + 1)[:, None])
+            self.tiles.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.storage import Continuity
+from rl_core.storage import EpisodeBoundaries
 from rl_core.types import ArrayLike
 from rl_storages.gather.sequence_starts import SequenceTiles
 from rl_storages.replay.columns import DEPTH, FIRST, Columns
@@ -138,7 +138,7 @@ class RowWriter:
         guard: how many of the oldest rows miss what they need before them, to be drawn.
         lost: how many of these miss frames of their own stack, and are no steps any more.
         kept: by n, which flags a row keeps when it becomes the n-th oldest.
-        continuity: knows what continues the newest rows.
+        boundaries: knows what continues the newest rows.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class RowWriter:
     ) -> None:
         self.lost = 0 if stacks is None else stacks.size - 1
         self.guard = self.lost + (0 if tiles is None else tiles.burn_in)
-        self.continuity = Continuity(places.num_envs)
+        self.boundaries = EpisodeBoundaries(places.num_envs)
         self._columns = columns
         self._places = places
         self._observations = observations
@@ -193,9 +193,9 @@ class RowWriter:
         flags: int | Flags = VALID | STEP
         if num_starts or num_ended or np.count_nonzero(valid) < places.num_envs:
             flags = _pack_flags(starts, terminated, truncated, valid)
-        if num_starts or self.continuity.has_seam:
-            self._join(observation, starts | self.continuity.breaks().numpy())
-            self.continuity.inserted()
+        if num_starts or self.boundaries.is_pending:
+            self._join(observation, starts | self.boundaries.breaks().numpy())
+            self.boundaries.inserted()
         if self._tiles is not None:
             flags = flags | self._tiles.mark(self._begins()[None])[0] * valid
         if stacks is not None:
@@ -224,7 +224,7 @@ class RowWriter:
         Raises:
             DataError: when the slice does not say where it is from; nothing is written.
         """
-        origin = self.continuity.checked_origin(data)
+        origin = self.boundaries.checked_origin(data)
         places, given = self._places, num_rows > 0
         if not given.any():
             return
@@ -234,7 +234,7 @@ class RowWriter:
             (name, self._fitter.fit(name, data[FIRST + name if name in stacked else name][0]))
             for name in self._observations.names
         ]
-        elsewhere = starts | self.continuity.breaks_before(origin).numpy() | self._begins()
+        elsewhere = starts | self.boundaries.breaks_before(origin).numpy() | self._begins()
         self._join(observation, elsewhere & given)
         steps = np.arange(len(data["flags"]))[:, None]
         data = {**data, **self._derived(data, steps, num_rows)}
@@ -249,7 +249,7 @@ class RowWriter:
         for oldest, flags in self.kept.items():
             ahead = np.arange(1, oldest + 1)[:, None]
             self._flags[places.slots(places.positions + ahead)] &= flags
-        self.continuity.appended(origin, torch.from_numpy(np.maximum(num_rows - 1, 0)))
+        self.boundaries.appended(origin, torch.from_numpy(np.maximum(num_rows - 1, 0)))
 
     def _join(self, observation: Rows, elsewhere: Mask) -> None:
         """Write what is acted on, in environments that do not just continue.
@@ -271,7 +271,7 @@ class RowWriter:
             return
         depths = stacks.first_depths(observation)
         is_first = elsewhere & (self._places.positions == self._places.origin)
-        self.continuity.precede(torch.from_numpy(np.where(is_first, depths, 0).astype(np.int64)))
+        self.boundaries.precede(torch.from_numpy(np.where(is_first, depths, 0).astype(np.int64)))
         for back in range(int((depths * elsewhere).max()), 0, -1):
             deeper = (elsewhere & (depths >= back)).nonzero()[0]
             older = [*stacks.frame(observation, back), (DEPTH, depths - np.uint8(back))]
