@@ -1,5 +1,7 @@
 """Agents: made by name, composed by hand, saved, loaded, and asked for actions."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 from torch import Tensor, nn
 
 import rl_train
@@ -24,7 +27,7 @@ from rl_core import (
     RLError,
     SpaceError,
 )
-from rl_core.config import ComponentSpec
+from rl_core.config import ComponentSpec, Linear
 from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import RolloutStorage
@@ -94,7 +97,7 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
     recipe = trainer.recipe
     assert recipe is not None
     loaded = rl_train.load(tmp_path / "run", parts=given)
-    assert loaded.train(total_steps=128).total_steps == 128
+    assert loaded.train(total_steps=128).total_steps >= 128
     if recipe.env.is_custom:
         with pytest.raises(ConfigError, match="pass envs to evaluate"):
             loaded.evaluate(2)
@@ -102,8 +105,132 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
 
 
 def test_a_section_given_as_an_option_is_pointed_to_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"storage is a section, .*options=\{'storage': \.\.\.\}"):
+    with pytest.raises(ConfigError, match=r"storage is a section, .*options=\{'storage': \{'size'"):
         rl_train.make("dqn", "CartPole-v1", storage={"size": 3})
+
+
+def test_options_are_found_without_their_section() -> None:
+    agent = rl_train.make(
+        "ppo",
+        "CartPole-v1",
+        num_envs=2,
+        num_steps=16,
+        hidden_sizes=(8,),
+        log_every=np.int64(100),
+        learning_rate=Linear(3e-4, 0.0),
+        clip_range=np.float32(0.5),
+    )
+    recipe = agent.recipe
+    assert (recipe.env["num_envs"], recipe.storage["num_steps"]) == (2, 16)
+    assert (recipe.actor["hidden_sizes"], recipe.trainer["log_every"]) == ([8], 100)
+    assert recipe.algorithm["learning_rate"] == "linear(0.0003, 0.0)"
+    assert recipe.algorithm["clip_range"] == 0.5
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "vpg", "trpo", "rnd-ppo", "bc", "rainbow"])
+def test_no_two_sections_share_an_option(algorithm: str) -> None:
+    """So that `make` finds the section by the name."""
+    recipe = compose(algorithm, "CartPole-v1")
+    tables = [recipe.env, recipe.actor, recipe.algorithm, recipe.storage]
+    names = [name for table in tables for name in table.kwargs] + list(recipe.trainer)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": math.nan}, "learning_rate: got nan; expected a finite number"),
+        ({"n_steps": 128}, r"unknown option 'n_steps'; did you mean 'num_steps'\?"),
+        ({"net_arch": [64]}, r"unknown option 'net_arch'; did you mean 'hidden_sizes'\?"),
+        ({"frobnicate": 1}, r"unknown option 'frobnicate'; make\(\.\.\.\)\.recipe shows all"),
+        ({"verbose": 1}, "'verbose'; progress is an argument of train"),
+        ({"total_timesteps": 100}, "'total_timesteps'; total_steps is an argument of train"),
+        ({"run_dir": "runs"}, "'run_dir'; run_dir is an argument of train"),
+    ],
+)
+def test_options_that_no_section_has_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rl_train.make("ppo", "CartPole-v1", **options)
+
+
+def own_env() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", max_episode_steps=20)
+
+
+ENV_KINDS: dict[str, Callable[[], Any]] = {
+    "id": lambda: "CartPole-v1",
+    "class": lambda: CartPoleEnv,
+    "function": lambda: own_env,
+    "environment": own_env,
+    "vector": lambda: gymnasium.vector.SyncVectorEnv([own_env] * 2),
+    "VecEnv": lambda: make_vec(own_env, num_envs=2),
+}
+
+
+@pytest.mark.parametrize("kind", ENV_KINDS)
+def test_every_kind_of_environment_is_trained_evaluated_and_loaded(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = ENV_KINDS[kind]
+    is_built = kind in ("environment", "vector", "VecEnv")
+    num_envs = 1 if kind == "environment" else 2
+    options: dict[str, Any] = {} if is_built else {"num_envs": 2}
+    agent = rl_train.make(
+        "ppo", env(), num_steps=16, hidden_sizes=[8], minibatch_size=16, seed=3, **options
+    )
+    assert agent.parts.envs.num_envs == num_envs
+    result = agent.train(total_steps=64, run_dir=tmp_path)
+    assert (result.evaluation is None) == is_built
+    assert evaluate_policy(agent, env(), 2).num_episodes == 2
+    if is_built:
+        with pytest.raises(ConfigError, match="pass envs to evaluate"):
+            agent.evaluate(2)
+    else:
+        assert agent.evaluate(2).num_episodes == 2
+    given = {}
+    if kind != "id":
+        with pytest.raises(ConfigError, match=r"env was built from Python objects.* or env=\.\.\."):
+            rl_train.load(tmp_path)
+        assert main(["resume", str(tmp_path), "--total-steps", "128"]) == 2
+        assert "rl_train.load(directory, parts=...)" in capsys.readouterr().err
+        given = {"env": env()}
+    loaded = rl_train.load(tmp_path, **given)
+    assert loaded.parts.envs.num_envs == num_envs
+    assert loaded.train(total_steps=128).total_steps >= 128
+
+
+def test_the_trainer_takes_ids_functions_and_classes() -> None:
+    envs = make_vec("CartPole-v1")
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
+    for env in ("CartPole-v1", own_env, CartPoleEnv):
+        trainer = Trainer(env, PPO(actor), RolloutStorage(num_steps=64), test_envs=env)
+        assert trainer.envs.num_envs == 1
+        assert trainer.evaluate(2).num_episodes == 2
+
+
+def test_a_custom_environment_may_become_one_with_a_name(tmp_path: Path) -> None:
+    agent = rl_train.make("ppo", own_env, options=SMALL)
+    agent.train(total_steps=64, run_dir=tmp_path)
+    loaded = rl_train.load(tmp_path, env="CartPole-v1")
+    assert (loaded.recipe.env.name, loaded.recipe.env["num_envs"]) == ("CartPole-v1", 2)
+    assert loaded.evaluate(2).num_episodes == 2
+
+
+def test_one_environment_cannot_be_several() -> None:
+    with pytest.raises(ConfigError, match=r"num_envs=4, but a built .* is one environment"):
+        rl_train.make("ppo", own_env(), num_envs=4)
+    with pytest.raises(ConfigError, match=r"env\.env_kwargs: has no effect on an environment that"):
+        rl_train.make("ppo", own_env(), env_kwargs={"gravity": 1.0})
+
+
+def test_a_damaged_newest_checkpoint_is_told(tmp_path: Path) -> None:
+    agent = small_agent()
+    agent.train(64, run_dir=tmp_path)
+    agent.train(128)
+    (tmp_path / "checkpoints" / "step-128" / "state.json").write_text("{}")
+    with pytest.warns(UserWarning, match="step-128 is damaged, so step-64 is used"):
+        loaded = rl_train.load(tmp_path)
+    assert loaded.train(128).total_steps == 128
 
 
 def test_options_reach_every_part() -> None:
@@ -413,7 +540,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
     ("arguments", "message"),
     [
         ({"algorithm": None}, "name of the algorithm is None; expected text"),
-        ({"env": None}, r"\[env\] name"),
+        ({"env": None}, "env is NoneType; expected an id such as"),
         ({"options": 5}, "options=5; expected a mapping of sections"),
         ({"options": {"actor": 5}}, "section 'actor' is 5; expected a mapping"),
         (

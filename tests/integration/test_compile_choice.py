@@ -26,7 +26,7 @@ class Leaving(Callback):
 
 
 def _choice(trainer: Trainer, **goal: int) -> object:
-    trainer.train(**goal)
+    trainer.train(**goal, progress=False)
     assert trainer.updates == 0
     return trainer.recipe.resolved["compile"]
 

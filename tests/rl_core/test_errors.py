@@ -1,8 +1,10 @@
 """Suggestions for names that do not exist."""
 
+import re
+
 import pytest
 
-from rl_core.errors import nearest
+from rl_core.errors import in_brief, nearest
 from rl_core.other_names import OTHER_NAMES
 
 
@@ -27,3 +29,24 @@ def test_names_of_other_libraries_are_written_as_they_are_looked_up() -> None:
     for name, ours in OTHER_NAMES.items():
         assert name == name.lower()
         assert name not in ours
+
+
+class _MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_an_exception_whose_message_cannot_be_read_is_shown_by_its_class() -> None:
+    assert in_brief(_MuteError()) == "_MuteError: its message cannot be shown"
+
+
+def test_an_exception_without_a_message_says_where_it_was_raised() -> None:
+    def fail() -> None:
+        raise AssertionError
+
+    with pytest.raises(AssertionError) as caught:
+        fail()
+    assert re.fullmatch(
+        r"AssertionError: raised in .*test_errors.py, line \d+", in_brief(caught.value)
+    )
+    assert in_brief(KeyError()) == "KeyError"

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value
 
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn._recurrence import gru, lstm
-from rl_core.nn.cnn import NatureCNN
+from rl_core.nn.cnn import NatureCNN, SmallCNN, image_network
 from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.images import image_layout
 from rl_core.nn.mlp import MLP
@@ -173,6 +173,20 @@ class TestNatureCNN:
     def test_a_small_image_is_refused(self) -> None:
         with pytest.raises(SpaceError, match="35x40 is too small"):
             NatureCNN((35, 40, 3))
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 7, 11, 12, 20, 35])
+    def test_small_images_have_a_network_of_their_own(self, size: int) -> None:
+        net = image_network((size, size + 1, 3), 16)
+        assert isinstance(net, SmallCNN)
+        assert net.linear.in_features <= 64 * 72
+        assert net(torch.zeros(2, 5, size, size + 1, 3, dtype=torch.uint8)).shape == (2, 5, 16)
+        assert isinstance(image_network((36, 36, 3), 16), NatureCNN)
+
+    def test_a_small_network_sees_every_pixel(self) -> None:
+        net = SmallCNN((7, 7, 1), 8, scale=1.0)
+        pixels = torch.ones(7, 7, 1, requires_grad=True)
+        (gradient,) = torch.autograd.grad(net(pixels).sum(), pixels)
+        assert (gradient != 0).all()
 
 
 def _torch_twin(net: RecurrentNet) -> nn.GRU | nn.LSTM:

@@ -14,6 +14,7 @@ from rl_core.spaces import (
     is_image,
     leaf_spaces,
     tensor_dtype,
+    text_paths,
 )
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float64)
@@ -50,6 +51,18 @@ def test_unsupported_spaces_are_refused_by_place() -> None:
         leaf_spaces(spaces.Dict({}))
     with pytest.raises(SpaceError, match="path 'a/b'"):
         leaf_spaces(spaces.Dict({"a": spaces.Dict({"b": VECTOR}), "a/b": VECTOR}))
+
+
+def test_texts_are_left_out_of_nested_spaces() -> None:
+    space = spaces.Dict({"image": VECTOR, "deep": spaces.Tuple([spaces.Text(9), VECTOR])})
+    leaves = leaf_spaces(space)
+    assert list(cast("dict[str, Space]", leaves)) == ["deep/1", "image"]
+    assert text_paths(space) == ["deep/0"]
+    value = np.zeros(3)
+    flat = flatten_observation(space, {"image": value, "deep": ("go left", value)})
+    assert list(cast("dict[str, object]", flat)) == ["deep/1", "image"]
+    with pytest.raises(SpaceError, match="no entries"):
+        leaf_spaces(spaces.Dict({"mission": spaces.Text(9)}))
 
 
 def test_observations_flatten_like_their_space() -> None:
@@ -117,7 +130,7 @@ def test_only_leaves_have_a_dtype_and_a_shape() -> None:
         (spaces.Box(0, 255, (4, 84, 84, 1), np.uint8), True),
         (spaces.Box(0, 255, (4, 3, 84, 84), np.uint8), True),
         (spaces.Box(0, 1, (4, 84, 84, 3), np.float32), True),
-        (spaces.Box(0, 255, (4, 7, 7, 3), np.uint8), False),
+        (spaces.Box(0, 255, (4, 7, 7, 3), np.uint8), True),
         (spaces.Box(0, 255, (2, 4, 84, 84, 1), np.uint8), False),
         (spaces.Box(0, 1, (3, 64, 64), np.float32), True),
         (spaces.Box(0, 255, (64, 64, 1), np.float32), True),

@@ -415,8 +415,18 @@ def test_users_own_objects_go_straight_in() -> None:
             200,
         )
         assert np.asarray(single.reset()).shape == (1, 3)
-    with pytest.raises(ConfigError, match="got a str"):
-        as_vec_env("CartPole-v1")  # type: ignore[arg-type]  # what is tested
+    for unbuilt in ("CartPole-v1", lambda: gymnasium.make("CartPole-v1")):
+        with as_vec_env(unbuilt, 3) as built:
+            assert built.num_envs == 3
+    with pytest.raises(ConfigError, match="env is int; expected an id such as 'CartPole-v1'"):
+        as_vec_env(5)  # type: ignore[arg-type]  # what is tested
+
+
+def test_what_is_built_has_the_environments_that_it_has() -> None:
+    with pytest.raises(ConfigError, match=r"num_envs=2, but a built .* is one environment; give"):
+        as_vec_env(gymnasium.make("Pendulum-v1"), 2)
+    with pytest.raises(ConfigError, match="num_envs=3, but the given environments are 2; leave"):
+        as_vec_env(make_gym_vec("CartPole-v1", 2), 3)
 
 
 def test_the_plain_maker_takes_ids_functions_and_arguments() -> None:
@@ -454,8 +464,8 @@ def test_an_id_without_version_means_the_newest() -> None:
 @pytest.mark.parametrize(
     ("env_id", "module", "extra"),
     [
-        ("LunarLander-v3", "Box2D", "rl-envs[box2d]"),
-        ("HalfCheetah-v5", "mujoco", "rl-envs[mujoco]"),
+        ("LunarLander-v3", "Box2D", "packages/rl-envs[box2d]"),
+        ("HalfCheetah-v5", "mujoco", "packages/rl-envs[mujoco]"),
         ("phys2d/CartPole-v1", "jax", "pip install"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
 from rl_core.types import Array
-from rl_envs import EnvMaker, GymVecEnv, make_vec
+from rl_envs import EnvMaker, GymVecEnv, make_vec, presets
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
@@ -286,8 +286,10 @@ def _not_there(name: str) -> None:
 def test_an_id_whose_package_is_missing_is_refused_with_the_pip_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rl_envs.registry.find_module", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5.*pip install ale-py"):
+    monkeypatch.delitem(gymnasium.registry, "ALE/Pong-v5", raising=False)
+    monkeypatch.setattr("rl_envs.presets.find_module", lambda name: None)
+    line = r'ALE/Pong-v5 needs Atari.*pip install "packages/rl-envs\[atari\]"'
+    with pytest.raises(MissingExtraError, match=line):
         make_vec("ALE/Pong-v5")
 
 
@@ -296,9 +298,16 @@ def test_a_robot_whose_package_is_missing_is_refused_with_the_pip_line(
 ) -> None:
     monkeypatch.delitem(sys.modules, "gymnasium_robotics", raising=False)
     monkeypatch.delitem(gymnasium.registry, "FetchReach-v4", raising=False)
+    monkeypatch.setattr(presets, "find_module", lambda name: True)
     monkeypatch.setattr("importlib.import_module", _not_there)
+    monkeypatch.setattr(presets, "version", lambda name: "1.0")
     with pytest.raises(
-        MissingExtraError, match=r"FetchReach-v4.*pip install 'rl-envs\[robotics\]'"
+        MissingExtraError, match=r'FetchReach-v4.*pip install "packages/rl-envs\[robotics\]"'
+    ):
+        make_vec("FetchReach-v4")
+    monkeypatch.setattr(presets, "version", lambda name: "3.17.0")
+    with pytest.raises(
+        MissingExtraError, match=r"does not work with mujoco 3.17.0: pip install 'm"
     ):
         make_vec("FetchReach-v4")
 

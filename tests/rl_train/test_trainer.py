@@ -1,5 +1,7 @@
 import json
 import math
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +36,7 @@ from rl_train import (
     JsonlLogger,
     Trainer,
     TrainerConfig,
+    TrainingResult,
     evaluate_policy,
 )
 from rl_train.checkpoint import list_checkpoints, load_checkpoint
@@ -194,7 +197,7 @@ def test_a_rollout_of_rows_that_only_reset_makes_room_for_the_next_one() -> None
 )
 def test_just_one_count_is_taken(counts: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        _trainer().train(**counts)
+        _trainer().train(**counts, progress=False)
 
 
 def test_a_count_that_was_reached_is_refused() -> None:
@@ -704,7 +707,7 @@ def test_checkpoints_are_spread_over_a_run(
 ) -> None:
     monkeypatch.setattr(budget, "_LEAST_INTERVAL", 1)
     saves = Saves()
-    _trainer(tmp_path, callbacks=(saves,)).train(**counts)
+    _trainer(tmp_path, callbacks=(saves,)).train(**counts, progress=False)
     assert saves.steps == list(expected)
     assert len(_plain_names(tmp_path / "checkpoints")) == 3
 
@@ -977,7 +980,7 @@ def test_schedules_begin_at_their_start_and_leave_something_for_the_last_update(
 
     rates = Rates()
     config = ToyConfig(learning_rate=Linear(0.4, 0.0))
-    _trainer(algorithm=config, callbacks=(rates,)).train(**counts)
+    _trainer(algorithm=config, callbacks=(rates,)).train(**counts, progress=False)
     if "total_episodes" in counts:  # 0, 2 and 4 of 6 episodes are over before an update
         assert rates.seen == pytest.approx([0.4, 0.4, 0.4 * 4 / 6, 0.4 * 2 / 6])
     else:
@@ -1336,3 +1339,81 @@ def test_threads_are_chosen_while_training_and_put_back() -> None:
         )
         assert callback.seen == expected
         assert torch.get_num_threads() == before
+
+
+# Signals and progress
+
+
+class _Interrupts(Callback):
+    """Sends the signal of Ctrl-C so many times after the second update."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def on_update_end(self, trainer: Trainer) -> None:
+        if trainer.updates == 2:
+            for _ in range(self._times):
+                signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_ends_the_run_with_what_was_learned(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    trainer = _trainer(tmp_path, test_envs=_identity_envs, callbacks=(_Interrupts(1),))
+    result = trainer.train(total_updates=5)
+    assert (result.stopped, result.total_updates, result.evaluation) == (True, 2, None)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "stopping and saving a checkpoint; once more stops without" in capfd.readouterr().err
+    resumed = _trainer(tmp_path, test_envs=_identity_envs)
+    assert resumed.resume().step == result.total_steps
+    result = resumed.train(total_updates=5)
+    assert (result.stopped, result.total_updates) == (False, 5)
+
+
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, callbacks=(_Interrupts(2),))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(total_updates=5)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_signals_that_others_handle_are_left_alone() -> None:
+    handled: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: handled.append(number))
+    try:
+        result = _trainer(callbacks=(_Interrupts(1),)).train(total_updates=3)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handled == [signal.SIGINT]
+    assert result.total_updates == 3
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    results: list[TrainingResult] = []
+    trainer = _trainer()
+    thread = threading.Thread(target=lambda: results.append(trainer.train(total_updates=2)))
+    thread.start()
+    thread.join()
+    assert [result.total_updates for result in results] == [2]
+
+
+@pytest.mark.parametrize("progress", [True, "log", False])
+def test_progress_is_shown_where_it_is_asked_for(
+    progress: bool | Literal["log"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _trainer().train(total_steps=ROWS + 1, progress=progress)
+    said = f"{ROWS + 1} steps are rounded up to whole rollouts of {ROWS}: about {2 * ROWS} steps"
+    assert (said in capsys.readouterr().err) == bool(progress)
+
+
+def test_a_log_line_may_end_the_run() -> None:
+    class Satisfied(Callback):
+        def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> bool:
+            return trainer.updates == 3
+
+    config = TrainerConfig(log_every=1)
+    trainer = _trainer(config=config, callbacks=(Satisfied(),), test_envs=_identity_envs)
+    result = trainer.train(total_updates=5)
+    assert (result.total_updates, result.stopped) == (3, False)
+    assert result.evaluation is not None

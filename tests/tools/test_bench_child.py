@@ -1,7 +1,14 @@
+import os
 import signal
 
 import pytest
-from bench.child import ChildError, run_child, termination_interrupts, thread_environment
+from bench.child import (
+    ChildError,
+    run_child,
+    run_children,
+    termination_interrupts,
+    thread_environment,
+)
 
 
 def test_every_library_gets_the_same_thread_count() -> None:
@@ -26,3 +33,20 @@ def test_a_request_to_terminate_interrupts() -> None:
     with pytest.raises(KeyboardInterrupt), termination_interrupts():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_children_run_side_by_side_and_fail_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    ended = list(run_children("import", [{}, {}], 1, jobs=2))
+    assert sorted(number for number, _ in ended) == [0, 1]
+    assert all(isinstance(result, dict) and result["torch"] for _, result in ended)
+    ((number, result),) = run_children("no-such-task", [{}], 1, jobs=2)
+    assert (number, str(result)) == (0, "no-such-task ended with exit status 1")
+    assert "KeyError" in capfd.readouterr().err
+
+
+def test_children_that_are_left_are_stopped() -> None:
+    ended = run_children("import", [{}] * 4, 1, jobs=3)
+    next(ended)
+    ended.close()  # type: ignore[attr-defined]  # a generator
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TypeAlias, cast
@@ -16,6 +17,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 _WORKER = Path(__file__).resolve().with_name("worker.py")
 _GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.02
 
 
 class ChildError(Exception):
@@ -33,24 +35,70 @@ def run_child(task: str, payload: Mapping[str, Json], threads: int) -> dict[str,
     Raises:
         ChildError: when it fails.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        answer = Path(directory) / "result.json"
-        command = [sys.executable, str(_WORKER), task, json.dumps(payload), str(answer)]
-        process = subprocess.Popen(
+    ((_, result),) = run_children(task, [payload], threads)
+    if isinstance(result, ChildError):
+        raise result
+    return result
+
+
+def run_children(
+    task: str, payloads: Sequence[Mapping[str, Json]], threads: int, jobs: int = 1
+) -> Iterator[tuple[int, "dict[str, Json] | ChildError"]]:
+    """Carry out a task of `worker.py` for several payloads.
+
+    Args:
+        task: name of the task.
+        payloads: its arguments.
+        threads: how many every library may use.
+        jobs: processes that run side by side.
+
+    Yields:
+        The index of a payload, and its result or why there is none, as soon as it ends.
+    """
+    waiting = list(enumerate(payloads))
+    running: dict[int, _Child] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                number, payload = waiting.pop(0)
+                running[number] = _Child(task, payload, threads)
+            for number in [number for number, child in running.items() if child.has_ended]:
+                yield number, running.pop(number).result()
+            if running:
+                time.sleep(_POLL_SECONDS)
+    finally:
+        for child in running.values():
+            child.stop()
+
+
+class _Child:
+    def __init__(self, task: str, payload: Mapping[str, Json], threads: int) -> None:
+        self._task = task
+        self._directory = tempfile.TemporaryDirectory()
+        self._answer = Path(self._directory.name) / "result.json"
+        command = [sys.executable, str(_WORKER), task, json.dumps(payload), str(self._answer)]
+        self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,  # held open: its end tells the worker that this process is gone
             env=thread_environment(os.environ, threads),
-            cwd=directory,  # simulators leave log files where they run
+            cwd=self._directory.name,  # simulators leave log files where they run
         )
-        with process:
-            try:
-                code = process.wait()
-            except BaseException:
-                _end(process)
-                raise
-        if code != 0 or not answer.exists():
-            raise ChildError(f"{task} ended with exit status {code}")
-        return cast("dict[str, Json]", json.loads(answer.read_text(encoding="utf-8")))
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def result(self) -> "dict[str, Json] | ChildError":
+        """Return the result of a child that has ended."""
+        with self._directory, self._process:
+            code = self._process.returncode
+            if code != 0 or not self._answer.exists():
+                return ChildError(f"{self._task} ended with exit status {code}")
+            return cast("dict[str, Json]", json.loads(self._answer.read_text(encoding="utf-8")))
+
+    def stop(self) -> None:
+        with self._directory, self._process:
+            _end(self._process)
 
 
 def thread_environment(environment: Mapping[str, str], threads: int) -> dict[str, str]:

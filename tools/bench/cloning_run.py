@@ -12,10 +12,13 @@ import minari
 from minari.data_collector import EpisodeBuffer
 
 from bench.child import Json
-from bench.plan import NUM_EPISODES, NUM_TEST_ENVS
+from bench.episodes import NUM_EPISODES
 from rl_core.config import ComponentSpec, Recipe
 from rl_train import Agent, evaluate_policy
 from rl_train.builder import Sections, build, build_test_envs, compose
+
+_NUM_TEST_ENVS = 8
+"""Stepping together in the evaluation, each with its fixed share of the episodes."""
 
 _DATASET = "toolbox/expert-v0"
 
@@ -100,5 +103,5 @@ def _returns(agent: Agent, seed: int) -> Json:
 
 def _for_evaluation(recipe: Recipe) -> Recipe:
     env = recipe.env
-    kwargs = {**env.kwargs, "num_envs": NUM_TEST_ENVS}
+    kwargs = {**env.kwargs, "num_envs": _NUM_TEST_ENVS}
     return recipe.replace(env=ComponentSpec("env", env.name, kwargs))

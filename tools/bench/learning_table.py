@@ -37,14 +37,14 @@ class Summary:
         mean: over seeds, of each seed's mean return.
         centre: interquartile mean over seeds, of each seed's mean return.
         interval: its 95 % bootstrap interval, over seeds.
-        steps_per_second: median over seeds.
+        steps_per_second: median over the seeds that were timed; None if none was.
     """
 
     num_seeds: int
     mean: float
     centre: float
     interval: tuple[float, float]
-    steps_per_second: float
+    steps_per_second: float | None
 
 
 def summarize(records: Sequence[Record], metric: str = "return") -> Summary:
@@ -55,6 +55,7 @@ def summarize(records: Sequence[Record], metric: str = "return") -> Summary:
         metric: what the row is judged by.
     """
     means = np.array([record.values(metric).mean() for record in records])
+    speeds = [record.steps_per_second for record in records if record.is_timed]
     return Summary(
         num_seeds=len(records),
         mean=float(means.mean()),
@@ -62,7 +63,7 @@ def summarize(records: Sequence[Record], metric: str = "return") -> Summary:
         interval=stratified_bootstrap_interval(
             [means], interquartile_mean, generator=np.random.default_rng(0)
         ),
-        steps_per_second=statistics.median(record.steps_per_second for record in records),
+        steps_per_second=statistics.median(speeds) if speeds else None,
     )
 
 
@@ -96,7 +97,7 @@ def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
     return [
         row.algorithm.upper(),
         f"`{row.env}`{', ' + row.note if row.note else ''}",
-        _short_count(row.steps),
+        short_count(row.steps),
         f"`{row.command}`",
         _seeds(row, "ours", ours),
         _mean_cell(ours, unit),
@@ -105,8 +106,8 @@ def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
         _seeds(row, "sb3", sb3),
         _mean_cell(sb3, unit),
         _interval(sb3, unit),
-        "-" if ours is None else f"{ours.steps_per_second:,.0f}",
-        "-" if sb3 is None else f"{sb3.steps_per_second:,.0f}",
+        _speed(ours),
+        _speed(sb3),
     ]
 
 
@@ -115,6 +116,12 @@ def _seeds(row: PlanRow, system: str, summary: Summary | None) -> str:
         return "-"
     found, wanted = 0 if summary is None else summary.num_seeds, len(row.seeds)
     return str(found) if found == wanted else f"{found} of {wanted}"
+
+
+def _speed(summary: Summary | None) -> str:
+    if summary is None or summary.steps_per_second is None:
+        return "-"
+    return f"{summary.steps_per_second:,.0f}"
 
 
 def _mean_cell(summary: Summary | None, unit: str) -> str:
@@ -145,7 +152,8 @@ def _target(row: PlanRow, summary: Summary | None, peer: Summary | None) -> str:
     return f"{target}: {'reached' if is_met else 'missed'}"
 
 
-def _short_count(steps: int) -> str:
+def short_count(steps: int) -> str:
+    """Write a number of steps short, such as 100k."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
         if steps >= size and steps % (size // 10) == 0:
             return f"{steps / size:g}{unit}"

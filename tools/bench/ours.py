@@ -1,10 +1,17 @@
 """The toolbox's side of the benchmarks."""
 
+import contextlib
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+
+from bench import episodes
 from bench.curve import Curve
-from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
+from bench.episodes import Episodes
+from bench.plan import Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
 from bench.workloads import PPOSettings, ReplaySettings, TRPOSettings, Workload
@@ -22,13 +29,12 @@ from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_onpolicy import PPO, TRPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig, TRPOConfig
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.compile import CompileMode
-from rl_core.config import ComponentSpec, Recipe
 from rl_core.env import VecEnv
 from rl_core.storage import AnyStorage
 from rl_envs import make_vec
 from rl_storages import ReplayBuffer, RolloutStorage
-from rl_train import Callback, Trainer, TrainerConfig, evaluate_policy
-from rl_train.builder import build, build_test_envs, build_trainer, compose
+from rl_train import Agent, Callback, Trainer, TrainerConfig
+from rl_train.builder import build, compose
 
 _ENDLESS = 10**9
 
@@ -148,37 +154,41 @@ def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, 
     return algorithm, ReplayBuffer(size=settings.buffer_size)
 
 
-def learn(run: Run) -> Outcome:
-    """Train as the command line would, and evaluate what was learned."""
-    recipe = compose(run.algorithm, run.env, run.sections(), seed=run.seed, device="cpu")
-    parts = build(recipe)
-    try:
-        curve = Curve(run.steps)
+def learn(run: Run, weights: Path) -> Outcome:
+    """Train as the command line would, keep the weights, and evaluate what was learned."""
+    curve = Curve(run.steps)
+    with contextlib.closing(_agent(run)) as agent:
         callbacks = [_Progress(Progress(run.steps)), _Returns(curve)]
-        trainer = build_trainer(parts, callbacks=callbacks)
-        training = trainer.train(total_steps=run.steps)
-        test_envs = build_test_envs(_for_evaluation(recipe))
-        try:
-            found = evaluate_policy(parts.algorithm, test_envs, NUM_EPISODES, seed=run.seed)
-        finally:
-            test_envs.close()
-    finally:
-        parts.envs.close()
+        training = agent.train(run.steps, callbacks=callbacks)
+        save_file(
+            {name: tensor.clone() for name, tensor in agent.actor.state_dict().items()}, weights
+        )
+        found = _evaluate(agent, run)
     return Outcome(
-        returns=found.returns,
+        episodes=found,
         total_steps=training.total_steps,
         steps_per_second=training.steps_per_second,
-        success_rate=found.success_rate,
         curve=curve.points,
     )
 
 
-def _for_evaluation(recipe: Recipe) -> Recipe:
-    env = recipe.env
-    if "num_envs" not in env:
-        return recipe
-    kwargs = {**env.kwargs, "num_envs": NUM_TEST_ENVS}
-    return recipe.replace(env=ComponentSpec("env", env.name, kwargs))
+def evaluate(run: Run, weights: Path) -> Episodes:
+    """Evaluate a policy that `learn` kept."""
+    with contextlib.closing(_agent(run)) as agent:
+        agent.actor.load_state_dict(load_file(weights))
+        return _evaluate(agent, run)
+
+
+def _agent(run: Run) -> Agent:
+    recipe = compose(run.algorithm, run.env, run.sections(), seed=run.seed, device="cpu")
+    return Agent(build(recipe))
+
+
+def _evaluate(agent: Agent, run: Run) -> Episodes:
+    is_masked = bool(run.sections().get("env", {}).get("mask_velocity", False))
+    return episodes.evaluate(
+        agent.predict, partial(episodes.make_env, run.env, mask_velocity=is_masked)
+    )
 
 
 class _Marks(Callback):

@@ -10,17 +10,19 @@ import math
 import re
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from bench import episodes
 from bench.curve import Curve
-from bench.plan import NUM_EPISODES, NUM_TEST_ENVS, Outcome, Run
+from bench.episodes import Episodes, make_env
+from bench.plan import Outcome, Run
 from bench.progress import Progress
 from bench.span import Span
 from bench.workloads import PPOSettings, ReplaySettings, TRPOSettings, Workload
-
-Wrapper = Callable[[object], object]
 
 _ENDLESS = 10**9
 _MODULES = {"sb3": ("stable_baselines3", "sb3_contrib"), "sbx": ("sbx",)}
@@ -121,54 +123,12 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
     return {**options, "tau": settings.tau}
 
 
-def learn(run: Run) -> Outcome:
-    """Train with the interface of Stable-Baselines3 or sb3-contrib, and evaluate what was learned.
+def learn(run: Run, weights: Path) -> Outcome:
+    """Train with the interface of Stable-Baselines3 or sb3-contrib, and keep the weights.
 
-    Beside the algorithm's own arguments the options may hold ``name``, where the algorithm has
-    another one there, ``n_envs``, ``policy``, ``mask_velocity`` to hide velocities as our
-    environments do, ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for
-    Gaussian noise on actions in [-1, 1], ``reward_scale`` for a factor on the rewards that are
-    learned from, and ``normalize`` for running statistics of observations and rewards. A text such
-    as ``linear(0.001, 0.0)`` is a schedule.
+    See `_model` for the options.
     """
-    options: dict[str, object] = dict(run.options)
-    num_envs = options.pop("n_envs", 1)
-    name = str(options.pop("name", run.algorithm.upper()))
-    policy = options.pop("policy", "MlpPolicy")
-    is_masked = options.pop("mask_velocity", False)
-    is_normalized = options.pop("normalize", False)
-    gamma = options.get("gamma", 0.99)
-    options = {name: _argument(value) for name, value in options.items()}
-    if isinstance(kwargs := options.get("policy_kwargs"), dict) and "activation_fn" in kwargs:
-        activations = {"tanh": "Tanh", "relu": "ReLU", "elu": "ELU"}
-        activation = activations[kwargs["activation_fn"]]
-        kwargs["activation_fn"] = getattr(importlib.import_module("torch.nn"), activation)
-
-    library = importlib.import_module("stable_baselines3")
-    if (hindsight := options.pop("hindsight", None)) is not None:
-        options["replay_buffer_class"] = library.HerReplayBuffer
-        options["replay_buffer_kwargs"] = hindsight
-    for module in ("rl_envs", "gymnasium_robotics"):  # they register environments
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
-    make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
-    normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
-    wrapper = importlib.import_module("rl_envs.wrappers").MaskVelocity if is_masked else None
-    scale = options.pop("reward_scale", None)
-    learned = wrapper if scale is None else _with_scaled_rewards(wrapper, cast("float", scale))
-    envs = make_vec_env(run.env, n_envs=num_envs, seed=run.seed, wrapper_class=learned)
-    test_envs = make_vec_env(
-        run.env, n_envs=NUM_TEST_ENVS, seed=run.seed + 10_000, wrapper_class=wrapper
-    )
-    if is_normalized:
-        envs = normalize(envs, gamma=gamma)
-        test_envs = normalize(test_envs, training=False, norm_reward=False)
-        test_envs.obs_rms = envs.obs_rms
-    if (noise_std := options.pop("noise_std", None)) is not None:
-        noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
-        size = envs.action_space.shape[0]
-        options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
-    model = _algorithm("sb3", name)(policy, envs, seed=run.seed, device="cpu", **options)
+    model = _model(run)
     progress = Progress(run.steps)
     curve = Curve(run.steps)
 
@@ -184,41 +144,107 @@ def learn(run: Run) -> Outcome:
     start = time.perf_counter()
     model.learn(run.steps, callback=after_step)
     seconds = time.perf_counter() - start
-    successes: list[bool] = []
-
-    def after_episode(state: dict[str, dict[str, object]], _globals: object) -> None:
-        if state["done"] and "is_success" in state["info"]:
-            successes.append(bool(state["info"]["is_success"]))
-
-    evaluate = importlib.import_module("stable_baselines3.common.evaluation").evaluate_policy
-    returns, _ = evaluate(
-        model,
-        test_envs,
-        NUM_EPISODES,
-        deterministic=True,
-        return_episode_rewards=True,
-        callback=after_episode,
-    )
-    envs.close()
-    test_envs.close()
+    _save(model, weights)
+    found = _evaluate(model, run)
+    model.get_env().close()
     return Outcome(
-        returns=tuple(float(value) for value in returns),
+        episodes=found,
         total_steps=model.num_timesteps,
         steps_per_second=model.num_timesteps / seconds,
-        success_rate=sum(successes) / len(successes) if successes else None,
         curve=curve.points,
     )
 
 
-def _with_scaled_rewards(wrapper: Wrapper | None, scale: float) -> Wrapper:
-    """Return a wrapper that multiplies rewards, around another one or none."""
+def evaluate(run: Run, weights: Path) -> Episodes:
+    """Evaluate a policy that `learn` kept."""
+    model = _model(run)
+    tensors = importlib.import_module("safetensors.torch").load_file(weights)
+    statistics = {name: tensors.pop(f"obs_rms.{name}") for name in _statistics(model)}
+    model.policy.load_state_dict(tensors)
+    for name, tensor in statistics.items():
+        setattr(model.get_vec_normalize_env().obs_rms, name, tensor.numpy())
+    found = _evaluate(model, run)
+    model.get_env().close()
+    return found
+
+
+def _model(run: Run) -> Any:
+    """Build the model of a run, with its environments.
+
+    Beside the algorithm's own arguments the options may hold ``name``, where the algorithm has
+    another one there, ``n_envs``, ``policy``, ``mask_velocity`` to hide velocities as our
+    environments do, ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for
+    Gaussian noise on actions in [-1, 1], ``reward_scale`` for a factor on the rewards that are
+    learned from, and ``normalize`` for running statistics of observations and rewards. A text such
+    as ``linear(0.001, 0.0)`` is a schedule.
+    """
+    options: dict[str, object] = dict(run.options)
+    num_envs = options.pop("n_envs", 1)
+    name = str(options.pop("name", run.algorithm.upper()))
+    policy = options.pop("policy", "MlpPolicy")
+    is_masked = bool(options.pop("mask_velocity", False))
+    is_normalized = options.pop("normalize", False)
+    gamma = options.get("gamma", 0.99)
+    options = {name: _argument(value) for name, value in options.items()}
+    if isinstance(kwargs := options.get("policy_kwargs"), dict) and "activation_fn" in kwargs:
+        activations = {"tanh": "Tanh", "relu": "ReLU", "elu": "ELU"}
+        activation = activations[kwargs["activation_fn"]]
+        kwargs["activation_fn"] = getattr(importlib.import_module("torch.nn"), activation)
+
+    library = importlib.import_module("stable_baselines3")
+    if (hindsight := options.pop("hindsight", None)) is not None:
+        options["replay_buffer_class"] = library.HerReplayBuffer
+        options["replay_buffer_kwargs"] = hindsight
+    make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
+    normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
+    scale = options.pop("reward_scale", None)
+    envs = make_vec_env(
+        partial(make_env, run.env, mask_velocity=is_masked),
+        n_envs=num_envs,
+        seed=run.seed,
+        wrapper_class=None if scale is None else _scaled_rewards(cast("float", scale)),
+    )
+    if is_normalized:
+        envs = normalize(envs, gamma=gamma)
+    if (noise_std := options.pop("noise_std", None)) is not None:
+        noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
+        size = envs.action_space.shape[0]
+        options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
+    return _algorithm("sb3", name)(policy, envs, seed=run.seed, device="cpu", **options)
+
+
+def _save(model: Any, path: Path) -> None:
+    tensors = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
+    tensors |= {f"obs_rms.{name}": value for name, value in _statistics(model).items()}
+    importlib.import_module("safetensors.torch").save_file(tensors, path)
+
+
+def _statistics(model: Any) -> dict[str, Any]:
+    """Return mean and variance of observations as tensors, where they are normalized."""
+    normalizer = model.get_vec_normalize_env()
+    if normalizer is None:
+        return {}
+    as_tensor = importlib.import_module("torch").as_tensor
+    return {name: as_tensor(getattr(normalizer.obs_rms, name)) for name in ("mean", "var")}
+
+
+def _evaluate(model: Any, run: Run) -> Episodes:
+    normalizer = model.get_vec_normalize_env()
+
+    def predict(observation: Any, state: Any, starts: Any) -> tuple[Any, Any]:
+        if normalizer is not None:
+            observation = normalizer.normalize_obs(observation)
+        actions, state = model.predict(observation, state, starts, deterministic=True)
+        return actions, state
+
+    is_masked = bool(run.options.get("mask_velocity", False))
+    return episodes.evaluate(predict, partial(make_env, run.env, mask_velocity=is_masked))
+
+
+def _scaled_rewards(scale: float) -> Callable[[object], object]:
+    """Return a wrapper that multiplies rewards."""
     transform = importlib.import_module("gymnasium.wrappers").TransformReward
-
-    def wrap(env: object) -> object:
-        inner = env if wrapper is None else wrapper(env)
-        return transform(inner, lambda reward: scale * reward)
-
-    return wrap
+    return lambda env: transform(env, lambda reward: scale * reward)
 
 
 def linear_schedule(text: str) -> Callable[[float], float] | None:

@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import cast
 
 from bench.child import Json
+from bench.episodes import Episodes
 
-SYSTEMS = ("ours", "sb3")
-"""In the order in which they run."""
+OURS = "ours"
+"""The toolbox."""
 
 PEER = "sb3"
 """The system that may be a row's target."""
 
-NUM_EPISODES = 100
-"""Of the evaluation that ends every run."""
-
-NUM_TEST_ENVS = 8
-"""Stepping together in that evaluation, each with its fixed share of the episodes."""
+SYSTEMS = (OURS, PEER)
+"""In the order in which they run."""
 
 METRICS = ("return", "success")
 """What a row may be judged by: the mean return, or the percentage of successful episodes."""
@@ -80,6 +78,12 @@ class Run:
             options_digest(self.options),
         )
 
+    @property
+    def file_name(self) -> str:
+        """A name for a file of its own."""
+        parts = (*map(str, self.key[:5]), self.key[5])
+        return "-".join(part.replace("/", "_") for part in parts)
+
     def sections(self) -> Mapping[str, Mapping[str, Json]]:
         """Return the options by section, as `rl_train.builder.compose` takes them."""
         return cast("Mapping[str, Mapping[str, Json]]", self.options)
@@ -115,26 +119,23 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        returns: of each episode of the deterministic evaluation of the final policy.
+        episodes: of the evaluation of the final policy.
         total_steps: transitions that it took.
         steps_per_second: of the whole training, compilation included, evaluation not.
-        success_rate: share of the evaluation's episodes; None where the environment does not say.
         curve: step, and mean return of the last 100 training episodes then.
     """
 
-    returns: Sequence[float]
+    episodes: Episodes
     total_steps: int
     steps_per_second: float
-    success_rate: float | None = None
     curve: Sequence[tuple[int, float]] = ()
 
     def as_dict(self) -> dict[str, Json]:
         """Return plain data, with as many digits as figures need."""
         return {
-            "returns": [round(value, 4) for value in self.returns],
+            **self.episodes.as_dict(),
             "total_steps": self.total_steps,
             "steps_per_second": round(self.steps_per_second, 2),
-            **({} if self.success_rate is None else {"success_rate": self.success_rate}),
             "curve": [[step, value] for step, value in self.curve],
         }
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.child import Json
+from bench.episodes import FIRST_SEED
 from bench.plan import Key, PlanRow, Run, options_digest
 
 
@@ -26,6 +27,8 @@ class Record:
         success_rate: share of the final evaluation's episodes; None where nothing told it.
         curve: shape `(points, 2)`: step, and mean return of the last 100 training episodes then;
             no points where none were noted.
+        is_comparable: whether its episodes are those that `bench.episodes` starts.
+        is_timed: whether the machine was its own.
     """
 
     run: Run
@@ -34,6 +37,8 @@ class Record:
     machine: str
     success_rate: float | None = None
     curve: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))
+    is_comparable: bool = False
+    is_timed: bool = True
 
     def values(self, metric: str) -> npt.NDArray[np.float64]:
         """Return what a row is judged by: returns, or 100 for a success and 0 for a failure.
@@ -92,22 +97,38 @@ def read_records(path: Path) -> dict[Key, Record]:
     Raises:
         ValueError: when a line is damaged; a torn last line is left out.
     """
+    return {
+        key: Record(
+            run=Run.from_dict(line),
+            returns=np.asarray(line["returns"], dtype=np.float64),
+            steps_per_second=cast("float", line["steps_per_second"]),
+            machine=cast("str", line["machine"]),
+            success_rate=cast("float | None", line.get("success_rate")),
+            curve=np.asarray(line.get("curve", []), dtype=np.float64).reshape(-1, 2),
+            is_comparable=line.get("first_seed") == FIRST_SEED,
+            is_timed=bool(line.get("is_timed", True)),
+        )
+        for key, line in read_lines(path).items()
+    }
+
+
+def read_lines(path: Path) -> dict[Key, dict[str, Json]]:
+    """Read the file as plain data, as `read_records` does.
+
+    Raises:
+        ValueError: when a line is damaged; a torn last line is left out.
+    """
     if not path.exists():
         return {}
-    records: dict[Key, Record] = {}
+    lines: dict[Key, dict[str, Json]] = {}
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     for number, text in enumerate(whole.splitlines(), start=1):
         try:
             line = cast("dict[str, Json]", json.loads(text))
-            record = Record(
-                run=Run.from_dict(line),
-                returns=np.asarray(line["returns"], dtype=np.float64),
-                steps_per_second=cast("float", line["steps_per_second"]),
-                machine=cast("str", line["machine"]),
-                success_rate=cast("float | None", line.get("success_rate")),
-                curve=np.asarray(line.get("curve", []), dtype=np.float64).reshape(-1, 2),
-            )
+            missing = {"returns", "steps_per_second", "machine"} - set(line)
+            if missing:
+                raise KeyError(*missing)
+            lines[Run.from_dict(line).key] = line
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}, line {number} is no record: {error!r}") from error
-        records[record.run.key] = record
-    return records
+    return lines

@@ -1,5 +1,6 @@
 """The process that one measurement runs in: ``worker.py TASK PAYLOAD RESULT_FILE``."""
 
+import importlib
 import json
 import os
 import sys
@@ -7,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 if __name__ == "__main__":  # run by path: make the package importable instead of its modules
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -93,14 +94,22 @@ def measure_replay_bytes(payload: Mapping[str, Json]) -> dict[str, Json]:
 
 def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Carry out one run of a plan."""
-    run = Run.from_dict(payload)
-    if run.system == "ours":
-        from bench import ours
+    run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    result = _side(run).learn(run, weights).as_dict()
+    return {**result, "wall_seconds": round(time.perf_counter() - start, 1)}
 
-        return ours.learn(run).as_dict()
-    from bench import peers
 
-    return peers.learn(run).as_dict()
+def evaluate(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Evaluate the policy that a run kept."""
+    run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
+    found: dict[str, Json] = _side(run).evaluate(run, weights).as_dict()
+    return found
+
+
+def _side(run: Run) -> Any:
+    return importlib.import_module("bench.ours" if run.system == "ours" else "bench.peers")
 
 
 def clone(payload: Mapping[str, Json]) -> dict[str, Json]:
@@ -123,6 +132,7 @@ _TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {
     "replay": measure_replay,
     "replay-bytes": measure_replay_bytes,
     "learn": learn,
+    "evaluate": evaluate,
     "clone": clone,
 }
 

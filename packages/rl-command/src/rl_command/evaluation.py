@@ -89,7 +89,9 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
         checkpoint = _chosen(run, arguments)
         device = resolve_device(arguments.device or run.recipe.device)
         envs = build_envs(
-            _with_fewer_envs(run.recipe.env, arguments.episodes), spawn_seed(arguments.seed, "test")
+            _with_fewer_envs(run.recipe.env, arguments.episodes),
+            spawn_seed(arguments.seed, "test"),
+            testing=True,
         )
     try:
         with held_warnings():

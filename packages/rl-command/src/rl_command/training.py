@@ -1,5 +1,6 @@
 """The commands ``rl train`` and ``rl resume``."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -8,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 
 from rl_command.errors import UsageError, held_warnings
-from rl_command.interruption import Interruption
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, check_new, new_run_dir, open_run, warn_of_skipped
@@ -18,7 +18,9 @@ from rl_command.train_arguments import chosen_goal, read_train_request
 from rl_core.config import LENGTHS, Recipe, decode
 from rl_train import Progress, Trainer
 from rl_train.builder import build, build_trainer
-from rl_train.trainer import Budget
+from rl_train.trainer import Budget, Interruption
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +60,7 @@ def train(words: Sequence[str]) -> int:
             stack.callback(parts.envs.close)
             reserved = new_run_dir(request.run_dir, request.recipe, datetime.now())
             run_dir = stack.enter_context(reserved)
-            interruption = Interruption()
+            interruption = Interruption(_SIGNALS, "rl: ")
             callbacks = [Progress(), interruption]
             trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
         return _run(trainer, request.goal, run_dir, interruption)
@@ -93,7 +95,7 @@ def resume(words: Sequence[str]) -> int:
             )
         recipe = _continued(run.recipe, goal, arguments.device)
         parts = build(recipe, is_saved=True)
-        interruption = Interruption()
+        interruption = Interruption(_SIGNALS, "rl: ")
         callbacks = [Progress(), interruption]
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)
     try:
@@ -126,7 +128,7 @@ def _longer(trainer: Trainer, goal: Budget, run_dir: Path) -> str:
 def _run(trainer: Trainer, goal: Budget, run_dir: Path, interruption: Interruption) -> int:
     assert trainer.recipe is not None
     with interruption:
-        result = trainer.train(**goal.arguments)
+        result = trainer.train(**goal.arguments, progress=False)
     if interruption.number is not None:
         advice = (
             f"to continue: rl resume {run_dir}"

@@ -54,8 +54,21 @@ class DeviceError(RLError, RuntimeError):
 
 
 def in_brief(error: BaseException) -> str:
-    """Return the class and the message of somebody else's exception, on one short line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    """Return the class and the message of somebody else's exception, on one short line.
+
+    Without a message it says where the exception was raised.
+    """
+    try:
+        message = str(error)
+    except Exception:
+        message = "its message cannot be shown"
+    trace = error.__traceback__
+    while not message and trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if not message and trace is not None:
+        message = f"raised in {trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+    name = type(error).__name__
+    text = " ".join(f"{name}: {message}".split()) if message else name
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 3]}..."
 
 

@@ -2,7 +2,8 @@
 
 A leaf is a Box, Discrete, MultiDiscrete or MultiBinary space. Dict and Tuple spaces, nested to any
 depth, become one mapping. Its keys are the paths, joined with ``/``, in the order that the space
-declares (``camera/left``, ``0/position``).
+declares (``camera/left``, ``0/position``). Texts within them, such as MiniGrid's missions, are left
+out: no network of ours reads them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,13 +53,15 @@ def leaf_spaces(space: Space) -> Space | dict[str, Space]:
         The space itself when it is a leaf; for a Dict or Tuple a mapping from path to leaf.
 
     Raises:
-        SpaceError: for any other space, for an empty Dict or Tuple, and for two entries with the
-            same path.
+        SpaceError: for any other space, for a Dict or Tuple without leaves, and for two entries
+            with the same path.
     """
     if isinstance(space, LEAF_TYPES):
         return cast("Space", space)
     leaves: dict[str, Space] = {}
     for path, leaf in _walk(space, ()):
+        if _is_text(leaf):
+            continue
         key = "/".join(path)
         if key in leaves:
             raise SpaceError(f"two entries of {space} have the path '{key}'; rename one of them")
@@ -236,8 +239,8 @@ def mask_sizes(observation_space: Space, action_space: Space) -> tuple[int, ...]
 def is_image(space: Space) -> bool:
     """Decide whether a leaf space holds images, which are fed to a convolutional network.
 
-    It does if it is a Box of rank 3, or of rank 4 with a stack of frames of at least 36x36 along
-    its first axis, and each image is either
+    It does if it is a Box of rank 3, or of rank 4 with a stack of frames along its first axis, and
+    each image is either
 
     - of dtype uint8, with its axes in any order, or
     - of a floating-point dtype, with all bounds 0 and 1 or all bounds 0 and 255, and with a first
@@ -252,8 +255,6 @@ def is_image(space: Space) -> bool:
     if not isinstance(space, spaces.Box) or len(space.shape) not in (3, 4):
         return False
     first, middle, last = space.shape[-3:]
-    if len(space.shape) == 4 and sorted((first, middle, last))[1] < 36:
-        return False
     if space.dtype == np.uint8:
         return True
     if np.dtype(space.dtype).kind != "f":
@@ -320,9 +321,19 @@ def action_problem(space: Space, actions: Array, length: int, each: str) -> str 
     return f"the action of {each} {row} is {actions[row]}; expected one of {space}"
 
 
+def text_paths(space: Space) -> list[str]:
+    """Return the paths of the texts in a Dict or Tuple space, which `leaf_spaces` leaves out."""
+    return ["/".join(path) for path, leaf in _walk(space, ()) if _is_text(leaf)]
+
+
+def _is_text(space: Space) -> bool:
+    # Also MiniGrid's MissionSpace, which is no spaces.Text.
+    return space.dtype is not None and space.dtype.kind == "U"
+
+
 def _walk(space: Space, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Space]]:
-    if isinstance(space, LEAF_TYPES):
-        yield path, cast("Space", space)
+    if isinstance(space, LEAF_TYPES) or (path and _is_text(space)):
+        yield path, space
     elif isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
             yield from _walk(child, (*path, str(key)))
@@ -347,7 +358,8 @@ def _flatten_into(flat: dict[str, ArrayLike], path: str, space: Space, observati
             raise _nesting_error(path, f"a tuple of {len(space.spaces)}", observation)
         children = list(enumerate(space.spaces))
     else:
-        flat[path] = cast("ArrayLike", observation)
+        if not _is_text(space):
+            flat[path] = cast("ArrayLike", observation)
         return
     parts = cast("Mapping[object, object]", observation)
     for key, child in children:

@@ -12,7 +12,9 @@ from rl_envs.maker import checked_num_envs as checked_num_envs
 from rl_envs.registry import find_spec as find_spec
 from rl_envs.sync import SyncVecEnv as SyncVecEnv
 from rl_envs.vectorize import AnyEnv as AnyEnv
+from rl_envs.vectorize import BuiltEnv as BuiltEnv
 from rl_envs.vectorize import as_vec_env as as_vec_env
+from rl_envs.vectorize import is_built as is_built
 from rl_envs.vectorize import make_gym_vec as make_gym_vec
 from rl_envs.vectorize import make_vec as make_vec
 

@@ -1,5 +1,6 @@
 """A thin wrapper around each environment that names it, and the field, in every fault."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import SupportsFloat, cast
@@ -10,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rl_core.env import observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError, SpaceError, in_brief
-from rl_core.spaces import Space, flatten_observation, leaf_spaces
+from rl_core.spaces import Space, flatten_observation, leaf_spaces, text_paths
 
 RESET_FIELDS = ("observation", "info")
 STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
@@ -153,6 +154,16 @@ def shared_spaces(envs: Sequence[gymnasium.Env]) -> tuple[Space, Space]:
     return first.observation_space, first.action_space
 
 
+def warn_of_texts(name: str, space: Space) -> None:
+    """Give notice of texts in observations, which are left out."""
+    if texts := text_paths(space):
+        warnings.warn(
+            f"{name}: the texts {texts} of its observations are left out; no network reads them",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
 def return_problem(
     call: str, returned: object, fields: tuple[str, ...], info_type: type = dict
 ) -> str | None:
@@ -176,10 +187,12 @@ def return_problem(
     return f"{call} returned {got}; Gymnasium expects {len(fields)} values: {', '.join(fields)}"
 
 
-def name_and_limit(spec: EnvSpec | None, env: object) -> tuple[str, int | None]:
+def name_and_limit(spec: object, env: object) -> tuple[str, int | None]:
     """Return the id and time limit of a registered environment; else its class name and None."""
-    if spec is None:
-        return type(env).__name__, None
+    if not isinstance(spec, EnvSpec):
+        # EnvPool has specs of its own, which name the limit but not the id.
+        limit = getattr(getattr(spec, "config", None), "max_episode_steps", None)
+        return type(env).__name__, limit
     return spec.id, spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
 
 

@@ -15,6 +15,7 @@ from rl_core.errors import ConfigError, nearest
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation
 from rl_envs.arrays import Arrays, ArraySpec, Fault, Rows
+from rl_envs.envpool import EnvPoolVectorEnv, is_envpool
 from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_problem
 from rl_envs.sync import BaseGymVecEnv
 
@@ -60,6 +61,10 @@ class GymVecEnv(BaseGymVecEnv):
         max_episode_steps: int | None = None,
         component: ComponentSpec | None = None,
     ) -> None:
+        if is_envpool(envs):
+            envs = EnvPoolVectorEnv(envs)
+        if isinstance(envs, EnvPoolVectorEnv):
+            name, max_episode_steps = name or envs.name, max_episode_steps or envs.max_episode_steps
         base = envs.unwrapped
         first = base.envs[0] if isinstance(base, SyncVectorEnv) else base
         found_name, found_limit = name_and_limit(first.spec or base.spec, first.unwrapped)

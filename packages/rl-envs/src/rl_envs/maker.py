@@ -19,6 +19,7 @@ from rl_core.errors import (
     in_brief,
 )
 from rl_envs.guard import EnvGuard
+from rl_envs.presets import preset_of_spec
 from rl_envs.registry import find_spec
 from rl_envs.sync import SyncVecEnv
 
@@ -27,8 +28,6 @@ EnvFunction: TypeAlias = Callable[..., gymnasium.Env]
 
 EnvWrapper: TypeAlias = Callable[[gymnasium.Env], gymnasium.Env]
 """Wraps one environment."""
-
-_EXTRAS = {"gymnasium.envs.mujoco": "rl-envs[mujoco]", "gymnasium.envs.box2d": "rl-envs[box2d]"}
 
 
 class EnvMaker:
@@ -39,6 +38,8 @@ class EnvMaker:
         kwargs: arguments for the environment.
         wrappers: applied in this order, the last one outermost.
         check: whether `EnvGuard` checks each environment.
+        testing: prepare the environments of a preset for testing, not for training.
+        preset: apply the preset of the id's family, if it has one; see `rl_envs.presets`.
 
     Attributes:
         name: the id, with its version, or the name of the function.
@@ -54,12 +55,18 @@ class EnvMaker:
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[EnvWrapper] = (),
         check: bool = True,
+        *,
+        testing: bool = False,
+        preset: bool = True,
     ) -> None:
         self.env = env
         self.spec = find_spec(env) if isinstance(env, str) else None
         self.kwargs: dict[str, Any] = dict(kwargs or {})
         self.wrappers = wrappers
         self.check = check
+        self.testing = testing
+        self.family = preset_of_spec(self.spec)
+        self.preset = self.family if preset else None
         if self.spec is None and not callable(env):
             raise ConfigError(
                 f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', or a "
@@ -84,7 +91,11 @@ class EnvMaker:
         """
         with self._building():
             if self.spec is not None:
-                env = gymnasium.make(self.spec, **{"disable_env_checker": True, **self.kwargs})
+                kwargs = {} if self.preset is None else self.preset.kwargs
+                options = {"disable_env_checker": True, **kwargs, **self.kwargs}
+                env = gymnasium.make(self.spec, **options)
+                if self.preset is not None and self.preset.prepare is not None:
+                    env = self.preset.prepare(env, self.testing)
             elif callable(self.env):
                 env = self.env(**self.kwargs)
             for wrapper in self.wrappers:
@@ -105,10 +116,15 @@ class EnvMaker:
         with self._building():
             creator = load_env_creator(creator) if isinstance(creator, str) else creator
         try:
-            inspect.signature(creator).bind(num_envs=1, **{**spec.kwargs, **self.kwargs})
+            inspect.signature(creator).bind(num_envs=1, **{**spec.kwargs, **self._native_kwargs})
         except TypeError:
             return False
         return True
+
+    @property
+    def _native_kwargs(self) -> dict[str, Any]:
+        kwargs = {} if self.preset is None else self.preset.native_kwargs.get(self.testing, {})
+        return {**kwargs, **self.kwargs}
 
     def numbered(self, num_envs: int) -> list[Callable[[], gymnasium.Env]]:
         """Return one function per row, each of which builds that row's environment."""
@@ -130,7 +146,7 @@ class EnvMaker:
         with self._building():
             envs: VectorEnv = gymnasium.make_vec(
                 self.spec,
-                **{**self.kwargs, "num_envs": checked_num_envs(num_envs)},
+                **{**self._native_kwargs, "num_envs": checked_num_envs(num_envs)},
                 vectorization_mode="vector_entry_point",
             )
         return envs
@@ -168,13 +184,13 @@ class EnvMaker:
                 message = f"{self.name} does not take these arguments: {in_brief(error)}"
                 raise ConfigError(message) from error
             message = f"{self.name} could not be built: {in_brief(error)}"
+            if self.family is not None:
+                message += self.family.known_conflict() or ""
             raise EnvironmentFaultError(message) from error
 
     def _missing(self, error: Exception) -> str:
-        entry_point = "" if self.spec is None else str(self.spec.entry_point)
-        for module, extra in _EXTRAS.items():
-            if entry_point.startswith(module):
-                return f"{self.name} needs its simulator: pip install '{extra}' ({error})"
+        if self.family is not None and self.family.extra is not None:
+            return f"{self.name} needs {self.family.name}: {self.family.install_line} ({error})"
         message = f"{self.name} cannot be built: {error}"
         if "pip install" in message:
             return message

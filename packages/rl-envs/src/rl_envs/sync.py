@@ -25,7 +25,7 @@ from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, 
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs.arrays import Arrays, Info, Last, LazyInfo, NumpyArrays, Rows
-from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces
+from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces, warn_of_texts
 
 _USUAL_NUMBERS = frozenset({float, np.float64, np.float32})
 _USUAL_FLAGS = frozenset({bool, np.bool_})
@@ -68,6 +68,7 @@ class BaseGymVecEnv(VecEnv):
         self._num_envs = num_envs
         self._observation_space, self._action_space = cast("tuple[Space, Space]", spaces)
         self._name = name
+        warn_of_texts(name, self._observation_space)
         self._max_episode_steps = max_episode_steps
         self._check = check
         self._component = component

@@ -1,7 +1,7 @@
 """Vector environments from an id, a function or an object of the user's own."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -10,15 +10,20 @@ from rl_core.config import ComponentSpec
 from rl_core.env import VecEnv, checked_seed
 from rl_core.errors import ConfigError, nearest
 from rl_core.types import Json
+from rl_envs.envpool import make_envpool
 from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
+from rl_envs.presets import preset_of_id
 from rl_envs.workers import WorkerVectorEnv
 from rl_envs.wrappers import MaskVelocity
 
-AnyEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
+BuiltEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
 """What can be stepped: the toolbox's own vectors, Gymnasium's, and a single environment."""
 
-VECTORIZATIONS = ("auto", "sync", "async", "native")
+AnyEnv: TypeAlias = str | EnvFunction | BuiltEnv
+"""An id, a class or function that builds one environment, or what is built already."""
+
+VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
 
 _TIMEOUT_S = 60.0
 _MANY = 6
@@ -30,12 +35,14 @@ def make_vec(
     num_envs: int = 1,
     seed: int | None = None,
     *,
-    vectorization: Literal["auto", "sync", "async", "native"] = "auto",
+    vectorization: Literal["auto", "sync", "async", "native", "envpool"] = "auto",
     env_kwargs: Mapping[str, Json] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
     mask_velocity: bool = False,
     check: bool = True,
     timeout_s: float | None = _TIMEOUT_S,
+    testing: bool = False,
+    preset: bool = True,
 ) -> VecEnv:
     """Make a vector of environments.
 
@@ -48,7 +55,7 @@ def make_vec(
             is the vectorised form that some ids have. ``"auto"`` is native from 6 environments on
             if there is a native form that takes the arguments, and sync otherwise. Sync and async
             reset a row in the step that ends its episode, native forms usually in the next one
-            (see `EnvStep`).
+            (see `EnvStep`). ``"envpool"`` takes EnvPool's environments, by its ids.
         env_kwargs: arguments for each environment.
         wrappers: applied to each environment in this order, the last one outermost.
         mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
@@ -56,6 +63,10 @@ def make_vec(
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
         timeout_s: how long one reset or step may take before its process counts as hung; async
             only, None for no limit.
+        testing: prepare the environments for testing: Atari games are then played to their end for
+            their own rewards.
+        preset: prepare the environments of an id as their preset says (DeepMind's preprocessing for
+            Atari). False takes them as they are registered.
 
     Returns:
         The environments; `close` them, or use them in a ``with`` statement.
@@ -82,7 +93,6 @@ def make_vec(
             "'async' has processes that could hang; leave it out"
         )
     masks = [MaskVelocity] if mask_velocity else []
-    maker = EnvMaker(env, env_kwargs, [*masks, *wrappers], check)
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -91,9 +101,25 @@ def make_vec(
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
             **({"mask_velocity": True} if mask_velocity else {}),
+            **({"testing": True} if testing else {}),
+            **({} if preset else {"preset": False}),
             **({"env_kwargs": dict(env_kwargs)} if env_kwargs else {}),
         }
         component = ComponentSpec("env", env, options)
+    if vectorization == "envpool":
+        if not isinstance(env, str) or masks or wrappers:
+            raise ConfigError(
+                "vectorization='envpool' takes one of EnvPool's ids, without wrappers; use sync "
+                "for others"
+            )
+        family = preset_of_id(env) if preset else None
+        kwargs = {
+            **(family.envpool_kwargs.get(testing, {}) if family else {}),
+            **(env_kwargs or {}),
+        }
+        pool = make_envpool(env, num_envs, kwargs, seed)
+        return GymVecEnv(pool, seed=seed, check=check, component=component)
+    maker = EnvMaker(env, env_kwargs, [*masks, *wrappers], check, testing=testing, preset=preset)
     if vectorization == "async":
         workers = WorkerVectorEnv(maker.numbered(num_envs), timeout_s=timeout_s)
         return GymVecEnv(
@@ -112,7 +138,12 @@ def make_vec(
 
 
 def make_gym_vec(
-    env: str | EnvFunction, num_envs: int = 1, seed: int | None = None, **env_kwargs: object
+    env: str | EnvFunction,
+    num_envs: int = 1,
+    seed: int | None = None,
+    *,
+    testing: bool = False,
+    **env_kwargs: object,
 ) -> VecEnv:
     """Make a vector environment in this process, the plain way.
 
@@ -123,6 +154,7 @@ def make_gym_vec(
         env: a registered id, or a function that builds one environment.
         num_envs: ``B``.
         seed: used by the first `reset` that is given none.
+        testing: prepare the environments for testing, where their preset makes a difference.
         **env_kwargs: arguments for each environment.
 
     Returns:
@@ -134,7 +166,7 @@ def make_gym_vec(
         EnvironmentFaultError: if an environment raises while it is built.
         SpaceError: if its observation space is not supported.
     """
-    maker = EnvMaker(env, env_kwargs)
+    maker = EnvMaker(env, env_kwargs, testing=testing)
     component = None
     if isinstance(env, str) and not env_kwargs:
         component = ComponentSpec("env", env, {"num_envs": num_envs})
@@ -143,23 +175,38 @@ def make_gym_vec(
     return maker.sync(num_envs, seed=seed, component=component)
 
 
-def as_vec_env(envs: AnyEnv) -> VecEnv:
-    """Turn a user's own environments into a `VecEnv`.
+def is_built(env: object) -> TypeGuard[BuiltEnv]:
+    """Tell whether environments can be stepped already, and are not an id or a function."""
+    return isinstance(env, VecEnv | VectorEnv | gymnasium.Env)
+
+
+def as_vec_env(envs: AnyEnv, num_envs: int | None = None, *, testing: bool = False) -> VecEnv:
+    """Turn any kind of environments into a `VecEnv`.
 
     Args:
-        envs: a `VecEnv`, returned unchanged; a Gymnasium vector environment, adapted; or a single
-            environment, which becomes a vector of one. Closing the result closes it.
+        envs: a `VecEnv`, returned unchanged; a Gymnasium vector environment, adapted; a single
+            environment, which becomes a vector of one; or an id, a class or a function, which
+            `make_gym_vec` builds. Closing the result closes them.
+        num_envs: how many there must be; None takes what is built, and builds one.
+        testing: prepare what is built here for testing; see `make_vec`.
 
     Raises:
-        ConfigError: if it is none of these.
+        ConfigError: if it is none of these, or what is built has another number of environments.
     """
-    if isinstance(envs, VecEnv):
-        return envs
-    if isinstance(envs, VectorEnv):
-        return GymVecEnv(envs)
-    if isinstance(envs, gymnasium.Env):
+    if not is_built(envs):
+        function = cast("str | EnvFunction", envs)
+        return make_gym_vec(function, 1 if num_envs is None else num_envs, testing=testing)
+    if isinstance(envs, gymnasium.Env) and not isinstance(envs, VectorEnv):  # EnvPool's are both
+        if num_envs not in (None, 1):
+            raise ConfigError(
+                f"num_envs={num_envs}, but a built {type(envs).__name__} is one environment; give "
+                "its class or a function that builds one, or leave num_envs out"
+            )
         return EnvMaker(lambda: envs).sync(1)
-    raise ConfigError(
-        f"got a {type(envs).__name__}; expected a VecEnv, a gymnasium.vector.VectorEnv or a "
-        "gymnasium.Env (for an id, call make_gym_vec or rl_envs.make_vec first)"
-    )
+    vector = envs if isinstance(envs, VecEnv) else GymVecEnv(envs)
+    if num_envs not in (None, vector.num_envs):
+        raise ConfigError(
+            f"num_envs={num_envs}, but the given environments are {vector.num_envs}; leave "
+            "num_envs out"
+        )
+    return vector

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +18,16 @@ from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
-from rl_core.types import Json, State, StateDict
+from rl_core.types import State, StateDict
 from rl_envs import AnyEnv
 from rl_train._prediction import observation_batch, start_batch, state_batch
 from rl_train.builder import (
-    SECTIONS,
     Parts,
     Sections,
     build,
-    build_test_envs,
     build_trainer,
     compose,
 )
-from rl_train.builder.recipes import checked_sections
 from rl_train.builder.saved_actors import read_run, recipe_of
 from rl_train.checkpoint import Checkpoint, WeightSource, save_checkpoint
 from rl_train.collecting import ActionMaskCheck
@@ -79,10 +77,12 @@ class Agent:
         run_dir: str | Path | None = None,
         loggers: Sequence[Logger] = (),
         callbacks: Sequence[Callback] = (),
+        progress: bool | Literal["auto", "bar", "log"] = "auto",
     ) -> TrainingResult:
         """Train until a total is reached; a second call continues and needs a larger total.
 
-        Give exactly one of the three totals. All count from the first step of the run.
+        Give exactly one of the three totals. All count from the first step of the run. Ctrl-C ends
+        the run early, see `Trainer.train`; what was learned is kept.
 
         Args:
             total_steps: environment steps to train for.
@@ -91,6 +91,9 @@ class Agent:
             run_dir: directory for logs and checkpoints; None writes nothing.
             loggers: further loggers of metrics.
             callbacks: objects whose methods the training loop calls.
+            progress: what to show on standard error: ``"bar"``, ``"log"`` for a line every few
+                seconds, or ``"auto"`` for the bar on a terminal and lines elsewhere; False for
+                nothing.
 
         Raises:
             ConfigError: when not exactly one total is given, or it has been reached already.
@@ -102,7 +105,10 @@ class Agent:
         )
         try:
             return trainer.train(
-                total_steps, total_episodes=total_episodes, total_updates=total_updates
+                total_steps,
+                total_episodes=total_episodes,
+                total_updates=total_updates,
+                progress=progress,
             )
         finally:
             if trainer.num_sessions > 0:
@@ -172,12 +178,12 @@ class Agent:
         """
         if envs is not None:
             return evaluate_policy(self, envs, num_episodes, seed=seed, deterministic=deterministic)
-        if self.recipe.env.is_custom:
+        if self.parts.test_envs is None:
             raise ConfigError(
-                "the recipe's env was built from Python objects and cannot be built again; pass "
-                "envs to evaluate"
+                "the agent was given an environment that is built, and none to evaluate in; pass "
+                "envs to evaluate, or give the class of the environment or a function instead"
             )
-        with build_test_envs(self.recipe) as made:
+        with self.parts.test_envs() as made:
             return evaluate_policy(self, made, num_episodes, seed=seed, deterministic=deterministic)
 
     def save(self, directory: str | Path) -> Path:
@@ -248,25 +254,28 @@ class Agent:
 
 def make(
     algorithm: str,
-    env: str,
+    env: AnyEnv,
     *,
     seed: int = 0,
     device: str = "auto",
     options: Sections | None = None,
     restart_model: WeightSource | None = None,
-    **algorithm_options: Json,
+    **more_options: object,
 ) -> Agent:
-    """Make an agent from the names of an algorithm and an environment.
+    """Make an agent from the name of an algorithm and an environment.
 
     Args:
         algorithm: registered name, such as ``"ppo"``.
-        env: registered name or Gymnasium id.
+        env: registered name or Gymnasium id; a class or function that builds one environment; or
+            an environment that is built: a `gymnasium.Env`, a vector environment of Gymnasium's,
+            a `VecEnv`.
         seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         options: options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
         restart_model: run whose weights the actor starts with, or one run for each part of the
             actor; see `rl_train.checkpoint.load_weights`.
-        **algorithm_options: short for ``options["algorithm"]``.
+        **more_options: options without their section, such as ``num_envs=4``, ``num_steps=128``
+            or ``learning_rate=Linear(3e-4, 0.0)``: no two sections share a name.
 
     Raises:
         ConfigError: for an unknown option, naming the nearest one, or one that is given twice with
@@ -275,34 +284,28 @@ def make(
         PluginError: for an unknown name.
 
     Example:
-        >>> agent = make("ppo", "CartPole-v1", seed=0, learning_rate=1e-3)
+        >>> agent = make("ppo", "CartPole-v1", seed=0, num_envs=4, learning_rate=1e-3)
         >>> agent.train(total_steps=50_000)
         >>> print(agent.evaluate())
     """
-    sections = checked_sections(options)
-    table = sections["algorithm"]
-    for name, value in algorithm_options.items():
-        if name in SECTIONS:
-            raise ConfigError(
-                f"{name} is a section, not an option of the algorithm; give "
-                f"options={{'{name}': ...}}"
-            )
-        if table.get(name, value) != value:
-            raise ConfigError(
-                f"{name} is {value!r}, but options['algorithm'] says {table[name]!r}; leave one out"
-            )
-    table.update(algorithm_options)
-    recipe = compose(algorithm, env, sections, seed=seed, device=device)
-    return Agent(build(recipe, restart_model=restart_model))
+    recipe = compose(algorithm, env, options, seed=seed, device=device, unplaced=more_options)
+    given = {} if isinstance(env, str) else {"env": env}
+    return Agent(build(recipe, given, restart_model=restart_model))
 
 
 def load(
-    directory: str | Path, *, parts: Mapping[str, object] | None = None, device: str | None = None
+    directory: str | Path,
+    *,
+    env: AnyEnv | None = None,
+    parts: Mapping[str, object] | None = None,
+    device: str | None = None,
 ) -> Agent:
     """Load an agent from a run directory, or from what `Agent.save` wrote.
 
     Args:
         directory: run directory, with a folder ``checkpoints``.
+        env: environment in place of the recipe's, of any kind that `make` takes; short for
+            ``parts["env"]``.
         parts: objects by section (``env``, ``actor``, ``algorithm``, ``storage``) that replace
             those of the recipe; required for those that it calls ``custom``.
         device: device of the networks; None takes the recipe's.
@@ -316,6 +319,8 @@ def load(
     checkpoint = read_run(directory)
     recipe = recipe_of(checkpoint)
     recipe = recipe if device is None else recipe.replace(device=device)
+    if env is not None:
+        parts = {**(parts or {}), "env": env}
     agent = Agent(build(recipe, parts, is_saved=True))
     agent.restore(checkpoint)
     return agent

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
-from rl_core.nn.cnn import NatureCNN
+from rl_core.nn.cnn import image_network
 from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.images import ImageLayout, image_layout
 from rl_core.nn.mlp import MLP
@@ -114,7 +114,7 @@ class FeatureNet(nn.Module):
     ) -> None:
         super().__init__()
         self.images = nn.ModuleList(
-            NatureCNN((shape[0], shape[1], shape[2]), 256, scale=1.0)
+            image_network((shape[0], shape[1], shape[2]), 256, scale=1.0)
             if len(shape) == 3
             else nn.Identity()
             for shape in shapes

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import get_args
 
+import numpy as np
+
 from rl_core.config._checks import MAX_DEPTH, at, finite, join, text_key
 from rl_core.config._types import NONE_TEXT, admits_none, field_types, fields_of, is_json, reduced
 from rl_core.config.schedules import Schedule
@@ -15,9 +17,9 @@ def encode(value: object) -> Json:
     """Turn a value into plain data that `decode` gives back unchanged.
 
     Args:
-        value: a dataclass instance, a schedule, a number, text, ``None``, or lists, tuples and
-            mappings of such. Fields that no recipe can express are left out while they hold their
-            default.
+        value: a dataclass instance, a schedule, a number (also NumPy's), text, ``None``, or lists,
+            tuples and mappings of such. Fields that no recipe can express are left out while they
+            hold their default.
 
     Returns:
         A new tree of dicts, lists, numbers and text.
@@ -32,6 +34,8 @@ def encode(value: object) -> Json:
 def _encode(value: object, path: str, depth: int) -> Json:
     if depth > MAX_DEPTH:
         raise ConfigError(f"{at(path)}nested deeper than {MAX_DEPTH} levels; flatten it")
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None:
         return NONE_TEXT
     if isinstance(value, bool):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_core.config import Config
 from rl_core.errors import ConfigError, SpaceError
-from rl_core.nn.cnn import NatureCNN
+from rl_core.nn.cnn import image_network
 from rl_core.nn.normalization import RunningNorm
 from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces
 from rl_core.types import Observation
@@ -22,7 +22,8 @@ class ObservationEncoder(nn.Module):
     """Encode each part of an observation by its kind and concatenate the results.
 
     Vectors pass through (normalised by running statistics if asked for), categories become one-hot,
-    binaries become floats, images go through `NatureCNN`. A dict observation is encoded key by key.
+    binaries become floats, images go through `image_network`.
+    A dict observation is encoded key by key.
 
     Args:
         space: the environment's observation space.
@@ -147,8 +148,12 @@ def feature_size(extractor: nn.Module) -> int:
     """Return the number of features that an extractor returns.
 
     Raises:
-        ConfigError: if it has no integer attribute ``out_features``.
+        ConfigError: if it is a class, or has no integer attribute ``out_features``.
     """
+    if isinstance(extractor, type):
+        raise ConfigError(
+            f"feature extractor is the class {extractor.__name__}; give an instance of it"
+        )
     size = getattr(extractor, "out_features", None)
     if not isinstance(size, int):
         raise ConfigError(
@@ -221,7 +226,7 @@ def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: in
     if isinstance(space, spaces.Box):
         if is_image(space):
             brightest = 255.0 if space.dtype == np.uint8 else float(space.high.max())
-            return NatureCNN(shape, image_features, scale=brightest)
+            return image_network(shape, image_features, scale=brightest)
         return _VectorEncoder(shape, normalize)
     if isinstance(space, spaces.Discrete):
         return _CategoryEncoder([int(space.n)], [int(space.start)], 0)

@@ -39,7 +39,7 @@ def describe(
     """
     actors = record_actors(algorithm.add_ons.loaded_actors)
     return Recipe(
-        env=envs.component or ComponentSpec("env", CUSTOM, {}),
+        env=envs.component or ComponentSpec("env", CUSTOM, {"num_envs": envs.num_envs}),
         actor=describe_component("actor", algorithm.actor),
         algorithm=describe_component("algorithm", algorithm),
         storage=describe_component("storage", storage),

@@ -1,4 +1,4 @@
-"""Environments by the names and options of a recipe."""
+"""Environments of a recipe: by name and options, or from what the user gives in Python."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -6,60 +6,94 @@ from typing import TypeGuard, cast
 
 from rl_core import plugins
 from rl_core.algorithm import EnvSpec
-from rl_core.config import ComponentSpec, Recipe, construct, decode, options_of
+from rl_core.config import CUSTOM, ComponentSpec, Recipe, construct, decode, options_of
 from rl_core.env import VecEnv
+from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
+from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.builder.components import as_table
 
 VECTORIZER = "gymnasium"
 """The environment plug-in that turns ids and functions into vector environments."""
 
 
-def build_envs(spec: ComponentSpec, seed: int | None) -> VecEnv:
+def build_envs(
+    spec: ComponentSpec, seed: int | None, given: AnyEnv | None = None, *, testing: bool = False
+) -> VecEnv:
     """Make the environments of a recipe.
 
     Args:
         spec: a Gymnasium id or a registered name, with options.
         seed: seed of all of them; None leaves it to them.
+        given: taken in place of the name; a class or function is built with the spec's options.
+        testing: prepare them for testing, where their preset makes a difference.
 
     Raises:
         ConfigError: for an unknown id or option, naming the nearest one.
     """
-    maker = env_component(spec.name)
+    if given is not None and is_built(given):
+        return as_vec_env(given)
+    env = spec.name if given is None else given
+    maker = env_component(env)
     if _is_vectorised(maker):
         return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
     vectorizer = cast("Callable[..., VecEnv]", maker)
-    options = _vectorizer_options(spec.name, spec.kwargs)
-    return vectorizer(_registered(spec.name) or spec.name, seed=seed, **options)
+    registered = _registered(env) if isinstance(env, str) else None
+    kwargs = {**spec.kwargs, "testing": True} if testing else spec.kwargs
+    return vectorizer(registered or env, seed=seed, **_vectorizer_options(kwargs))
 
 
-def build_test_envs(recipe: Recipe) -> VecEnv:
-    """Make separate environments to evaluate in."""
-    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"))
+def build_test_envs(recipe: Recipe, given: AnyEnv | None = None) -> VecEnv:
+    """Make separate environments to evaluate in; see `build_envs`."""
+    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"), given, testing=True)
 
 
-def inspect_env(spec: ComponentSpec) -> EnvSpec:
-    """Read an environment's spaces by making one and closing it."""
-    envs = build_envs(spec, None)
-    try:
-        return EnvSpec(spec.name, envs.single_observation_space, envs.single_action_space)
-    finally:
-        envs.close()
+def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
+    """Check the options of environments, add their defaults, and name them for a recipe.
 
+    What has no registered name is called ``custom``.
 
-def env_component(name: str) -> Callable[..., object]:
-    """Return what makes the environments of a registered name or Gymnasium id."""
-    registered = _registered(name)
-    return registered if _is_vectorised(registered) else plugins.load("env", VECTORIZER)
-
-
-def complete_env_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, Json]:
-    """Check an environment's options and add the defaults of whatever makes it."""
-    maker = env_component(name)
+    Raises:
+        ConfigError: for an unknown option, or one that means nothing to environments that are
+            built.
+    """
+    if is_built(env):
+        unused = [name for name in kwargs if name != "num_envs"]
+        if unused:
+            raise ConfigError(
+                f"env.{unused[0]}: has no effect on an environment that is built; leave it out, or "
+                "give the class of the environment or a function that builds one"
+            )
+        num_envs = as_vec_env(env, cast("int | None", kwargs.get("num_envs"))).num_envs
+        return ComponentSpec("env", CUSTOM, {"num_envs": num_envs})
+    if not (isinstance(env, str) or callable(env)):
+        raise ConfigError(
+            f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', a class or "
+            "function that builds one environment, or an environment"
+        )
+    maker = env_component(env)
+    name = env if isinstance(env, str) else CUSTOM
     if _is_vectorised(maker):
-        return as_table(decode(options_of(maker), kwargs, "env"))
-    return as_table(_vectorizer_options(name, kwargs))
+        return ComponentSpec("env", name, as_table(decode(options_of(maker), kwargs, "env")))
+    return ComponentSpec("env", name, as_table(_vectorizer_options(kwargs)))
+
+
+def inspect_env(spec: ComponentSpec, given: AnyEnv | None = None) -> EnvSpec:
+    """Read an environment's spaces by making one and closing it, unless it is built already."""
+    envs = build_envs(spec, None, given)
+    try:
+        name = envs.spec_id if spec.is_custom else spec.name
+        return EnvSpec(name, envs.single_observation_space, envs.single_action_space)
+    finally:
+        if given is None or not is_built(given):
+            envs.close()
+
+
+def env_component(env: AnyEnv) -> Callable[..., object]:
+    """Return what makes environments of a registered name, a Gymnasium id, or a function."""
+    registered = _registered(env) if isinstance(env, str) else None
+    return registered if _is_vectorised(registered) else plugins.load("env", VECTORIZER)
 
 
 def _registered(name: str) -> Callable[..., object] | None:
@@ -73,9 +107,9 @@ def _is_vectorised(maker: Callable[..., object] | None) -> TypeGuard[type[VecEnv
     return isinstance(maker, type) and issubclass(maker, VecEnv)
 
 
-def _vectorizer_options(name: str, kwargs: Mapping[str, Json]) -> dict[str, object]:
+def _vectorizer_options(kwargs: Mapping[str, Json]) -> dict[str, object]:
     """Check the options of whatever vectorises, and add its defaults."""
-    options = decode(options_of(plugins.load("env", VECTORIZER)), {**kwargs, "env": name}, "env")
+    options = decode(options_of(plugins.load("env", VECTORIZER)), {**kwargs, "env": CUSTOM}, "env")
     assert is_dataclass(options)
     return {
         field.name: getattr(options, field.name)

@@ -1,14 +1,13 @@
 """From recipes to parts."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
-import gymnasium
 import torch
-from gymnasium.vector import VectorEnv
 
 from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm
@@ -18,7 +17,7 @@ from rl_core.errors import ConfigError, DeviceError, nearest
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json
-from rl_envs import as_vec_env
+from rl_envs import AnyEnv, is_built
 from rl_train.builder.components import LOAD_ACTOR, construct_component, spec_from
 from rl_train.builder.description import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
@@ -39,6 +38,8 @@ class Parts:
         algorithm: with its actor, on its device.
         storage: not allocated yet.
         trainer_config: options of the trainer.
+        test_envs: makes separate environments to evaluate in; None where the user gave
+            environments that were built.
     """
 
     recipe: Recipe
@@ -46,6 +47,7 @@ class Parts:
     algorithm: AnyAlgorithm
     storage: AnyStorage
     trainer_config: TrainerConfig
+    test_envs: Callable[[], VecEnv] | None = None
 
 
 def build(
@@ -63,7 +65,8 @@ def build(
     Args:
         recipe: all components by name.
         given: objects by section (``env``, ``actor``, ``algorithm``, ``storage``), used instead of
-            what the recipe names; those that it calls ``custom`` must be here.
+            what the recipe names; those that it calls ``custom`` must be here. The environment
+            may be of any kind that `rl_train.make` takes.
         restart_model: source of the actor's initial weights, see `load_weights`; None draws them.
             The recipe records it, but resuming does not load it again.
         is_saved: all weights will be loaded from a checkpoint; the runs whose policies the
@@ -79,11 +82,10 @@ def build(
     given = {} if given is None else given
     _check_given(recipe, given)
     device = resolve_device(recipe.device)
-    envs = (
-        as_vec_env(cast("VecEnv", given["env"]))
-        if "env" in given
-        else build_envs(recipe.env, spawn_seed(recipe.seed, "envs"))
-    )
+    env = cast("AnyEnv | None", given.get("env"))
+    if isinstance(env, str):
+        recipe, env = recipe.replace(env=ComponentSpec("env", env, recipe.env.kwargs)), None
+    envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"), env)
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         storage = cast(
@@ -105,7 +107,12 @@ def build(
             if isinstance(restart_model, Mapping)
             else str(restart_model)
         )
-    return Parts(recipe.replace(resolved=resolved), envs, algorithm, storage, config)
+    recipe = recipe.replace(resolved=resolved)
+    # environments that are built are not there twice: those of the recipe's name, if it has one
+    again = None if env is None or is_built(env) else env
+    has_more = again is not None or not recipe.env.is_custom
+    test_envs = partial(build_test_envs, recipe, again) if has_more else None
+    return Parts(recipe, envs, algorithm, storage, config, test_envs)
 
 
 def build_algorithm(
@@ -147,10 +154,9 @@ def build_algorithm(
 def build_trainer(parts: Parts, **options: object) -> Trainer:
     """Build a `Trainer` from parts, with test environments that are made on first use.
 
-    There are none where the environments are the user's own objects, unless they are given here.
+    There are none where the user gave environments that were built, unless they are given here.
     """
     recipe = parts.recipe
-    made = {} if recipe.env.is_custom else {"test_envs": lambda: build_test_envs(recipe)}
     return Trainer(
         parts.envs,
         parts.algorithm,
@@ -158,7 +164,7 @@ def build_trainer(parts: Parts, **options: object) -> Trainer:
         config=parts.trainer_config,
         seed=recipe.seed,
         recipe=recipe,
-        **{**made, **options},  # type: ignore[arg-type]  # checked by Trainer's own signature
+        **{"test_envs": parts.test_envs, **options},  # type: ignore[arg-type]  # checked by Trainer's own signature
     )
 
 
@@ -179,8 +185,8 @@ def resolve_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DeviceError(
-            f"device '{name}' was asked for, but torch sees no CUDA device; use --device cpu, or "
-            "install a CUDA build of torch"
+            f"device '{name}' was asked for, but torch sees no CUDA device; use 'cpu', or install "
+            "a CUDA build of torch"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DeviceError(
@@ -203,24 +209,26 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
     if not isinstance(given, Mapping):
         raise ConfigError(f"parts={given!r}; expected a mapping of objects by section")
     specs = {
-        "env": (recipe.env, (VecEnv, VectorEnv, gymnasium.Env)),
-        "actor": (recipe.actor, (Actor,)),
-        "algorithm": (recipe.algorithm, (Algorithm,)),
-        "storage": (recipe.storage, (Storage,)),
+        "env": (recipe.env, object),
+        "actor": (recipe.actor, Actor),
+        "algorithm": (recipe.algorithm, Algorithm),
+        "storage": (recipe.storage, Storage),
     }
     for section, value in given.items():
         if section not in specs:
             raise ConfigError(f"parts: unknown section '{section}'{nearest(str(section), specs)}")
-        classes = specs[section][1]
-        if not isinstance(value, classes):
-            names = " or ".join(cls.__name__ for cls in classes)
-            raise ConfigError(f"parts['{section}'] is a {type(value).__name__}; expected {names}")
+        cls = specs[section][1]
+        if not isinstance(value, cls):
+            raise ConfigError(
+                f"parts['{section}'] is a {type(value).__name__}; expected {cls.__name__}"
+            )
     supplied = {*given, "actor"} if "algorithm" in given else set(given)
     missing = [name for name, (spec, _) in specs.items() if spec.is_custom and name not in supplied]
     if missing:
         raise ConfigError(
             f"the recipe's {', '.join(missing)} was built from Python objects; give it again with "
             f"load(directory, parts={{'{missing[0]}': ...}})"
+            + (", or env=..." if missing == ["env"] else "")
         )
 
 

@@ -5,27 +5,35 @@ from typing import cast
 
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.config import ComponentSpec, Recipe, decode, options_of
+from rl_core.config import LENGTHS, ComponentSpec, Recipe, decode, encode, field_types, options_of
 from rl_core.errors import ConfigError, nearest
+from rl_core.other_names import OTHER_NAMES
 from rl_core.types import Json
-from rl_envs import checked_num_envs
-from rl_train.builder.components import as_table, complete_component
-from rl_train.builder.environments import complete_env_options, env_component, inspect_env
+from rl_envs import AnyEnv, checked_num_envs, is_built
+from rl_train.builder.components import PARTS, as_table, complete_component
+from rl_train.builder.environments import describe_env, env_component, inspect_env
 from rl_train.trainer import Trainer, TrainerConfig
 
-Sections = Mapping[str, Mapping[str, Json]]
-"""Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``."""
+Sections = Mapping[str, Mapping[str, object]]
+"""Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
+
+Values are plain data, or what `rl_core.config.encode` turns into such: schedules, NumPy's numbers
+and dataclasses of options.
+"""
 
 SECTIONS = ("env", "actor", "algorithm", "storage", "trainer")
+
+_OF_TRAIN = {*LENGTHS, "run_dir", "loggers", "callbacks", "progress"}
 
 
 def compose(
     algorithm: str,
-    env: str,
+    env: AnyEnv,
     options: Sections | None = None,
     *,
     seed: int = 0,
     device: str = "auto",
+    unplaced: Mapping[str, object] | None = None,
 ) -> Recipe:
     """Write the whole recipe for an algorithm and an environment.
 
@@ -34,39 +42,48 @@ def compose(
 
     Args:
         algorithm: registered name.
-        env: registered name or Gymnasium id.
+        env: registered name or Gymnasium id, or the user's own, which the recipe calls ``custom``.
         options: by section; ``name`` in ``actor`` or ``storage`` chooses another component.
         seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        unplaced: further options of any section, which is found by their names.
 
     Raises:
-        ConfigError: for an unknown section or option, naming the nearest one.
+        ConfigError: for an unknown section or option, naming the nearest one, or an option that is
+            given twice with different values.
         PluginError: for an unknown component.
     """
-    given = checked_sections(options)
+    given = _Given(options, unplaced or {})
     algorithm_class = load_algorithm(algorithm)
-    env_options = given["env"]
-    spec = inspect_env(ComponentSpec("env", env, {**env_options, "num_envs": 1}))
+    given.place("algorithm", algorithm_class)
+    given.place("trainer", Trainer)
+    env_options = given.place("env", env_component(env))
+    one = {} if is_built(env) else {"num_envs": 1}
+    own = None if isinstance(env, str) else env
+    spec = inspect_env(describe_env(env, {**env_options, **one}), own)
     defaults = algorithm_class.default_recipe(spec)
     components: dict[str, ComponentSpec] = {}
-    recurrent: Sections = {}
+    recurrent: Mapping[str, Mapping[str, Json]] = {}
     for kind, default in (("actor", defaults.actor), ("storage", defaults.storage)):
-        name = given[kind].pop("name", default.name)
+        name = given.sections[kind].pop("name", default.name)
         if not isinstance(name, str):
             raise ConfigError(f"{kind}.name must be text, got {name!r}")
         usual = {**default.kwargs, **recurrent.get(kind, {})} if name == default.name else None
-        components[kind] = complete_component(kind, name, given[kind], usual)
+        table = given.place(kind, plugins.load(kind, name))
+        components[kind] = complete_component(kind, name, table, usual)
         if kind == "actor" and _is_recurrent(components[kind]):
             recurrent = defaults.recurrent
-    trainer = {**defaults.trainer, **given["trainer"]}
+    given.refuse_rest()
+    trainer = {**defaults.trainer, **given.sections["trainer"]}
     usual = {**defaults.algorithm, **recurrent.get("algorithm", {})}
-    env_table = complete_env_options(env, {**defaults.env, **env_options})
-    if "num_envs" in env_table:
-        checked_num_envs(cast("int", env_table["num_envs"]))
+    env_spec = describe_env(env, env_options if is_built(env) else {**defaults.env, **env_options})
+    if "num_envs" in env_spec:
+        checked_num_envs(cast("int", env_spec["num_envs"]))
+    table = given.sections["algorithm"]
     return Recipe(
-        env=ComponentSpec("env", env, env_table),
+        env=env_spec,
         actor=components["actor"],
-        algorithm=complete_component("algorithm", algorithm, given["algorithm"], usual),
+        algorithm=complete_component("algorithm", algorithm, table, usual),
         storage=components["storage"],
         trainer=as_table(decode(TrainerConfig, trainer, "trainer")),
         seed=seed,
@@ -94,20 +111,86 @@ def load_algorithm(name: str) -> type[AnyAlgorithm]:
     return cast("type[AnyAlgorithm]", plugins.load("algorithm", name))
 
 
-def checked_sections(options: Sections | None) -> dict[str, dict[str, Json]]:
-    """Return options by section as new tables, one for each of `SECTIONS`.
+class _Given:
+    """The options that a user gave: by section, and without one.
+
+    Args:
+        options: by section.
+        unplaced: their sections are found by `place`.
+
+    Attributes:
+        sections: one table for each of `SECTIONS`.
 
     Raises:
-        ConfigError: for an unknown section, or one that is not a table.
+        ConfigError: for an unknown section, one that is not a table, or what has no plain form.
     """
-    if not isinstance(options, Mapping | None):
-        raise ConfigError(f"options={options!r}; expected a mapping of sections")
-    for section, table in (options or {}).items():
-        if section not in SECTIONS:
-            raise ConfigError(f"unknown section '{section}'{nearest(str(section), SECTIONS)}")
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"section '{section}' is {table!r}; expected a mapping of options")
-    return {section: dict((options or {}).get(section, {})) for section in SECTIONS}
+
+    def __init__(self, options: Sections | None, unplaced: Mapping[str, object]) -> None:
+        if not isinstance(options, Mapping | None):
+            raise ConfigError(f"options={options!r}; expected a mapping of sections")
+        for section, table in (options or {}).items():
+            if section not in SECTIONS:
+                raise ConfigError(f"unknown section '{section}'{nearest(str(section), SECTIONS)}")
+            if not isinstance(table, Mapping):
+                raise ConfigError(
+                    f"section '{section}' is {table!r}; expected a mapping of options"
+                )
+        self.sections: dict[str, dict[str, Json]] = {
+            section: _plain((options or {}).get(section, {}), f"{section}.") for section in SECTIONS
+        }
+        self._unplaced = dict(unplaced)
+        self._known = set(SECTIONS)
+
+    def place(self, section: str, component: Callable[..., object]) -> dict[str, Json]:
+        """Move what a component has among the options without section to its section.
+
+        Returns:
+            The section's table.
+
+        Raises:
+            ConfigError: when an option is given in both places, with different values.
+        """
+        table = self.sections[section]
+        names = {*field_types(options_of(component))}
+        names |= {PARTS[section][0]} if section in PARTS else set()
+        found = {name: self._unplaced.pop(name) for name in names & self._unplaced.keys()}
+        for name, value in _plain(found, "").items():
+            if table.setdefault(name, value) != value:
+                raise ConfigError(
+                    f"{name} is {value!r}, but options['{section}'] says {table[name]!r}; leave "
+                    "one out"
+                )
+        self._known |= names
+        return table
+
+    def refuse_rest(self) -> None:
+        """Refuse what no section has.
+
+        Raises:
+            ConfigError: naming the nearest option.
+        """
+        for name, value in self._unplaced.items():
+            if name in SECTIONS:
+                raise ConfigError(
+                    f"{name} is a section, not an option; give options={{'{name}': {value!r}}}"
+                )
+            for other in {name, *OTHER_NAMES.get(name, ())} & _OF_TRAIN:
+                raise ConfigError(f"unknown option '{name}'; {other} is an argument of train")
+            hint = nearest(name, self._known)
+            raise ConfigError(
+                f"unknown option '{name}'"
+                + (hint if "mean" in hint else "; make(...).recipe shows all options by section")
+            )
+
+
+def _plain(options: Mapping[str, object], prefix: str) -> dict[str, Json]:
+    """Return options as plain data."""
+    try:
+        table = encode(options)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+    assert isinstance(table, dict)
+    return table
 
 
 def _is_recurrent(actor: ComponentSpec) -> bool:

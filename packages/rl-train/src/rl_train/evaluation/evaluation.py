@@ -14,7 +14,7 @@ from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space, made_up_observation
 from rl_core.types import Json
-from rl_envs import AnyEnv, as_vec_env, make_gym_vec
+from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.collecting import ActionMaskCheck, EpisodeTracker
 from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
 
@@ -67,7 +67,7 @@ class EvaluationResult:
 @torch.no_grad()
 def evaluate_policy(
     policy: HasActor | Actor,
-    env: str | AnyEnv,
+    env: AnyEnv,
     num_episodes: int = 100,
     *,
     deterministic: bool = True,
@@ -84,11 +84,11 @@ def evaluate_policy(
 
     Args:
         policy: an actor, or an object with an attribute ``actor``.
-        env: a Gymnasium id, or environments, also Gymnasium's own. Given environments are reset
+        env: environments of any kind that `rl_train.make` takes. Those that are built are reset
             and stay open.
         num_episodes: number of episodes over all environments (>= 1).
         deterministic: True takes the mode of the distribution, False samples from it.
-        num_envs: number of environments that step together when ``env`` is an id.
+        num_envs: number of environments that step together, where they are built here.
         seed: seed of the environments and of the sampled actions.
         max_episode_steps: longest episode that is taken to end.
         is_stopping: called before each step; returning True stops the evaluation.
@@ -112,9 +112,9 @@ def evaluate_policy(
         raise nothing_to_draw(actor)
     with evaluation_mode(actor):
         options = num_episodes, deterministic, seed, max_episode_steps, is_stopping, on_episode
-        if not isinstance(env, str):
+        if is_built(env):
             return _run(actor, as_vec_env(env), *options)
-        with make_gym_vec(env, min(num_envs, num_episodes)) as envs:
+        with as_vec_env(env, min(num_envs, num_episodes), testing=True) as envs:
             return _run(actor, envs, *options)
 
 

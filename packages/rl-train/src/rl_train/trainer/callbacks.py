@@ -64,8 +64,12 @@ class Callback:
             True ends the run.
         """
 
-    def on_log(self, trainer: "Trainer", metrics: Mapping[str, float]) -> None:
-        """After each log line."""
+    def on_log(self, trainer: "Trainer", metrics: Mapping[str, float]) -> bool | None:
+        """After each log line.
+
+        Returns:
+            True ends the run.
+        """
 
     def on_evaluation(self, trainer: "Trainer", result: "EvaluationResult") -> bool | None:
         """After each evaluation on the test environments.

@@ -1,6 +1,7 @@
 """Evaluation on environments that are kept apart from those learned in."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -9,15 +10,19 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.spaces import check_same_space
-from rl_envs import AnyEnv, as_vec_env
+from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.evaluation import EvaluationResult, evaluate_policy
+
+TestEnvs: TypeAlias = AnyEnv | Callable[[], VecEnv | VectorEnv]
+"""Environments to evaluate in, or what makes them: also a function that makes a vector of them."""
 
 
 class Evaluator:
     """Evaluates policies on test environments, which are opened when they are first needed.
 
     Args:
-        test_envs: the environments, or what makes them; None where there are none.
+        test_envs: the environments, or an id, class or function that makes them; None where there
+            are none.
         envs: those learned in, which an evaluation would reset in the middle of their episodes.
 
     Raises:
@@ -25,11 +30,11 @@ class Evaluator:
         SpaceError: when they have other spaces.
     """
 
-    def __init__(self, test_envs: AnyEnv | Callable[[], AnyEnv] | None, envs: VecEnv) -> None:
+    def __init__(self, test_envs: TestEnvs | None, envs: VecEnv) -> None:
         self._test_envs = test_envs
         self._envs = envs
         self._open: VecEnv | None = None
-        if test_envs is not None and not callable(test_envs):
+        if test_envs is not None and is_built(test_envs):
             self._check(test_envs)
 
     @property
@@ -56,7 +61,7 @@ class Evaluator:
         if given is None:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if self._open is None:
-            self._open = self._check(given() if callable(given) else given)
+            self._open = self._check(given() if callable(given) and not is_built(given) else given)
         return evaluate_policy(
             algorithm,
             self._open,
@@ -68,7 +73,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Close environments that were made here; given ones belong to the giver."""
-        if self._open is not None and callable(self._test_envs):
+        if self._open is not None and not is_built(self._test_envs):
             self._open.close()
         self._open = None
 

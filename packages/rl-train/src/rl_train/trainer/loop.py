@@ -13,6 +13,7 @@ from rl_core.seeding import spawn_seed
 from rl_core.types import Json
 from rl_train.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_train.trainer.budget import Budget, CheckpointInterval, Interval
+from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.evaluator import Evaluator
 from rl_train.trainer.listeners import overriders, watch_of
 from rl_train.trainer.run_directory import RunDirectory
@@ -31,7 +32,9 @@ class TrainingResult:
         total_updates: updates in all.
         wall_seconds: time spent in this session.
         steps_per_second: transitions of this session per second.
-        evaluation: of the final policy; None without test environments.
+        evaluation: of the final policy; None without test environments, or when the run was
+            stopped before it was complete.
+        stopped: whether `Trainer.stop` or Ctrl-C ended it before its target.
     """
 
     total_steps: int
@@ -39,6 +42,7 @@ class TrainingResult:
     wall_seconds: float
     steps_per_second: float
     evaluation: EvaluationResult | None
+    stopped: bool = False
 
     def as_dict(self) -> dict[str, Json]:
         """Return the figures as a JSON object."""
@@ -50,6 +54,7 @@ class TrainingResult:
             "steps_per_second": self.steps_per_second,
             "final_return_mean": None if evaluation is None else evaluation.mean,
             "final_evaluation": None if evaluation is None else evaluation.as_dict(),
+            "stopped": self.stopped,
         }
 
 
@@ -59,6 +64,7 @@ class Loop:
     Args:
         trainer: whose parts are used.
         budget: when it is over.
+        callbacks: called in the course of it.
         loggers: closed when the session ends.
         evaluator: closed when the session ends.
         directory: where checkpoints go; None writes none.
@@ -68,6 +74,7 @@ class Loop:
         self,
         trainer: "Trainer",
         budget: Budget,
+        callbacks: Sequence[Callback],
         loggers: Sequence[Logger],
         evaluator: Evaluator,
         directory: RunDirectory | None,
@@ -77,15 +84,15 @@ class Loop:
         self._storage = trainer.storage
         self._collector = trainer.collector
         self._state = trainer.state
-        self._callbacks = trainer.callbacks
+        self._callbacks = callbacks
         self._budget = budget
         self._loggers = loggers
         self._evaluator = evaluator
         self._directory = directory
         self._update_every = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
-        self._ticking = overriders(trainer.callbacks, "on_tick")
+        self._ticking = overriders(callbacks, "on_tick")
         self._activity = "collecting"
-        self._update_starts = overriders(trainer.callbacks, "on_update_start")
+        self._update_starts = overriders(callbacks, "on_update_start")
         self._started_steps = trainer.total_steps
         self._started_at = time.perf_counter()
         self._is_stopping = False
@@ -171,7 +178,7 @@ class Loop:
             # before callbacks, which may save what has no line to come
             iteration.end(left_over=max(0, iteration.transitions - self._update_every))
             if metrics:
-                self._log(metrics)
+                is_over = self._log(metrics) or is_over
                 log.done(trainer.total_steps)
             if checkpoints.is_due(trainer) and self._directory is not None:
                 trainer.save_checkpoint()
@@ -275,15 +282,16 @@ class Loop:
             **self._algorithm.read_metrics(),
         }
 
-    def _log(self, metrics: Mapping[str, float]) -> None:
+    def _log(self, metrics: Mapping[str, float]) -> bool:
+        """Write a line of the log, and return whether a callback asks to stop."""
         trainer = self._trainer
         for logger in self._loggers:
             logger.log(trainer.total_steps, metrics)
             if trainer.config.log_histograms:
                 for name, values in self._algorithm.named_parameters().items():
                     logger.histogram(trainer.total_steps, f"parameters/{name}", values)
-        for callback in self._callbacks:
-            callback.on_log(trainer, metrics)
+        ends = [callback.on_log(trainer, metrics) for callback in self._callbacks]
+        return any(ends)
 
     def _kept_state(self) -> str:
         """Save what was reached before an environment failed, and say where it is."""
@@ -305,4 +313,5 @@ class Loop:
             seconds,
             steps / max(seconds, 1e-9),
             evaluation,
+            self._is_stopping,
         )

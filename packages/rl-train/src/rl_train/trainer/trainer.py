@@ -1,9 +1,9 @@
 """The trainer: all parts of a run together."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Recipe
@@ -20,11 +20,13 @@ from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult
 from rl_train.loggers import TensorBoardLogger
+from rl_train.progress import Progress
 from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.config import TrainerConfig
-from rl_train.trainer.evaluator import Evaluator
+from rl_train.trainer.evaluator import Evaluator, TestEnvs
+from rl_train.trainer.interruption import Interruption
 from rl_train.trainer.listeners import check_histograms, listeners
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.run_directory import RunDirectory
@@ -40,7 +42,8 @@ class Trainer:
     """Collect, update, evaluate, log and checkpoint, until the run is over.
 
     Args:
-        envs: environments to learn in; Gymnasium's own go straight in.
+        envs: environments to learn in, of any kind that `rl_train.make` takes; one is built from
+            an id, a class or a function.
         algorithm: what learns.
         storage: where transitions go; allocated here.
         config: options.
@@ -49,7 +52,7 @@ class Trainer:
             itself. None draws a seed and keeps it, and leaves the environments to the one they
             were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
-        test_envs: separate environments to evaluate in, or a function that makes them.
+        test_envs: separate environments to evaluate in, or what makes one or several.
         loggers: further receivers of metrics; closed when `train` ends.
         callbacks: called by the loop.
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
@@ -73,7 +76,7 @@ class Trainer:
         config: TrainerConfig | None = None,
         seed: int | None = None,
         run_dir: str | Path | None = None,
-        test_envs: AnyEnv | Callable[[], AnyEnv] | None = None,
+        test_envs: TestEnvs | None = None,
         loggers: Sequence[Logger] = (),
         callbacks: Sequence[Callback] = (),
         recipe: Recipe | None = None,
@@ -167,13 +170,22 @@ class Trainer:
         *,
         total_episodes: int | None = None,
         total_updates: int | None = None,
+        progress: bool | Literal["auto", "bar", "log"] = "auto",
     ) -> TrainingResult:
         """Train until one count is reached; counts go on over resumed sessions.
+
+        Ctrl-C ends the session as `stop` does, and a second one at once with KeyboardInterrupt,
+        unless the program handles that signal itself or this is not its main thread.
 
         Args:
             total_steps: environment transitions over all environments.
             total_episodes: finished episodes.
             total_updates: updates.
+            progress: what to show on standard error, see `rl_train.Progress`; False for nothing,
+                True for what ``"auto"`` shows.
+
+        Returns:
+            How the run ended; ``stopped`` says whether that was before its target.
 
         Raises:
             ConfigError: when not just one count is given, or it is not above what was reached, or
@@ -196,10 +208,16 @@ class Trainer:
             check_histograms(self._loggers, writes_events)
         self._demonstrate()
         threads = resolve_auto_settings(self, budget)
+        interruption = Interruption()
+        callbacks = [*self.callbacks, interruption]
+        if progress:
+            callbacks.append(Progress("auto" if progress is True else progress))
         try:
             loggers = (*self._loggers, *self._open_loggers())
-            with thread_count(threads):
-                self._loop = Loop(self, budget, loggers, self._evaluator, self._directory)
+            with thread_count(threads), interruption:
+                self._loop = Loop(
+                    self, budget, callbacks, loggers, self._evaluator, self._directory
+                )
                 self.num_sessions += 1
                 result = self._loop.run()
             if self._directory is not None:

@@ -1,38 +1,51 @@
-"""Stopping a run early, on Ctrl-C or SIGTERM."""
+"""Stopping a run early, on Ctrl-C or another signal."""
 
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from rl_train import Callback
+from rl_train.trainer.callbacks import Callback
 
 if TYPE_CHECKING:
-    from rl_train import Trainer
+    from rl_train.trainer.trainer import Trainer
 
-_NOTICE = b"\nrl: stopping and saving a checkpoint; once more stops without saving\n"
+_USUAL_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Interruption(Callback):
-    """Context in which Ctrl-C and SIGTERM stop the run, see `rl_train.trainer.Trainer.stop`.
+    """Context in which signals stop the run, see `rl_train.trainer.Trainer.stop`.
 
-    A second signal ends the program at once.
+    A second signal raises KeyboardInterrupt at once. Signals that the program handles itself, and
+    those of other threads than the main one, are left alone.
+
+    Args:
+        signals: the signals.
+        title: text before the notice.
 
     Attributes:
         number: number of the signal that was received, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, signals: Sequence[signal.Signals] = (signal.SIGINT,), title: str = ""
+    ) -> None:
         self.number: int | None = None
+        self._signals = signals
+        self._notice = (
+            f"\n{title}stopping and saving a checkpoint; once more stops without saving\n".encode()
+        )
         self._trainer: Trainer | None = None
         self._before: dict[signal.Signals, signal.Handlers | object] = {}
 
     def __enter__(self) -> "Interruption":
         """Handle the signals, which only the main thread receives."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._on_signal)
+            for number in self._signals:
+                if signal.getsignal(number) in _USUAL_HANDLERS:
+                    self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -58,4 +71,4 @@ class Interruption(Callback):
         self.number = number
         if self._trainer is not None:
             self._trainer.stop()
-        os.write(2, _NOTICE)  # print is not safe in a signal handler
+        os.write(2, self._notice)  # print is not safe in a signal handler

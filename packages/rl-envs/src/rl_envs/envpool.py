@@ -1,0 +1,94 @@
+"""EnvPool's vector environments, which are stepped by threads of C++."""
+
+import importlib
+import warnings
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rl_core.errors import ConfigError, MissingExtraError
+
+
+class EnvPoolVectorEnv(VectorEnv):
+    """An EnvPool environment that can be seeded again, as other vector environments can.
+
+    EnvPool takes its seed when it is built, so a `reset` with a seed builds the pool anew.
+
+    Args:
+        pool: what ``envpool.make(..., env_type="gymnasium")`` returned.
+        name: its id, if known.
+    """
+
+    def __init__(self, pool: Any, name: str | None = None) -> None:
+        self._pool = pool
+        self.name = name or type(pool).__name__.removesuffix("GymnasiumEnvPool")
+        self.max_episode_steps = int(pool.spec.config.max_episode_steps)
+        self.num_envs = int(pool.spec.config.num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        with warnings.catch_warnings():  # of bounds that are rounded to float32
+            warnings.simplefilter("ignore")
+            self.single_observation_space = pool.spec.gymnasium_observation_space
+            self.single_action_space = pool.spec.gymnasium_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments; with a seed they are built anew."""
+        if seed is not None:
+            spec = self._pool.spec
+            config = {**spec.config._asdict(), "seed": seed}
+            self._pool.close()
+            self._pool = type(self._pool)(type(spec)(type(spec).gen_config(**config)))
+        observation, info = self._pool.reset()
+        return observation, info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments."""
+        space = self.single_action_space
+        actions = np.asarray(actions)
+        if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Box):
+            actions = actions.astype(space.dtype, copy=False)
+        observation, reward, terminated, truncated, info = self._pool.step(actions)
+        return observation, reward, terminated, truncated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the pool."""
+        self._pool.close()
+
+
+def is_envpool(envs: object) -> TypeGuard[VectorEnv]:
+    """Whether an object was made by EnvPool, in any of its forms."""
+    return any(cls.__module__.startswith("envpool.") for cls in type(envs).__mro__)
+
+
+def make_envpool(
+    env_id: str, num_envs: int, kwargs: Mapping[str, object], seed: int | None
+) -> EnvPoolVectorEnv:
+    """Make environments by EnvPool's id; Atari's may have the prefix ``ALE/``.
+
+    Raises:
+        MissingExtraError: if EnvPool is not installed.
+        ConfigError: if it does not have the environment, or not with these arguments.
+    """
+    try:
+        envpool = importlib.import_module("envpool")
+    except ImportError as error:
+        raise MissingExtraError(
+            'vectorization="envpool" needs EnvPool: pip install "packages/rl-envs[envpool]" (in a '
+            f"clone of the toolbox) ({error})"
+        ) from error
+    name = env_id.removeprefix("ALE/")
+    if name not in envpool.list_all_envs():
+        raise ConfigError(
+            f"EnvPool has no environment '{env_id}'; leave vectorization='envpool' out, or see "
+            "envpool.list_all_envs()"
+        )
+    given = {} if seed is None else {"seed": seed}
+    try:
+        pool = envpool.make(name, env_type="gymnasium", num_envs=num_envs, **given, **kwargs)
+    except (AssertionError, TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"EnvPool cannot make '{env_id}' with {dict(kwargs)}: {error}") from error
+    return EnvPoolVectorEnv(pool, env_id)

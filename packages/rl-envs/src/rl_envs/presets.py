@@ -1,0 +1,199 @@
+"""Families of environments: which extra brings them, who registers them, how they are prepared."""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec as find_module
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from rl_core.errors import MissingExtraError, in_brief
+from rl_envs.atari import prepare_atari
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One family of environments.
+
+    Attributes:
+        name: of the family.
+        extra: of ``rl-envs``, which installs it; None if Gymnasium brings it.
+        module: what has to be importable.
+        registers: the module whose import registers the ids; None if Gymnasium does.
+        ids: matches the ids, with or without a version.
+        entry_point: prefix of the entry points of the registered ids.
+        kwargs: default arguments of the environments.
+        native_kwargs: default arguments of their vectorised form, by whether it is for testing.
+        envpool_kwargs: the same for EnvPool.
+        prepare: wraps a training or a testing environment; the second argument says whether it is
+            for testing.
+        conflicts: versions of packages that are known not to go together.
+    """
+
+    name: str
+    extra: str | None
+    module: str
+    ids: str
+    entry_point: str
+    registers: str | None = None
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    native_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
+    envpool_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
+    prepare: Callable[[gymnasium.Env, bool], gymnasium.Env] | None = None
+    conflicts: tuple["Conflict", ...] = ()
+
+    def require(self, env_id: str) -> None:
+        """Import what registers the ids.
+
+        Raises:
+            MissingExtraError: if the simulator is not installed, or cannot be imported.
+        """
+        if find_module(self.module) is None:
+            raise MissingExtraError(
+                f"{env_id} needs {self.name}, which is not installed: {self.install_line}"
+            )
+        if self.registers is None or self.registers in sys.modules:
+            return
+        try:
+            gymnasium.register_envs(importlib.import_module(self.registers))
+        except Exception as error:
+            raise MissingExtraError(
+                f"{env_id} needs {self.name}, which cannot be imported ({in_brief(error)})"
+                f"{self.known_conflict() or f': {self.install_line}'}"
+            ) from error
+
+    @property
+    def install_line(self) -> str:
+        """How to install the family from a clone of the toolbox."""
+        return f'pip install "packages/rl-envs[{self.extra}]" (in a clone of the toolbox)'
+
+    def known_conflict(self) -> str | None:
+        """Name installed versions that are known not to go together, and those that do."""
+        return next((found for one in self.conflicts if (found := one.describe())), None)
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two distributions that do not work together in some versions.
+
+    Attributes:
+        distribution: the one that fails.
+        other: the one it fails with.
+        below: the first version of the other one that it fails with.
+        mend: what to install.
+    """
+
+    distribution: str
+    other: str
+    below: tuple[int, int]
+    mend: str
+
+    def describe(self) -> str | None:
+        """Say that the installed versions do not go together; None if they do."""
+        try:
+            found, other = version(self.distribution), version(self.other)
+        except PackageNotFoundError:
+            return None
+        if tuple(int(part) for part in re.findall(r"\d+", other)[:2]) < self.below:
+            return None
+        return (
+            f"; {self.distribution} {found} does not work with {self.other} {other}: "
+            f"pip install {self.mend}"
+        )
+
+
+PRESETS = (
+    Preset("classic control", None, "gymnasium", r"(?!)", "gymnasium.envs.classic_control"),
+    Preset("Box2D", "box2d", "Box2D", r"(?!)", "gymnasium.envs.box2d"),
+    Preset("MuJoCo", "mujoco", "mujoco", r"(?!)", "gymnasium.envs.mujoco"),
+    Preset(
+        "Atari",
+        "atari",
+        "ale_py",
+        r"ALE/|\w+NoFrameskip-v",
+        "ale_py.env",
+        registers="ale_py",
+        kwargs={"frameskip": 1},
+        native_kwargs={
+            False: {"episodic_life": True, "reward_clipping": True, "frameskip": 4},
+            True: {"episodic_life": False, "reward_clipping": False, "frameskip": 4},
+        },
+        envpool_kwargs={
+            False: {"repeat_action_probability": 0.25, "episodic_life": True, "reward_clip": True},
+            True: {"repeat_action_probability": 0.25},
+        },
+        prepare=prepare_atari,
+    ),
+    Preset(
+        "PyBullet",
+        "bullet",
+        "pybullet_envs_gymnasium",
+        r"\w+BulletEnv-v",
+        "pybullet_envs_gymnasium",
+        registers="pybullet_envs_gymnasium",
+    ),
+    Preset(
+        "Gymnasium-Robotics",
+        "robotics",
+        "gymnasium_robotics",
+        "Fetch|HandReach|HandManipulate|AntMaze|PointMaze|AdroitHand|FrankaKitchen",
+        "gymnasium_robotics",
+        registers="gymnasium_robotics",
+        conflicts=(Conflict("gymnasium-robotics", "mujoco", (3, 7), "'mujoco>=3.3,<3.7'"),),
+    ),
+    Preset(
+        "MiniGrid", "minigrid", "minigrid", "MiniGrid-|BabyAI-", "minigrid", registers="minigrid"
+    ),
+    Preset(
+        "dm_control",
+        "dm-control",
+        "dm_control",
+        "dm_control/",
+        "shimmy",
+        registers="shimmy",
+    ),
+)
+"""All families, in the order of the documentation."""
+
+REPLACED_IDS = {
+    "RoboschoolAnt": "AntBulletEnv-v0",
+    "RoboschoolHalfCheetah": "HalfCheetahBulletEnv-v0",
+    "RoboschoolHopper": "HopperBulletEnv-v0",
+    "RoboschoolHumanoid": "HumanoidBulletEnv-v0",
+    "RoboschoolHumanoidFlagrun": "HumanoidFlagrunBulletEnv-v0",
+    "RoboschoolHumanoidFlagrunHarder": "HumanoidFlagrunHarderBulletEnv-v0",
+    "RoboschoolInvertedDoublePendulum": "InvertedDoublePendulumBulletEnv-v0",
+    "RoboschoolInvertedPendulum": "InvertedPendulumBulletEnv-v0",
+    "RoboschoolInvertedPendulumSwingup": "InvertedPendulumSwingupBulletEnv-v0",
+    "RoboschoolReacher": "ReacherBulletEnv-v0",
+    "RoboschoolWalker2d": "Walker2DBulletEnv-v0",
+}
+"""By name without version: ids of packages that are no longer maintained, and their successors."""
+
+
+def preset_of_id(env_id: str) -> Preset | None:
+    """Return the family of an id that need not be registered yet."""
+    return next((one for one in PRESETS if re.match(one.ids, env_id)), None)
+
+
+def preset_of_spec(spec: EnvSpec | None) -> Preset | None:
+    """Return the family of a registered environment."""
+    entry_point = str(spec.entry_point) if spec is not None else ""
+    return next((one for one in PRESETS if entry_point.startswith(one.entry_point)), None)
+
+
+def register_installed() -> Iterator[Preset]:
+    """Import what registers ids and is installed, one family after the other."""
+    for preset in PRESETS:
+        module = preset.registers
+        if module is None or module in sys.modules or find_module(preset.module) is None:
+            continue
+        try:
+            preset.require(preset.name)
+        except MissingExtraError:
+            continue
+        yield preset

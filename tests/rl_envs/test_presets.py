@@ -1,0 +1,194 @@
+"""Families of environments: found by id, prepared by their preset, explained when missing."""
+
+import sys
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rl_core.env import VecEnv
+from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError
+from rl_core.types import Array
+from rl_envs import GymVecEnv, as_vec_env, find_spec, make_vec
+from rl_envs.atari import prepare_atari
+from rl_envs.presets import PRESETS, preset_of_id
+from rl_testing.envs import VecEnvSuite
+
+
+@pytest.mark.parametrize(
+    ("env_id", "family"),
+    [
+        ("ALE/Pong-v5", "Atari"),
+        ("PongNoFrameskip-v4", "Atari"),
+        ("AntBulletEnv-v0", "PyBullet"),
+        ("FetchReach-v4", "Gymnasium-Robotics"),
+        ("MiniGrid-Empty-5x5-v0", "MiniGrid"),
+        ("BabyAI-GoToObj-v0", "MiniGrid"),
+        ("dm_control/cartpole-swingup-v0", "dm_control"),
+    ],
+)
+def test_an_id_tells_its_family_before_it_is_registered(
+    env_id: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset = preset_of_id(env_id)
+    assert preset is not None
+    assert preset.name == family
+    monkeypatch.delitem(gymnasium.registry, env_id, raising=False)
+    monkeypatch.setattr("rl_envs.presets.find_module", lambda name: None)
+    expected = rf'{env_id} needs {family}, .*pip install "packages/rl-envs\[{preset.extra}\]"'
+    with pytest.raises(MissingExtraError, match=expected):
+        make_vec(env_id)
+
+
+def test_ids_of_gymnasium_belong_to_no_other_family() -> None:
+    assert preset_of_id("CartPole-v1") is None
+    assert len({preset.name for preset in PRESETS}) == len(PRESETS)
+
+
+@pytest.mark.parametrize("env_id", ["RoboschoolAnt-v1", "RoboschoolWalker2d-v1"])
+def test_an_abandoned_id_is_refused_with_its_successor(env_id: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"no longer maintained; use '(Ant|Walker2D)BulletEnv-v0'"
+    ):
+        make_vec(env_id)
+
+
+def test_a_short_name_is_not_mistaken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_envs.registry.register_installed", lambda: iter(()))
+    for env_id in [one for one in gymnasium.registry if "Pong" in one]:
+        monkeypatch.delitem(gymnasium.registry, env_id)
+    with pytest.raises(ConfigError, match="import that package first"):
+        make_vec("Pong-v5")
+
+
+def test_the_same_name_in_another_namespace_is_suggested() -> None:
+    pytest.importorskip("ale_py")
+    for _ in range(2):  # before and after ale-py has registered its ids
+        with pytest.raises(ConfigError, match="did you mean 'ALE/Pong-v5'"):
+            make_vec("Pong-v5")
+
+
+def test_versions_that_do_not_go_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Arm(gymnasium.Env):
+        def __init__(self) -> None:
+            raise AssertionError
+
+    spec = gymnasium.envs.registration.EnvSpec(
+        "FetchArm-v0", entry_point=cast("Any", f"gymnasium_robotics.{__name__}:Arm")
+    )
+    monkeypatch.setitem(gymnasium.registry, "FetchArm-v0", spec)
+    monkeypatch.setattr("gymnasium.envs.registration.load_env_creator", lambda name: Arm)
+    versions = {"gymnasium-robotics": "1.4.2", "mujoco": "3.17.0"}
+    monkeypatch.setattr("rl_envs.presets.version", versions.__getitem__)
+    with pytest.raises(
+        EnvironmentFaultError,
+        match=r"AssertionError: raised in .*; gymnasium-robotics 1.4.2 does not work with mujoco "
+        r"3.17.0: pip install 'mujoco>=3.3,<3.7'",
+    ):
+        make_vec("FetchArm-v0")
+
+
+@pytest.fixture
+def game() -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+
+
+@pytest.mark.usefixtures("game")
+class TestAtari:
+    def test_games_are_prepared_as_in_the_papers(self) -> None:
+        with make_vec("ALE/Breakout-v5", 2, seed=1) as envs:
+            observation = cast("Array", envs.reset())
+            assert (observation.shape, observation.dtype) == ((2, 4, 84, 84), np.dtype(np.uint8))
+            assert envs.single_action_space == gymnasium.spaces.Discrete(4)
+
+    def test_lives_and_clipping_are_for_training_alone(self) -> None:
+        lengths = {}
+        for testing in (False, True):
+            with make_vec("ALE/Breakout-v5", 1, seed=1, testing=testing) as envs:
+                envs.reset()
+                ends, lives = 0, []
+                for step in range(400):
+                    told = envs.step(np.array([step % 4]))
+                    ends += int(np.asarray(told.terminated)[0])
+                    lives.append(int(np.asarray(told.info["lives"])[0]))
+                lengths[testing] = ends
+                assert min(lives) < 5
+        assert lengths[False] > 3 * lengths[True]
+
+    def test_a_lost_life_continues_the_game(self) -> None:
+        with make_vec("ALE/Breakout-v5", 1, seed=1) as envs:
+            envs.reset()
+            before = 5
+            for step in range(200):
+                told = envs.step(np.array([step % 4]))
+                if np.asarray(told.terminated)[0]:
+                    break
+                before = int(np.asarray(told.info["lives"])[0])
+            assert before == 5
+            assert int(np.asarray(told.info["lives"])[0]) == 4  # of the next life's first step
+
+    def test_rewards_are_clipped_in_training(self) -> None:
+        env = gymnasium.make(find_spec("ALE/Pong-v5"), frameskip=1)
+        wrappers = str(prepare_atari(env, testing=False))
+        assert "ClipReward" in wrappers
+        assert "ClipReward" not in str(prepare_atari(env, testing=True))
+        env.close()
+
+    def test_a_game_can_be_taken_as_it_is(self) -> None:
+        with make_vec("ALE/Pong-v5", 1, preset=False) as envs:
+            assert envs.single_observation_space.shape == (210, 160, 3)
+            assert envs.component is not None
+            assert envs.component["preset"] is False
+
+    def test_many_games_step_in_threads(self) -> None:
+        with make_vec("ALE/Pong-v5", 6, seed=1) as envs:
+            assert isinstance(envs, GymVecEnv)
+            assert cast("Array", envs.reset()).shape == (6, 4, 84, 84)
+
+
+def test_missions_are_left_out_with_one_notice() -> None:
+    pytest.importorskip("minigrid")
+    with pytest.warns(RuntimeWarning, match=r"the texts \['mission'\] .* are left out") as told:
+        envs = make_vec("MiniGrid-Empty-5x5-v0", 2, seed=1)
+    assert len(told) == 1
+    with envs:
+        observation = envs.reset()
+        assert isinstance(observation, dict)
+        assert {key: value.shape for key, value in observation.items()} == {
+            "direction": (2,),
+            "image": (2, 7, 7, 3),
+        }
+        envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+class TestEnvPool(VecEnvSuite):
+    @pytest.fixture(autouse=True)
+    def _needs_envpool(self) -> None:
+        pytest.importorskip("envpool")
+
+    def make_env(self) -> VecEnv:
+        return make_vec("CartPole-v1", 3, vectorization="envpool")
+
+    def test_a_pool_of_the_user_goes_straight_in(self) -> None:
+        envpool = pytest.importorskip("envpool")
+        pool = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=2)
+        with as_vec_env(pool) as envs:
+            assert (envs.spec_id, envs.max_episode_steps) == ("CartPole", 500)
+            first, again, other = (cast("Array", envs.reset(seed)) for seed in (1, 1, 2))
+            np.testing.assert_array_equal(first, again)
+            assert (first != other).all()
+
+    def test_an_unknown_id_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="EnvPool has no environment 'CartPoel-v1'"):
+            make_vec("CartPoel-v1", vectorization="envpool")
+        with pytest.raises(ConfigError, match="without wrappers"):
+            make_vec("CartPole-v1", vectorization="envpool", mask_velocity=True)
+
+
+def test_a_missing_envpool_is_refused_with_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "packages/rl-envs\[envpool\]"'):
+        make_vec("CartPole-v1", vectorization="envpool")
