@@ -2,7 +2,7 @@
 
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from rl_core.algorithm.hyper import Schedules
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.config import Schedule
+from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import (
     Gradients,
@@ -270,6 +271,39 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def observe(self, observation: Observation) -> None:
         """Look at observations `(N, ...)` of the warm-up."""
         self.add_ons.observe(observation)
+
+    def before_rollout(self, envs: VecEnv) -> bool:
+        """Prepare the environments for a rollout that is about to begin; nothing by default.
+
+        It may be called again before the first step, when a run is resumed there.
+
+        Returns:
+            Whether all environments begin new episodes first.
+        """
+        return False
+
+    def custom_evaluation(
+        self,
+        envs: VecEnv,
+        num_episodes: int,
+        *,
+        seed: int,
+        deterministic: bool,
+        before_step: Callable[[], None],
+    ) -> Mapping[str, Sequence[float]] | None:
+        """Evaluate in the algorithm's own way; None, the default, runs the policy as it is.
+
+        Args:
+            envs: separate environments.
+            num_episodes: number of episodes in each stage.
+            seed: seed of all random numbers.
+            deterministic: take the mode of the policy instead of sampling.
+            before_step: call it before each step of the environments.
+
+        Returns:
+            Episode returns by stage, such as before and after adaptation; the last is the result.
+        """
+        return None
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what `acting_step` needs for these steps."""
