@@ -242,7 +242,7 @@ def _run(words: str) -> int:
 def test_the_command_line_clones_runs_and_data_sets(
     minari_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = "--actor.hidden-sizes 8 --algorithm.num-test-episodes 2"
+    small = "--actor.hidden-sizes 8 --trainer.num-test-episodes 2"
     train = f"train bc Pendulum-v1 {small}"
     agent = make("sac", "Pendulum-v1", seed=0, options=SMALL)
     agent.train(60, run_dir=tmp_path / "sac")

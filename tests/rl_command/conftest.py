@@ -13,7 +13,7 @@ TINY = (
     "--actor.hidden-sizes=8",
     "--storage.num-steps=32",
     "--algorithm.num-epochs=1",
-    "--algorithm.num-test-episodes=2",
+    "--trainer.num-test-episodes=2",
 )
 
 

@@ -125,7 +125,7 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
     if best is None:
         raise UsageError(
             f"{run.path} has no best weights, because it was never evaluated during training; "
-            "train with --algorithm.test-every, or leave --best out"
+            "train with --trainer.test-every, or leave --best out"
         )
     return best
 

@@ -36,8 +36,6 @@ class UpdateSchedule(Config):
             ``update_every`` transitions at a time.
         min_samples: how many the smallest minibatch of a rollout must have, where one teaches
             nothing.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: for a negative or zero count.
@@ -51,8 +49,6 @@ class UpdateSchedule(Config):
     minibatch_size: Count | None = None
     keep_ratio: Annotated[bool, Needs("update_every"), Needs("num_minibatches")] = False
     min_samples: Count = 1
-    test_every: Count | None = None
-    num_test_episodes: Count = 5
 
     @classmethod
     def of(cls, config: object, **others: int | None) -> "UpdateSchedule":
