@@ -42,11 +42,9 @@ SEED_DEFAULTS = PPOConfig(
     clip_range=0.2,
     num_minibatches=1,
     minibatch_size=None,
-    test_every=1000,
     max_grad_norm=0.5,
     entropy_coef=0.01,
     value_loss_coef=0.5,
-    num_test_episodes=5,
     use_clipped_value_loss=True,
 )
 """What PyTorchRL's PPO does when nothing is said."""
@@ -336,7 +334,6 @@ def test_the_schedule_says_what_the_config_said() -> None:
     schedule = _ppo(SEED_DEFAULTS).schedule
     assert (schedule.start_steps, schedule.update_every) == (0, None)
     assert (schedule.num_epochs, schedule.num_minibatches, schedule.minibatch_size) == (4, 1, None)
-    assert (schedule.test_every, schedule.num_test_episodes) == (1000, 5)
     assert float(_ppo(SEED_DEFAULTS).hyper["gamma"]) == pytest.approx(0.99)
 
 
@@ -353,7 +350,7 @@ def test_an_add_ons_term_joins_the_policy_loss() -> None:
 def test_clip_range_and_rate_may_be_scheduled() -> None:
     config = PPOConfig(learning_rate=Linear(3e-4, 0.0), clip_range=Linear(0.2, 0.0))
     algorithm = _ppo(config)
-    algorithm.set_progress(0.5)
+    algorithm.schedules.set_progress(0.5)
     assert float(algorithm.hyper["clip_range"]) == pytest.approx(0.1)
     assert float(algorithm.hyper["learning_rate"]) == pytest.approx(1.5e-4)
 
@@ -372,8 +369,6 @@ def test_clip_range_and_rate_may_be_scheduled() -> None:
         ("entropy_coef", float("nan")),
         ("num_epochs", 0),
         ("minibatch_size", 0),
-        ("num_test_episodes", 0),
-        ("test_every", 1.5),
     ],
 )
 def test_options_out_of_range_are_refused(option: str, value: object) -> None:
@@ -496,7 +491,7 @@ def test_the_penalty_is_state_and_can_be_set() -> None:
     assert algorithm.hyper["kl_penalty"].item() == 1.0
     assert algorithm.hyper["kl_target"].item() == pytest.approx(0.01)
     algorithm.hyper["kl_penalty"].fill_(4.0)  # as adapted
-    algorithm.set_progress(0.5)
+    algorithm.schedules.set_progress(0.5)
     restored = _ppo(PENALTY)
     restored.load_state_dict(algorithm.state_dict())
     assert restored.hyper["kl_penalty"].item() == 4.0

@@ -41,7 +41,7 @@ from rl_core.gradients.trust_region import Parameters, constrained_step
 from rl_core.nn.distributions import Distribution, from_columns, to_columns
 from rl_core.returns import discounted_returns, gae, normalize
 from rl_core.stateful import StateReader
-from rl_core.storage import AnyStorage, Storage
+from rl_core.storage import HasRollouts, Storage
 from rl_core.types import Json, Observation, State, StateDict, map_observation
 from rl_meta.baseline import baseline_features, episode_steps, fit_baseline
 from rl_meta.config import MAMLConfig, MAMLPPOConfig, MAMLTRPOConfig, MAMLVPGConfig
@@ -243,6 +243,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def update(self, storage: Storage[RolloutBatch]) -> dict[str, float]:
         """Adapt to the rollout, or after the last one move the meta-parameters."""
+        assert isinstance(storage, HasRollouts)  # asked by the trainer
         rollout = storage.rollout()
         columns, metrics = self.prepare(rollout)
         kept = task_columns(rollout, columns, self.config.meta_batch_size)
@@ -260,7 +261,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
                 self.actor.update_normalization(rollout.observation, rollout.valid)
             self._kept, self._tasks = [], None
             self._set_adapted(self.policy_parameters())
-        cast("AnyStorage", storage).after_update()
+        storage.after_update()
         return {name: float(value) for name, value in metrics.items()}
 
     def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
@@ -402,11 +403,6 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         )
 
     # State
-
-    def set_progress(self, progress: float) -> None:
-        """Move the hyper-parameters, also the inner algorithm's."""
-        super().set_progress(progress)
-        self.inner.set_progress(progress)
 
     def more_state(self) -> StateDict:
         """Return the tasks, their policies, and the rollouts of the meta-update so far."""

@@ -177,18 +177,14 @@ class Agent:
             ConfigError: when the run's environments are Python objects and none are given here.
         """
         if envs is not None:
-            return evaluate_policy(
-                self.algorithm, envs, num_episodes, seed=seed, deterministic=deterministic
-            )
+            return evaluate_policy(self, envs, num_episodes, seed=seed, deterministic=deterministic)
         if self.parts.test_envs is None:
             raise ConfigError(
                 "the agent was given an environment that is built, and none to evaluate in; pass "
                 "envs to evaluate, or give the class of the environment or a function instead"
             )
         with self.parts.test_envs() as made:
-            return evaluate_policy(
-                self.algorithm, made, num_episodes, seed=seed, deterministic=deterministic
-            )
+            return evaluate_policy(self, made, num_episodes, seed=seed, deterministic=deterministic)
 
     def save(self, directory: str | Path) -> Path:
         """Write the recipe and the state, for `load`.
