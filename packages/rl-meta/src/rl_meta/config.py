@@ -33,8 +33,6 @@ class MAMLConfig(Config):
         normalize_advantage: give each task's advantages a mean of 0 and a standard deviation of 1.
         baseline_ridge: regularization of the linear baseline.
         num_exploration_episodes: episodes for each adaptation step in evaluations.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: test tasks per evaluation.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -52,8 +50,6 @@ class MAMLConfig(Config):
     normalize_advantage: bool = True
     baseline_ridge: Positive = 1e-5
     num_exploration_episodes: Count = 10
-    test_every: Count | None = None
-    num_test_episodes: Count = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -120,7 +120,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             storage=ComponentSpec("storage", "rollout", {"num_steps": 100}),
             env={"num_envs": 400},
             algorithm={},
-            trainer={"scale_rewards": False, "compile": "off"},
+            trainer={"scale_rewards": False, "compile": "off", "num_test_episodes": 20},
         )
 
     # The mathematics
