@@ -212,7 +212,10 @@ def test_a_first_party_name_is_answered_with_the_install_line(
     ]:
         with pytest.raises(PluginError) as caught:
             plugins.load(kind, name)
-        assert str(caught.value) == f"`{name}` is in {home}: pip install {home}"
+        assert (
+            str(caught.value)
+            == f"`{name}` is in {home}; in a clone of the toolbox: pip install ./packages/{home}"
+        )
     refused("algorithms", "sacc", "no algorithm 'sacc'; did you mean 'sac'?")
 
 
@@ -221,4 +224,13 @@ def test_an_old_first_party_package_is_to_be_upgraded(
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
     monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
-    refused("algorithms", "sac", "version 0.0.1 lacks it", "--upgrade rl-algos-offpolicy")
+    refused(
+        "algorithms", "sac", "version 0.0.1 lacks it", "pip install ./packages/rl-algos-offpolicy"
+    )
+
+
+def test_a_class_that_lacks_methods_is_refused_with_their_names(site: Site) -> None:
+    source = "from rl_core.logger import Logger\n\nclass Bare(Logger):\n    pass\n"
+    site.install("rl-bare", "planted_bare", source, loggers="bare = planted_bare:Bare")
+    with pytest.raises(PluginError, match=r"of rl-bare 1\.2 .* lacks close, log; write"):
+        plugins.load("logger", "bare")

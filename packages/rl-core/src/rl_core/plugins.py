@@ -183,13 +183,17 @@ def _normalised(distribution: str) -> str:
 def _unknown(kind: str, name: str) -> str:
     home = _FIRST_PARTY.get(kind, {}).get(name)
     if home is None:
-        known = {*available(kind), *_FIRST_PARTY.get(kind, {})}
-        return f"there is no {kind[:-1]} {name!r}{nearest(name, known)}"
+        ours = nearest(name, _FIRST_PARTY.get(kind, {}))
+        hint = ours if "did you mean" in ours else nearest(name, available(kind))
+        return f"there is no {kind[:-1]} {name!r}{hint}"
     try:
         version = metadata.version(home)
     except metadata.PackageNotFoundError:
-        return f"`{name}` is in {home}: pip install {home}"
-    return f"`{name}` is in {home}, whose version {version} lacks it: pip install --upgrade {home}"
+        return f"`{name}` is in {home}; in a clone of the toolbox: pip install ./packages/{home}"
+    return (
+        f"`{name}` is in {home}, whose version {version} lacks it; in a newer clone of the "
+        f"toolbox: pip install ./packages/{home}"
+    )
 
 
 def _title(info: PluginInfo) -> str:
@@ -203,6 +207,9 @@ def _checked(info: PluginInfo, loaded: object) -> Callable[..., object]:
     required = _REQUIRED[info.kind]
     if isinstance(loaded, type):
         if any(issubclass(loaded, cast("type", pkgutil.resolve_name(p))) for p in required):
+            missing = sorted(getattr(loaded, "__abstractmethods__", ()))
+            if missing:
+                raise PluginError(f"{_title(info)} lacks {', '.join(missing)}; write them")
             return loaded
     elif info.kind == "envs" and callable(loaded):
         return loaded
