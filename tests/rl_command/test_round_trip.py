@@ -97,6 +97,16 @@ def test_evaluation_reads_well(rl: Run, trained_run: Path) -> None:
     assert re.search(r"step [\d,]+, deterministic: [\d.]+ ± [\d.]+ over 3 episodes", out)
 
 
+def test_a_long_evaluation_says_how_far_it_is(
+    rl: Run, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_command.evaluation._EVERY_SECONDS", 0.0)
+    status, out, err = rl("eval", trained_run, "--episodes=3", "--json")
+    assert status == 0
+    assert json.loads(out)["num_episodes"] == 3
+    assert err.splitlines() == [f"{finished} of 3 episodes" for finished in (1, 2, 3)]
+
+
 def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
     words = ("eval", trained_run, "--episodes=6", "--seed=1")
     certain, drawn, again = (
@@ -111,9 +121,9 @@ def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
 def test_what_an_environment_prints_stays_out_of_the_json(
     rl: Run, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def talkative(spec: ComponentSpec, seed: int | None) -> VecEnv:
+    def talkative(spec: ComponentSpec, seed: int | None, *, testing: bool = False) -> VecEnv:
         print("hello from the simulator")
-        return build_envs(spec, seed)
+        return build_envs(spec, seed, testing=testing)
 
     monkeypatch.setattr("rl_command.evaluation.build_envs", talkative)
     _, out, err = rl("eval", trained_run, "--episodes=2", "--json")

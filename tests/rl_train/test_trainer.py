@@ -21,7 +21,7 @@ from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
-from rl_core.storage import AnyStorage, Storage
+from rl_core.storage import AnyStorage, HasSlices, Storage
 from rl_core.types import ArrayLike, Observation
 from rl_envs import as_vec_env, make_gym_vec
 from rl_testing.reference import ReferenceRolloutStorage
@@ -270,12 +270,12 @@ def test_environments_made_for_an_evaluation_outside_of_a_run_are_closed() -> No
 
 def test_a_storage_of_other_batches_is_refused_before_anything_is_allocated() -> None:
     class Other(ReferenceRolloutStorage):
-        batch_type = dict
+        batch_type = dict  # type: ignore[assignment]  # of another kind on purpose
 
     storage = Other(NUM_STEPS)
     with pytest.raises(ConfigError, match="learns from RolloutBatch, but Other gives dict"):
         _trainer(storage=storage)
-    assert not storage.is_allocated
+    assert storage.spec is None
 
 
 @pytest.mark.parametrize(
@@ -1314,6 +1314,7 @@ def test_without_a_seed_environments_keep_their_own() -> None:
         envs = make_gym_vec(partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,))), NUM_ENVS, 5)
         trainer = _trainer(envs=envs, seed=None)
         trainer.collector.collect(2, into=trainer.storage)
+        assert isinstance(trainer.storage, HasSlices)
         return trainer.storage.get_all_buffer_data()["observation"].tolist()
 
     assert first() == first()

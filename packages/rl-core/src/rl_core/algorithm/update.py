@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import ActionOutput
-from rl_core.batch import Rollout, RolloutBatch
+from rl_core.batch import Rollout
 from rl_core.config import Config, Count, Needs, NonNegativeInt
 from rl_core.errors import DataError
-from rl_core.storage import AnyStorage, Storage
+from rl_core.storage import AnyStorage, HasRollouts, Storage
 from rl_core.types import Observation, State
 
 if TYPE_CHECKING:
@@ -181,14 +181,15 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     num_batches = schedule.batches_per_epoch(storage.num_envs)
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
-    rollout = storage.rollout() if algorithm.batch_type is RolloutBatch else None
+    rollouts = storage if isinstance(storage, HasRollouts) else None
+    rollout = None if rollouts is None else rollouts.rollout()
     is_first = step.count == 0
     if is_first:  # nothing is learned from observations that were never normalised
         _refresh_normalization(algorithm, storage, rollout)
-    if rollout is not None:
+    if rollouts is not None and rollout is not None:
         added = algorithm.prepare_add_ons(rollout)
         columns, metrics = algorithm.prepare(added.rollout)
-        storage.attach({**added.columns, **columns})
+        rollouts.attach({**added.columns, **columns})
         prepared = {**added.metrics, **metrics}
     storage.before_gradients()
     step.begin_phase()

@@ -121,9 +121,9 @@ class Trainer:
                 "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
                 "it out"
             )
-        if storage.rollout_steps is None and storage.is_allocated and len(storage):
+        if storage.rollout_steps is None and len(storage):
             raise ConfigError(
-                f"the {type(storage).__name__} holds {storage.num_transitions} transitions, which "
+                f"the {type(storage).__name__} holds {len(storage)} steps, which "
                 "a new run would drop; save it and give that directory as trainer.demonstrations, "
                 "or load it into a new storage when the Trainer is made, or reset it"
             )
