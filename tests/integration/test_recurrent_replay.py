@@ -20,8 +20,9 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
+from rl_algos_offpolicy.actor import obs_and_next_obs_inputs
 from rl_algos_offpolicy.actor.config import PolicyKind
-from rl_algos_offpolicy.recurrent import RecurrentInputs, obs_and_next_obs_inputs
+from rl_algos_offpolicy.recurrent import RecurrentInputs
 from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm, random_step
 from rl_core.env import VecEnv

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_core.errors import ConfigError
-from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.normalization import RunningNorm
+from rl_core.nn.torso import ObservationEncoder
 from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -12,9 +12,9 @@ from torch import nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_core.errors import ConfigError
-from rl_core.nn.encoder import feature_size, has_vectors
 from rl_core.nn.init import Start
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
+from rl_core.nn.torso import feature_size, has_vectors
 from rl_core.spaces import Space
 from rl_testing.actors import ACTION_SPACES, ActorSuite
 from rl_testing.algorithms import AlgorithmSuite

@@ -10,9 +10,8 @@ from gymnasium import spaces
 from rl_algos_offpolicy import OffPolicyActor, OffPolicyActorConfig
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError, SpaceError
-from rl_core.nn.distributions import Categorical, Deterministic, SquashedGaussian
-from rl_core.nn.encoder import has_vectors
-from rl_core.nn.heads.gaussian import DeterministicHead
+from rl_core.nn.distributions import Categorical, Deterministic, DeterministicHead, SquashedGaussian
+from rl_core.nn.torso import has_vectors
 from rl_core.spaces import Space
 from rl_testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 

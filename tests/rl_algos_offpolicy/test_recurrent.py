@@ -20,13 +20,8 @@ from rl_algos_offpolicy import (
     OffPolicyActorConfig,
     SACConfig,
 )
-from rl_algos_offpolicy.recurrent import (
-    NetworkInputs,
-    RecurrentInputs,
-    next_obs_inputs,
-    obs_and_next_obs_inputs,
-    obs_inputs,
-)
+from rl_algos_offpolicy.actor import next_obs_inputs, obs_and_next_obs_inputs, obs_inputs
+from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.algorithm import AnyAlgorithm, random_step
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.config import Linear

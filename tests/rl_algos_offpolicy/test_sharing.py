@@ -10,8 +10,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig
-from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.layers import LayerConfig
+from rl_core.nn.torso import ObservationEncoder
 from rl_testing.replay_batches import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -311,7 +311,7 @@ def test_exploration_follows_its_schedule_and_ends_with_an_evaluation() -> None:
     algorithm = TD3(_twin_actor("deterministic"), config)
     observation, noise = torch.zeros(1, 1), torch.ones(1, 1)
     for progress, std in ((0.0, 0.4), (0.5, 0.2), (1.0, 0.0)):
-        algorithm.set_progress(progress)
+        algorithm.schedules.set_progress(progress)
         action = algorithm.acting_step(observation, {}, noise).action
         assert action.item() == pytest.approx(A + std)
         best = algorithm.acting_step(observation, {}, noise, deterministic=True).action

@@ -8,8 +8,8 @@ from torch import nn
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.errors import ConfigError
-from rl_core.nn.encoder import has_vectors
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
+from rl_core.nn.torso import has_vectors
 from rl_core.spaces import Space
 from rl_testing.actors import ActorSuite
 

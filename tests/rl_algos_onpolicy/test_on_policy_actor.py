@@ -11,9 +11,9 @@ from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig
 from rl_core.algorithm import EnvSpec
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import Categorical, MultiCategorical
-from rl_core.nn.encoder import has_images, has_vectors
 from rl_core.nn.layers import LayerConfig
 from rl_core.nn.normalization import RunningNorm
+from rl_core.nn.torso import has_images, has_vectors
 from rl_core.spaces import Space
 from rl_testing.actors import ACTION_SPACES, OBSERVATION_SPACES, ActorSuite
 

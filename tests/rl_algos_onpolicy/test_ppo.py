@@ -353,7 +353,7 @@ def test_an_add_ons_term_joins_the_policy_loss() -> None:
 def test_clip_range_and_rate_may_be_scheduled() -> None:
     config = PPOConfig(learning_rate=Linear(3e-4, 0.0), clip_range=Linear(0.2, 0.0))
     algorithm = _ppo(config)
-    algorithm.set_progress(0.5)
+    algorithm.schedules.set_progress(0.5)
     assert float(algorithm.hyper["clip_range"]) == pytest.approx(0.1)
     assert float(algorithm.hyper["learning_rate"]) == pytest.approx(1.5e-4)
 
@@ -496,7 +496,7 @@ def test_the_penalty_is_state_and_can_be_set() -> None:
     assert algorithm.hyper["kl_penalty"].item() == 1.0
     assert algorithm.hyper["kl_target"].item() == pytest.approx(0.01)
     algorithm.hyper["kl_penalty"].fill_(4.0)  # as adapted
-    algorithm.set_progress(0.5)
+    algorithm.schedules.set_progress(0.5)
     restored = _ppo(PENALTY)
     restored.load_state_dict(algorithm.state_dict())
     assert restored.hyper["kl_penalty"].item() == 4.0

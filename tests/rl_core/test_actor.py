@@ -9,10 +9,8 @@ from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError
-from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
-from rl_core.nn.encoder import ObservationEncoder
-from rl_core.nn.heads import make_head
-from rl_core.nn.torso import MemoryKind, Torso
+from rl_core.nn.distributions import Deterministic, Distribution, draw_noise, make_head
+from rl_core.nn.torso import MemoryKind, ObservationEncoder, Torso
 from rl_core.spaces import Space
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State

@@ -342,7 +342,7 @@ def test_fields_that_may_change_become_tensors_and_others_do_not() -> None:
 
 def test_a_schedule_that_is_given_while_running_begins_where_the_run_is() -> None:
     algorithm = _algorithm()
-    algorithm.set_progress(0.25)
+    algorithm.schedules.set_progress(0.25)
     algorithm.update_algorithm_parameter("learning_rate", Linear(1.0, 0.0))
     assert float(algorithm.hyper["learning_rate"]) == 0.75
 
@@ -371,7 +371,7 @@ def test_a_config_of_a_kind_with_more_options_is_refused() -> None:
     class Wider(ReinforceConfig):
         pass
 
-    with pytest.raises(ConfigError, match="config is a Wider, and Reinforce would ignore what it"):
+    with pytest.raises(ConfigError, match="config: expected ReinforceConfig, got Wider"):
         Reinforce(LinearActor(), Wider())
 
     class Owner(Reinforce):

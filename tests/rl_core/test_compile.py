@@ -21,8 +21,7 @@ from rl_core.compile.cache import LIBRARY, GraphCache
 from rl_core.compile.compiler import InProcess
 from rl_core.compile.library import Compilation, is_supported
 from rl_core.compile.products import has_kernel
-from rl_core.compile.trace import TraceError, trace
-from rl_core.compile.trees import flatten, rebuild
+from rl_core.compile.trace import TraceError, flatten, rebuild, trace
 from rl_core.errors import ConfigError
 
 BACKEND = Compilation if is_supported() else InProcess

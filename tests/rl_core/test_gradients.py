@@ -373,7 +373,7 @@ def test_large_batches_are_not_hoarded() -> None:
     for _ in range(3):
         step.step(torch.ones(2**23), {})  # 32 MiB; two fit
         assert sum(kept is not None for kept in step.guard._kept) <= 1
-    gradients = step.compute_gradients(torch.full((4,), math.nan), {}, num_samples=1)
+    gradients = step.compute_gradients(torch.full((4,), math.nan), {})
     step.apply_gradients(gradients)
     with pytest.raises(NonFiniteError, match="a gradient step had"):
         step.read_metrics()
@@ -407,7 +407,7 @@ def test_a_stop_ends_the_phase_from_that_very_step() -> None:
 def test_a_stop_travels_with_the_gradients() -> None:
     step, a = _stopping()
     for batch in (1.0, -1.0, 1.0):
-        step.apply_gradients(step.compute_gradients(torch.tensor(batch), {}, num_samples=1))
+        step.apply_gradients(step.compute_gradients(torch.tensor(batch), {}))
     assert a.x.item() == pytest.approx(-0.1)
     assert step.stopped
 
@@ -485,7 +485,7 @@ def test_gradients_can_come_from_another_machine() -> None:
 def test_gradients_of_other_weights_are_refused() -> None:
     a = Numbers(0.0)
     step = _step({"a": a}, _linear(a), [_group("a")])
-    old = step.compute_gradients(torch.tensor([1.0]), {}, 1)
+    old = step.compute_gradients(torch.tensor([1.0]), {})
     for _ in range(3):
         step.step(torch.tensor([1.0]), {})
     for gradients in (old, None):  # those computed last are as old
@@ -501,7 +501,7 @@ def test_gradients_answer_what_the_loss_found() -> None:
         return LossOutput((a.x * batch).sum(), {"loss/a": a.x.sum()}, {"td_error": a.x * batch})
 
     step = _step({"a": a}, loss, [_group("a")])
-    gradients = step.compute_gradients(torch.tensor([2.0]), {}, num_samples=1)
+    gradients = step.compute_gradients(torch.tensor([2.0]), {})
     assert gradients.tensors["a"].tolist() == [2.0]
     assert gradients.metrics["loss/a"].item() == 1.0
     assert gradients.samples["td_error"].tolist() == [2.0]

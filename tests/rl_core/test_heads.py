@@ -12,21 +12,19 @@ from torch import Tensor, nn
 
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import (
+    ActionHead,
     Bernoulli,
+    BernoulliHead,
     Categorical,
+    CategoricalHead,
     DiagonalGaussian,
     Distribution,
-    MultiCategorical,
-    SquashedGaussian,
-    draw_noise,
-)
-from rl_core.nn.heads import (
-    ActionHead,
-    BernoulliHead,
-    CategoricalHead,
     GaussianHead,
+    MultiCategorical,
     MultiCategoricalHead,
+    SquashedGaussian,
     SquashedGaussianHead,
+    draw_noise,
     make_head,
 )
 from rl_core.nn.init import orthogonal_

@@ -12,12 +12,11 @@ from torch.func import functional_call, grad_and_value
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn._recurrence import gru, lstm
 from rl_core.nn.cnn import NatureCNN, SmallCNN, image_network
-from rl_core.nn.encoder import ObservationEncoder, feature_size
 from rl_core.nn.images import image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
-from rl_core.nn.torso import Torso
+from rl_core.nn.torso import ObservationEncoder, Torso, feature_size
 from rl_core.spaces import Space
 
 

@@ -25,8 +25,7 @@ from rl_core.algorithm import (
 )
 from rl_core.config import ComponentSpec
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, call_frozen
-from rl_core.nn.distributions import Distribution, draw_noise
-from rl_core.nn.heads import make_head
+from rl_core.nn.distributions import Distribution, draw_noise, make_head
 from rl_core.nn.mlp import MLP
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State

@@ -463,3 +463,30 @@ def test_the_warm_up_acts_at_random_and_counts_nothing() -> None:
     collector.warm_up(3)
     assert taken == [1, 1, 1, 1]  # whole steps of both; the policy would choose 0
     assert collector.total_steps == 0
+
+
+class Restarting(ToyActorCritic):
+    """Begins every rollout with new episodes."""
+
+    def before_rollout(self, envs: VecEnv) -> bool:
+        self.num_rollouts = getattr(self, "num_rollouts", 0) + 1
+        return True
+
+
+def test_an_algorithm_may_begin_each_rollout_with_new_episodes() -> None:
+    envs = counting_envs([[9]], [True])
+    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+    algorithm = Restarting(actor)
+    collector = Collector(envs, algorithm, generator=torch.Generator(), seed=3)
+    storage = _storage(collector, 4)
+    collector.collect(0, storage)
+    collector.collect(3, storage, lambda: True)
+    assert getattr(algorithm, "num_rollouts", 0) == 0
+    for rollout in (1, 2):
+        collector.collect(1, storage)
+        collector.collect(3, storage)  # goes on with the same rollout
+        assert algorithm.num_rollouts == rollout
+        observation = storage.rollout().observation
+        assert isinstance(observation, Tensor)
+        assert observation[:, 0, 2].tolist() == [0.0, 1.0, 2.0, 3.0]
+        storage.after_update()

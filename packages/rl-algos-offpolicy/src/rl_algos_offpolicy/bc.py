@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_offpolicy.config import off_policy_recipe
+from rl_algos_offpolicy.critics.critics import weighted_mean
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
-from rl_algos_offpolicy.losses import weighted_mean
 from rl_core.actor import ActionOutput, Actor, ActorLoader
 from rl_core.algorithm import (
     Algorithm,

@@ -29,11 +29,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_algos_offpolicy.actor import OffPolicyActor, check_policy
+from rl_algos_offpolicy.actor import (
+    OffPolicyActor,
+    check_policy,
+    next_obs_inputs,
+    obs_and_next_obs_inputs,
+)
 from rl_algos_offpolicy.config import OffPolicyConfig, off_policy_recipe
-from rl_algos_offpolicy.critics.critics import of_action
-from rl_algos_offpolicy.losses import bootstrapped_target, scaled_reward, weighted_mean
-from rl_algos_offpolicy.recurrent import NetworkInputs, next_obs_inputs, obs_and_next_obs_inputs
+from rl_algos_offpolicy.critics.critics import (
+    bootstrapped_target,
+    of_action,
+    scaled_reward,
+    weighted_mean,
+)
+from rl_algos_offpolicy.recurrent import NetworkInputs
 from rl_core.actor import ActionOutput, Actor
 from rl_core.algorithm import (
     Algorithm,

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, SequenceStart
-from rl_core.errors import ConfigError
 from rl_core.types import Observation
 
 
@@ -31,6 +30,10 @@ class RecurrentInputs:
 
     features: Tensor
     state: Tensor
+
+    def first(self, num_rows: int) -> "RecurrentInputs":
+        """Return those of the first rows."""
+        return RecurrentInputs(self.features[:num_rows], self.state[:num_rows])
 
     def detach(self) -> "RecurrentInputs":
         """Return the same as constants."""
@@ -73,64 +76,7 @@ class RecurrentNetwork(Protocol):
         ...
 
 
-def obs_inputs(network: RecurrentNetwork, batch: ReplayBatch) -> NetworkInputs:
-    """Return a network's inputs at the batch's observations.
-
-    Args:
-        network: whose recurrent state is found; a target network has its own.
-        batch: transitions `(N, ...)`, or sequences `(T, N, ...)` for a recurrent network.
-
-    Raises:
-        ConfigError: when the batch is of the other kind.
-    """
-    start = _sequence_start(network, batch)
-    return batch.observation if start is None else _unrolled(network, start, batch.observation)
-
-
-def next_obs_inputs(network: RecurrentNetwork, batch: ReplayBatch) -> NetworkInputs:
-    """Return a network's inputs at the batch's next observations; see `obs_inputs`."""
-    start = _sequence_start(network, batch)
-    if start is None:
-        return batch.next_observation
-    return _successors(_unrolled(network, start, _all_rows(batch)), batch)
-
-
-def obs_and_next_obs_inputs(
-    network: RecurrentNetwork, batch: ReplayBatch
-) -> tuple[NetworkInputs, NetworkInputs]:
-    """Return both for a network that is evaluated at both, unrolling it once.
-
-    Those at the next observations are constants: no gradient goes through them.
-    """
-    start = _sequence_start(network, batch)
-    if start is None:
-        return batch.observation, batch.next_observation
-    rows = _unrolled(network, start, _all_rows(batch))
-    num_rows = len(batch.num_steps)
-    obs = RecurrentInputs(rows.features[:num_rows], rows.state[:num_rows])
-    return obs, _successors(rows.detach(), batch)
-
-
-def detached(inputs: NetworkInputs) -> NetworkInputs:
-    """Return inputs without the gradient that reaches a recurrent network through them."""
-    return inputs.detach() if isinstance(inputs, RecurrentInputs) else inputs
-
-
-def _sequence_start(network: RecurrentNetwork, batch: ReplayBatch) -> SequenceStart | None:
-    if network.is_recurrent and batch.start is None:
-        raise ConfigError(
-            "recurrent actors learn from sequences, but the storage gives single transitions; set "
-            "storage.sequences, or actor.recurrent_net to 'none'"
-        )
-    if not network.is_recurrent and batch.start is not None:
-        raise ConfigError(
-            "the storage gives sequences, but the actor is not recurrent; set actor.recurrent_net "
-            "to 'gru' or 'lstm', or leave storage.sequences out"
-        )
-    return batch.start
-
-
-def _all_rows(batch: ReplayBatch) -> Observation:
+def all_rows(batch: ReplayBatch) -> Observation:
     """Join a sequence's rows and the n rows after it, `(T + n, N, ...)`."""
     rows, more = batch.observation, batch.next_observation
     if isinstance(rows, Tensor):
@@ -140,7 +86,7 @@ def _all_rows(batch: ReplayBatch) -> Observation:
     return {key: torch.cat([part, more[key]]) for key, part in rows.items()}
 
 
-def _successors(rows: RecurrentInputs, batch: ReplayBatch) -> RecurrentInputs:
+def successors(rows: RecurrentInputs, batch: ReplayBatch) -> RecurrentInputs:
     """Pick the row that follows each transition: row t is followed by row t + num_steps."""
     num_rows, num_sequences = batch.num_steps.shape
     device = batch.num_steps.device
@@ -149,16 +95,18 @@ def _successors(rows: RecurrentInputs, batch: ReplayBatch) -> RecurrentInputs:
     return RecurrentInputs(rows.features[row, sequence], rows.state[row, sequence])
 
 
-def _unrolled(
-    network: RecurrentNetwork, start: SequenceStart, observation: Observation
+def unroll(
+    network: RecurrentNetwork, batch: ReplayBatch, observation: Observation
 ) -> RecurrentInputs:
     """Run over a sequence, and return the state before each of its rows.
 
     Args:
         network: whose state.
-        start: how it gets into the first row.
+        batch: with the sequences' start.
         observation: shape `(R, N, ...)`, of the rows from the first one on.
     """
+    start = batch.start
+    assert start is not None
     state = _burned_in(network, start)
     features = network.encode(observation)
     passed = features[:-1]  # the last row's state is not advanced from

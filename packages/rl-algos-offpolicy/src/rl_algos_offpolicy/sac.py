@@ -48,21 +48,21 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from rl_algos_offpolicy.actor import OffPolicyActor
-from rl_algos_offpolicy.config import off_policy_recipe
-from rl_algos_offpolicy.losses import (
-    absolute_error,
-    bootstrapped_target,
-    squared_error_loss,
-    weighted_mean,
-)
-from rl_algos_offpolicy.recurrent import (
-    NetworkInputs,
+from rl_algos_offpolicy.actor import (
+    OffPolicyActor,
     detached,
     next_obs_inputs,
     obs_and_next_obs_inputs,
     obs_inputs,
 )
+from rl_algos_offpolicy.config import off_policy_recipe
+from rl_algos_offpolicy.critics.critics import (
+    absolute_error,
+    bootstrapped_target,
+    squared_error_loss,
+    weighted_mean,
+)
+from rl_algos_offpolicy.recurrent import NetworkInputs
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
 from rl_core.batch import ReplayBatch, masked_mean

@@ -22,15 +22,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rl_algos_offpolicy.actor import detached, next_obs_inputs, obs_inputs
 from rl_algos_offpolicy.config import off_policy_recipe
-from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
-from rl_algos_offpolicy.losses import (
+from rl_algos_offpolicy.critics.critics import (
     absolute_error,
     bootstrapped_target,
     squared_error_loss,
     weighted_mean,
 )
-from rl_algos_offpolicy.recurrent import detached, next_obs_inputs, obs_inputs
+from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch, masked_mean
 from rl_core.config import Count, ScheduledNonNegative

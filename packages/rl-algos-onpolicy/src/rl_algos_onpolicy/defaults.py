@@ -4,7 +4,7 @@ from gymnasium import spaces
 
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.config import ComponentSpec
-from rl_core.nn.encoder import has_vectors
+from rl_core.nn.torso import has_vectors
 from rl_core.types import Json
 
 

@@ -36,9 +36,9 @@ from rl_core.errors import SpaceError as SpaceError
 from rl_core.gradients import Gradients as Gradients
 from rl_core.gradients import LossOutput as LossOutput
 from rl_core.gradients import Weights as Weights
-from rl_core.gradients.movement import ParameterGroup as ParameterGroup
-from rl_core.gradients.movement import TargetNetwork as TargetNetwork
 from rl_core.gradients.optimizers import OptimizerConfig as OptimizerConfig
+from rl_core.gradients.optimizers import ParameterGroup as ParameterGroup
+from rl_core.gradients.optimizers import TargetNetwork as TargetNetwork
 from rl_core.logger import Logger as Logger
 from rl_core.stateful import Stateful as Stateful
 from rl_core.storage import Storage as Storage

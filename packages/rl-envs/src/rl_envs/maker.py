@@ -22,6 +22,7 @@ from rl_envs.guard import EnvGuard
 from rl_envs.presets import preset_of_spec
 from rl_envs.registry import find_spec
 from rl_envs.sync import SyncVecEnv
+from rl_envs.tasks.sync import SyncTaskVecEnv, TaskEnv
 
 EnvFunction: TypeAlias = Callable[..., gymnasium.Env]
 """Builds one environment."""
@@ -166,7 +167,9 @@ class EnvMaker:
         """
         with self._building():
             envs = [build() for build in self.numbered(num_envs)]
-            return SyncVecEnv(envs, seed=seed, check=self.check, component=component)
+            has_tasks = isinstance(envs[0].unwrapped, TaskEnv)
+            vector = SyncTaskVecEnv if has_tasks else SyncVecEnv
+            return vector(envs, seed=seed, check=self.check, component=component)
 
     @contextmanager
     def _building(self) -> Iterator[None]:

@@ -16,9 +16,8 @@ from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule,
 from rl_core.batch import Rollout, RolloutBatch, masked_mean
 from rl_core.config import ComponentSpec, Config, Count, ScheduledFraction, ScheduledNonNegative
 from rl_core.gradients import LossOutput, Noise
-from rl_core.nn.distributions import Distribution, draw_noise
-from rl_core.nn.encoder import ObservationEncoder
-from rl_core.nn.heads import make_head
+from rl_core.nn.distributions import Distribution, draw_noise, make_head
+from rl_core.nn.torso import ObservationEncoder
 from rl_core.returns import td_advantages
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State

@@ -1,11 +1,11 @@
-"""The actor of off-policy algorithms: critics, and a policy where there is one."""
+"""The actor of off-policy algorithms, its policy, and what its networks are given of a batch."""
 
 from collections.abc import Mapping
 
 import gymnasium
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_algos_offpolicy.actor.config import (
     OffPolicyActorConfig,
@@ -14,14 +14,72 @@ from rl_algos_offpolicy.actor.config import (
     policy_misfit,
 )
 from rl_algos_offpolicy.actor.networks import NetworkBuilder, SpaceExtractor, WidthExtractor
-from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
+from rl_algos_offpolicy.recurrent import (
+    NetworkInputs,
+    RecurrentInputs,
+    RecurrentNetwork,
+    all_rows,
+    successors,
+    unroll,
+)
 from rl_core.actor import Actor
+from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
-from rl_core.nn.distributions import Deterministic, Distribution, draw_noise
-from rl_core.nn.encoder import check_encoder_options
-from rl_core.nn.heads import ActionHead, Categories
+from rl_core.nn.distributions import ActionHead, Categories, Deterministic, Distribution, draw_noise
+from rl_core.nn.torso import Torso, check_encoder_options
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
+
+
+class Policy(nn.Module):
+    """What chooses actions, where that is a network: a trunk and an action head.
+
+    Args:
+        trunk: features of the observation, with a recurrent core or without.
+        head: distribution over actions.
+    """
+
+    state_name = "policy"
+
+    def __init__(self, trunk: Torso, head: ActionHead) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether there is a recurrent core."""
+        return self.trunk.memory is not None
+
+    def forward(self, inputs: NetworkInputs) -> Distribution:
+        """Return the distribution over actions at inputs with any batch axes."""
+        if isinstance(inputs, RecurrentInputs):
+            assert self.trunk.memory is not None
+            features, _ = self.trunk.memory.step(inputs.features, inputs.state)
+        else:
+            features, _ = self.trunk(inputs, None, None)
+        distribution: Distribution = self.head(features)
+        return distribution
+
+    def step(
+        self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
+    ) -> tuple[Distribution, Tensor | None]:
+        """Return the distribution, and the state after each step; see `Torso`."""
+        features, after = self.trunk(observation, state, episode_start)
+        return self.head(features), after
+
+    def encode(self, observation: Observation) -> Tensor:
+        """Compute what goes into the recurrent core."""
+        return self.trunk.encode(observation)
+
+    def advance(
+        self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor | None
+    ) -> Tensor:
+        """Return the states after each row; the policy's core sees no actions."""
+        assert self.trunk.memory is not None
+        _, states = self.trunk.memory(features, state, episode_start)
+        after: Tensor = states
+        return after
 
 
 class OffPolicyActor(Actor):
@@ -86,7 +144,7 @@ class OffPolicyActor(Actor):
         if observation_extractor is None:
             check_encoder_options(observation_space, config, has_body=config.body is not None)
         self._uses_objects = builder.has_extractors
-        self.policy = None if config.policy == "greedy" else builder.build_policy()
+        self.policy = None if config.policy == "greedy" else Policy(*builder.build_policy())
         if isinstance(action_space, spaces.Discrete):
             self._categories = Categories(action_space)
         self.critics = builder.build_critics()
@@ -204,16 +262,16 @@ class OffPolicyActor(Actor):
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what sampling from the policy needs."""
         if self.policy is None:
-            return torch.zeros(*batch_shape, 0, device=self.device)
-        head, device = self.policy.head, self.device
+            return torch.zeros(*batch_shape, 0, device=generator.device)
+        head = self.policy.head
         shape = (*batch_shape, *head.noise_shape)
-        return draw_noise(head.noise_kind, shape, generator, device=device, dtype=torch.float32)
+        return draw_noise(head.noise_kind, shape, generator, device=generator.device)
 
     def random_actions(
         self, num_envs: int, generator: torch.Generator, observation: Observation | None = None
     ) -> Tensor:
         """Draw categories, or numbers in [-1, 1], uniformly."""
-        device = self.device
+        device = generator.device
         if self.is_discrete:
             return torch.randint(self.num_actions, (num_envs,), generator=generator, device=device)
         shape = (num_envs, *self.action_spec.shape)
@@ -244,3 +302,58 @@ def check_policy(actor: Actor, kind: PolicyKind, algorithm: str) -> OffPolicyAct
             + (policy_misfit(kind, actor.action_space) or f"set actor.policy to '{kind}'")
         )
     return actor
+
+
+def obs_inputs(network: RecurrentNetwork, batch: ReplayBatch) -> NetworkInputs:
+    """Return a network's inputs at the batch's observations.
+
+    Args:
+        network: whose recurrent state is found; a target network has its own.
+        batch: transitions `(N, ...)`, or sequences `(T, N, ...)` for a recurrent network.
+
+    Raises:
+        ConfigError: when the batch is of the other kind.
+    """
+    if not _is_sequential(network, batch):
+        return batch.observation
+    return unroll(network, batch, batch.observation)
+
+
+def next_obs_inputs(network: RecurrentNetwork, batch: ReplayBatch) -> NetworkInputs:
+    """Return a network's inputs at the batch's next observations; see `obs_inputs`."""
+    if not _is_sequential(network, batch):
+        return batch.next_observation
+    return successors(unroll(network, batch, all_rows(batch)), batch)
+
+
+def obs_and_next_obs_inputs(
+    network: RecurrentNetwork, batch: ReplayBatch
+) -> tuple[NetworkInputs, NetworkInputs]:
+    """Return both for a network that is evaluated at both, unrolling it once.
+
+    Those at the next observations are constants: no gradient goes through them.
+    """
+    if not _is_sequential(network, batch):
+        return batch.observation, batch.next_observation
+    rows = unroll(network, batch, all_rows(batch))
+    return rows.first(len(batch.num_steps)), successors(rows.detach(), batch)
+
+
+def detached(inputs: NetworkInputs) -> NetworkInputs:
+    """Return inputs without the gradient that reaches a recurrent network through them."""
+    return inputs.detach() if isinstance(inputs, RecurrentInputs) else inputs
+
+
+def _is_sequential(network: RecurrentNetwork, batch: ReplayBatch) -> bool:
+    is_recurrent = network.is_recurrent
+    if is_recurrent and batch.start is None:
+        raise ConfigError(
+            "recurrent actors learn from sequences, but the storage gives single transitions; set "
+            "storage.sequences, or actor.recurrent_net to 'none'"
+        )
+    if batch.start is not None and not is_recurrent:
+        raise ConfigError(
+            "the storage gives sequences, but the actor is not recurrent; set actor.recurrent_net "
+            "to 'gru' or 'lstm', or leave storage.sequences out"
+        )
+    return is_recurrent

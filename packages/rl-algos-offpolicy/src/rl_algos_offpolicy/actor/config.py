@@ -16,7 +16,7 @@ from rl_core.config import (
     Without,
 )
 from rl_core.errors import ConfigError, SpaceError
-from rl_core.nn.heads._layout import box_size
+from rl_core.nn.distributions import box_size
 from rl_core.nn.init import Start
 from rl_core.nn.layered_head import Memory, head_memory
 from rl_core.nn.layers import LayerConfig, check_layers

@@ -9,20 +9,22 @@ from gymnasium import spaces
 from torch import nn
 
 from rl_algos_offpolicy.actor.config import OffPolicyActorConfig
-from rl_algos_offpolicy.actor.policy import Policy
 from rl_algos_offpolicy.critics.critics import Critics
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP
 from rl_core.errors import ConfigError
-from rl_core.nn.encoder import feature_size
-from rl_core.nn.heads import ActionHead, CategoricalHead, SquashedGaussianHead
-from rl_core.nn.heads._layout import box_size
-from rl_core.nn.heads.gaussian import DeterministicHead
+from rl_core.nn.distributions import (
+    ActionHead,
+    CategoricalHead,
+    DeterministicHead,
+    SquashedGaussianHead,
+    box_size,
+)
 from rl_core.nn.init import fan_in_uniform_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, make_encoder
 from rl_core.nn.mlp import MLP, EnsembleMLP
 from rl_core.nn.recurrent import RecurrentNet
-from rl_core.nn.torso import Torso
+from rl_core.nn.torso import Torso, feature_size
 
 SpaceExtractor: TypeAlias = Callable[[gymnasium.Space[object]], nn.Module]
 """Makes a module for a space."""
@@ -90,8 +92,8 @@ class NetworkBuilder:
         """Whether a part of the networks is the user's own."""
         return any(getattr(self, name) is not None for name in _REPLACED)
 
-    def build_policy(self) -> Policy:
-        """Build a policy with the head of its kind."""
+    def build_policy(self) -> tuple[Torso, ActionHead]:
+        """Build the parts of a policy, with the head of its kind."""
         config, space, memory = self.config, self.action_space, self.config.memory
         trunk = Torso(
             self._encoder("body"),
@@ -108,7 +110,7 @@ class NetworkBuilder:
             is_stochastic = config.policy == "stochastic"
             kind = SquashedGaussianHead if is_stochastic else DeterministicHead
             head = kind(space, trunk.out_features)
-        return Policy(trunk, head)
+        return trunk, head
 
     def build_critics(self) -> Critics:
         """Build the critics, drawing the weights of part after part."""

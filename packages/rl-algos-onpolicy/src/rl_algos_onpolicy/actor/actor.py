@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from rl_algos_onpolicy.actor.config import OnPolicyActorConfig, check_options
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
-from rl_core.nn.distributions import Distribution, draw_noise
-from rl_core.nn.heads import make_head
+from rl_core.nn.distributions import Distribution, draw_noise, make_head
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP

@@ -7,11 +7,10 @@ import gymnasium
 
 from rl_core.config import Config, Count, Needs, Widths, Without
 from rl_core.errors import ConfigError
-from rl_core.nn.encoder import check_encoder_options
 from rl_core.nn.layered_head import Memory, head_memory
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import MemoryKind, check_encoder_options
 
 Layers: TypeAlias = tuple[LayerConfig, ...]
 

@@ -18,8 +18,8 @@ from rl_core.algorithm import PolicyLossAddOn, PreparedRollout
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.config import Count, Fraction, NonNegative, checked_arguments
 from rl_core.nn.distributions import Distribution
-from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.mlp import MLP
+from rl_core.nn.torso import ObservationEncoder
 
 _REWARD = "predicted_reward"
 """The rewards of a rollout, among the extras of its batches."""

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
 from rl_core.nn.cnn import image_network
-from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.images import ImageLayout, image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
+from rl_core.nn.torso import ObservationEncoder
 from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces
 from rl_core.types import Observation
 

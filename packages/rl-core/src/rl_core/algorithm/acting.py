@@ -7,17 +7,18 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor
 from rl_core.compile import CompiledFunction, CompileMode
-from rl_core.gradients.parameters import ModuleWatch
+from rl_core.gradients.loss import ModuleWatch
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, State, StateDict
 
 
 class CompiledActing:
-    """Compiled acting of a feed-forward actor.
+    """Acting with exploration, compiled where that pays: for feed-forward actors without extras.
 
     Args:
-        explore: from observation, no state, and noise to actions.
+        explore: see `Algorithm.explore`.
         actor: whose parameters it reads.
+        has_extras: whether ``explore`` returns extras.
 
     Attributes:
         function: one graph per number of environments. It never runs on a GPU, where the
@@ -25,11 +26,11 @@ class CompiledActing:
     """
 
     def __init__(
-        self, explore: Callable[[Observation, State, Tensor], ActionOutput], actor: Actor
+        self, explore: Callable[..., ActionOutput], actor: Actor, *, has_extras: bool = False
     ) -> None:
         self._explore = explore
         self._watch = ModuleWatch(actor)
-        self._is_on_cpu = actor.device.type == "cpu"
+        self._can_compile = actor.device.type == "cpu" and not actor.is_recurrent and not has_extras
         self.function = CompiledFunction(self._act, "the acting step", actor.device)
         self._is_looked_at = False
 
@@ -44,22 +45,17 @@ class CompiledActing:
         finally:
             self._is_looked_at = False
 
-    def __call__(self, observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Sample actions.
-
-        Args:
-            observation: shape `(B, ...)`.
-            noise: shape `(B, ...)`.
-
-        Returns:
-            The actor's and the environment's action, each `(B, ...)`; None where there is no graph.
-        """
-        if self.function.mode == "off" or not self._is_on_cpu:
-            return None
-        if not self._is_looked_at:
-            self._look()
-        result = self.function(None, observation, noise)
-        return None if result is None else (result["action"], result["env_action"])
+    def __call__(
+        self, observation: Observation, state: State, noise: Tensor, episode_start: Tensor | None
+    ) -> ActionOutput:
+        """Choose actions, by a graph where there is one; arguments as for `Algorithm.explore`."""
+        if self._can_compile and self.function.mode != "off":
+            if not self._is_looked_at:
+                self._look()
+            result = self.function(None, observation, noise)
+            if result is not None:
+                return ActionOutput(result["action"], result["env_action"], None, state)
+        return self._explore(observation, state, noise, episode_start)
 
     def _look(self) -> None:
         """Have the graphs traced anew where the actor's parameters or modes were replaced."""
@@ -67,7 +63,7 @@ class CompiledActing:
             self.function.forget()
 
     def _act(self, _: None, observation: Observation, noise: Tensor) -> Mapping[str, Tensor]:
-        output = self._explore(observation, {}, noise)
+        output = self._explore(observation, {}, noise, None)
         return {"action": output.action, "env_action": output.env_action}
 
 

@@ -201,7 +201,15 @@ class AddOns(nn.ModuleList):
         *,
         learned: bool | None = None,
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return the terms of the policy loss, and their metrics; see `Algorithm.add_on_terms`."""
+        """Return the terms of the policy loss, each 0-dim, and their metrics.
+
+        Args:
+            batch: the minibatch.
+            distribution: the policy's, at the batch's observations.
+            info: what the loss has computed so far, each 0-dim.
+            learned: only add-ons that have parameters to learn, or only those that have none; None
+                takes all.
+        """
         terms: list[Tensor] = []
         metrics: dict[str, Tensor] = {}
         for add_on, learns in zip(self._listed(), self._learn, strict=True):

@@ -1,8 +1,7 @@
 """The abstract class of all algorithms."""
 
-import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -15,7 +14,8 @@ from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.hyper import Schedules
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
-from rl_core.config import Schedule
+from rl_core.config import Schedule, type_arguments
+from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import (
     Gradients,
@@ -47,9 +47,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     Every config field typed ``Scheduled`` becomes a 0-dim tensor in ``self.hyper`` that may
     change while running without recompiling anything.
 
-    The constructor calls, in this order: the add-ons' ``setup``, `make_modules` (with actor,
-    config, schedules and ``hyper`` at hand), `parameter_groups`, `target_networks` and
-    `constant_modules`.
+    The constructor sets up the add-ons, and calls `make_modules` (with actor, config, schedules and
+    ``hyper`` at hand), `parameter_groups`, `target_networks` and `constant_modules`.
 
     Args:
         actor: what acts and is trained; on its device already.
@@ -58,7 +57,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     Attributes:
         config_type: the dataclass of ``config``; read from ``Algorithm[ConfigT, BatchT]``.
-        batch_type: the batch dataclass that `loss` takes; read from there too.
+        batch_type: of what `loss` takes; read from there too.
         exchanges_gradients: False for algorithms whose update is not a gradient step.
         schedules: of the hyper-parameters that may change.
         hyper: their current values.
@@ -77,12 +76,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for base in cls.__dict__.get("__orig_bases__", ()):
-            origin = typing.get_origin(base)
-            if isinstance(origin, type) and issubclass(origin, Algorithm):
-                chosen = dict(zip(origin.__parameters__, typing.get_args(base), strict=True))  # type: ignore[attr-defined]  # of generic classes
-                cls.config_type = chosen.get(origin.config_type, origin.config_type)
-                cls.batch_type = chosen.get(origin.batch_type, origin.batch_type)
+        if "__orig_bases__" in cls.__dict__:  # or they are inherited
+            cls.config_type, cls.batch_type = type_arguments(cls, Algorithm)
 
     def __init__(
         self,
@@ -91,16 +86,14 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         *,
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
-        _check_type("actor", actor, Actor)
+        if not isinstance(actor, Actor):
+            raise ConfigError(f"actor: expected Actor, got {type(actor).__name__}")
         self.actor = actor
         self.device = actor.device
         self.config: ConfigT = self.config_type() if config is None else config
-        _check_type("config", self.config, self.config_type)
-        if type(self.config) is not self.config_type:
+        if type(self.config) is not self.config_type:  # what another class adds would be ignored
             raise ConfigError(
-                f"config is a {type(self.config).__name__}, and {type(self).__name__} would ignore "
-                f"what it adds; expected {self.config_type.__name__}, or an algorithm whose "
-                "config_type it is"
+                f"config: expected {self.config_type.__name__}, got {type(config).__name__}"
             )
         self.add_ons = AddOns(add_ons, self.batch_type)
         self.add_ons.setup(actor, self.device)
@@ -110,11 +103,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         seeded = spawn_generators(torch.initial_seed(), ["algorithm"], self.device)
         self.generator = seeded["algorithm"]
         self.watch = UpdateWatch()
-        self._modules = LossModule(
-            self.loss,
-            {"actor": actor, **self.make_modules(), "add_ons": self.add_ons},
-            self.hyper,
-        )
+        modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
+        self._modules = LossModule(self.loss, modules, self.hyper)
         self.gradients: GradientStep[BatchT] = GradientStep(
             self._modules,
             self.hyper,
@@ -122,7 +112,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             self.target_networks(),
             self.constant_modules(),
         )
-        self.acting = CompiledActing(self.explore, actor)
+        self.acting = CompiledActing(self.explore, actor, has_extras=bool(self.extras))
         self.compiled = CompiledFunctions(
             {"acting": self.acting.function, "update": self.gradients.compiled}
         )
@@ -152,12 +142,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Name the actor and the storage that the algorithm wants for an environment."""
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Estimate advantages and targets of a rollout with the weights that collected it.
+        """Estimate advantages and targets of a rollout `(T, B, ...)` with the weights it came from.
 
         On-policy algorithms need it.
-
-        Args:
-            rollout: `(T, B, ...)`.
 
         Returns:
             Columns to attach, each `(T, B, ...)`, at least those of a `RolloutBatch`; and 0-dim
@@ -188,42 +175,28 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         return {}
 
     def check_storage(self, storage: Storage[BatchT]) -> None:
-        """Refuse a storage that cannot be learned from as configured; asked when a run is set up.
+        """Raise ConfigError for a storage whose options contradict the config's.
 
-        That it gives batches of the right type, and sequences to a recurrent actor, is known.
-
-        Args:
-            storage: not allocated yet.
-
-        Raises:
-            ConfigError: when options of the two contradict each other.
+        Called before a run, and before the storage is allocated. Its batches are known to be of the
+        right type, and sequences where the actor is recurrent.
         """
-        return
 
     def before_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
-        """Do what an update does once, before its gradient steps; nothing by default.
+        """Do what an update does once before its gradient steps, and return 0-dim metrics by path.
 
-        Args:
-            storage: prepared already; `whole_batch` takes all of it.
-
-        Returns:
-            0-dim metrics by path.
+        The storage is prepared already; `whole_batch` takes all of it.
         """
         return {}
 
     def after_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
-        """Do what an update does once, after its gradient steps; nothing by default.
+        """Do what an update does once after its gradient steps, and return 0-dim metrics by path.
 
-        Args:
-            storage: which still holds what the steps learned from.
-
-        Returns:
-            0-dim metrics by path.
+        The storage still holds what the steps learned from.
         """
         return {}
 
     def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
-        """Let the add-ons look at a fresh rollout, each at what the one before it made of it."""
+        """Let the add-ons look at a fresh rollout; see `AddOns.prepare`."""
         return self.add_ons.prepare(rollout, self.generator)
 
     def more_state(self) -> StateDict:
@@ -237,11 +210,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     @property
     def collects(self) -> bool:
-        """Whether it learns from what acting brings.
-
-        If not, environments are only evaluated in, and a run's steps are gradient steps:
-        ``schedule.update_every`` of them in each update.
-        """
+        """Whether it learns from what acting brings; if not, a run's steps are gradient steps."""
         return True
 
     @property
@@ -261,15 +230,45 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     @property
     def warm_up_steps(self) -> int:
-        """Environment transitions with random actions that `observe` sees before training.
-
-        They are no part of the run: nothing is stored, and environments start anew after them.
-        """
+        """Transitions with random actions that `observe` sees before the run, and none stores."""
         return self.add_ons.warm_up_steps
 
     def observe(self, observation: Observation) -> None:
         """Look at observations `(N, ...)` of the warm-up."""
         self.add_ons.observe(observation)
+
+    def before_rollout(self, envs: VecEnv) -> bool:
+        """Prepare the environments for a rollout that is about to begin; nothing by default.
+
+        It may be called again before the first step, when a run is resumed there.
+
+        Returns:
+            Whether all environments begin new episodes first.
+        """
+        return False
+
+    def custom_evaluation(
+        self,
+        envs: VecEnv,
+        num_episodes: int,
+        *,
+        seed: int,
+        deterministic: bool,
+        before_step: Callable[[], None],
+    ) -> Mapping[str, Sequence[float]] | None:
+        """Evaluate in the algorithm's own way; None, the default, runs the policy as it is.
+
+        Args:
+            envs: separate environments.
+            num_episodes: number of episodes in each stage.
+            seed: seed of all random numbers.
+            deterministic: take the mode of the policy instead of sampling.
+            before_step: call it before each step of the environments.
+
+        Returns:
+            Episode returns by stage, such as before and after adaptation; the last is the result.
+        """
+        return None
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what `acting_step` needs for these steps."""
@@ -305,19 +304,12 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Choose actions, exploring unless ``deterministic``; arguments as for `explore`."""
         if deterministic or noise is None:
             return self.actor.get_action(observation, state, noise, deterministic, episode_start)
-        if not (self.actor.is_recurrent or self.extras):
-            actions = self.acting(observation, noise)
-            if actions is not None:
-                return ActionOutput(*actions, None, state)
-        return self.explore(observation, state, noise, episode_start)
+        return self.acting(observation, state, noise, episode_start)
 
-    # Inherited: acting and learning
+    # Inherited: learning
 
     def is_due(self, group: str) -> bool:
-        """Return whether the current gradient step moves a parameter group.
-
-        A loss asks this to skip what would be computed in vain, and its metrics with it.
-        """
+        """Return whether this gradient step updates a group; a loss skips what is not due."""
         return self._modules.is_due(group)
 
     def if_set(self, name: str) -> str | None:
@@ -337,9 +329,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             noise: drawn now when not given.
             parameters: by the names of `named_parameters`; what is missing keeps its value. The
                 loss is differentiable in them to any order, which is what MAML needs.
-
-        Raises:
-            ConfigError: when there is no parameter of a name.
         """
         noise = self.draw_update_noise(batch) if noise is None else noise
         if parameters is None:
@@ -351,29 +340,19 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         return dict(self._modules.named_parameters())
 
     def gradient_step(self, batch: BatchT) -> Mapping[str, Tensor]:
-        """Take one fused step: loss, gradient, clipping, optimiser, targets.
-
-        Returns:
-            Per-sample results for the storage, each `(N,)`.
-        """
+        """Take one fused step, and return per-sample results for the storage, each `(N,)`."""
         return self.gradients.step(batch, self.draw_update_noise(batch))
 
     def compute_gradients(self, batch: BatchT) -> Gradients:
         """Compute gradients to be shipped or applied later; nothing changes."""
-        return self.gradients.compute_gradients(
-            batch, self.draw_update_noise(batch), num_samples=_batch_size(batch)
-        )
+        return self.gradients.compute_gradients(batch, self.draw_update_noise(batch))
 
     def apply_gradients(self, gradients: Gradients | None = None) -> None:
         """Clip, step and move targets, with given gradients or those computed last."""
         self.gradients.apply_gradients(gradients)
 
     def update(self, storage: Storage[BatchT]) -> dict[str, float]:
-        """Learn from what the storage holds, as the schedule says.
-
-        Returns:
-            Metrics of preparing the data; those of the gradient steps are in `read_metrics`.
-        """
+        """Learn from what the storage holds, and return the metrics of preparing it."""
         return run_update(self, storage)
 
     def read_metrics(self) -> dict[str, float]:
@@ -388,34 +367,18 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         *,
         learned: bool | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum the add-ons' terms of the policy loss, with their metrics.
-
-        Args:
-            batch: the minibatch.
-            distribution: the policy's, at the batch's observations.
-            info: what the loss has computed so far, each 0-dim.
-            learned: only add-ons that have parameters to learn, or only those that have none; None
-                takes all.
-        """
+        """Sum the add-ons' terms of the policy loss, with their metrics; see `AddOns.terms`."""
+        if not self.add_ons:
+            return torch.zeros((), device=self.device), {}
         terms, metrics = self.add_ons.terms(batch, distribution, info, learned=learned)
         return sum(terms, torch.zeros((), device=self.device)), metrics
 
     # Inherited: hyper-parameters, weights and state
 
-    def set_progress(self, progress: float) -> None:
-        """Move every scheduled hyper-parameter to a point of the run.
-
-        Args:
-            progress: fraction of the run that is over, in [0, 1].
-        """
-        self.schedules.set_progress(progress)
-
     def update_algorithm_parameter(
         self, parameter_name: str, new_parameter_value: float | Schedule
     ) -> None:
-        """Change a hyper-parameter while running; learning rates reach the optimiser at once.
-
-        A schedule is one of the whole run, and starts at the run's current progress.
+        """Change a hyper-parameter while running, by a number or a schedule of the whole run.
 
         Raises:
             ConfigError: when there is no such hyper-parameter, or the config refuses the value.
@@ -424,26 +387,13 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def get_weights(self, acting_only: bool = False) -> Weights:
         """Return copies of the weights: all modules', or only what a collector needs to act."""
-        module: nn.Module = self.actor if acting_only else self._modules
-        tensors = {name: value.detach().clone() for name, value in module.state_dict().items()}
-        return Weights(self.gradients.count, tensors)
+        return Weights.of(self.actor if acting_only else self._modules, self.gradients.count)
 
     def set_weights(self, weights: Weights, acting_only: bool = False) -> bool:
-        """Take over weights unless they are older than the ones held.
-
-        Returns:
-            Whether they were taken.
-
-        Raises:
-            ConfigError: when they belong to other networks.
-        """
+        """Take over weights, and return True, unless they are older than the ones held."""
         if weights.version < self.gradients.count:
             return False
-        module: nn.Module = self.actor if acting_only else self._modules
-        try:
-            module.load_state_dict(dict(weights.tensors))
-        except RuntimeError as error:
-            raise ConfigError(f"the weights do not fit: {error}") from error
+        weights.load_into(self.actor if acting_only else self._modules)
         self.gradients.count = weights.version
         return True
 
@@ -476,38 +426,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.load_more_state(saved.tree("more"))
 
     def load_modules(self, state: StateDict) -> None:
-        """Take over all that was learned of a state returned by `state_dict`, which is what acts.
-
-        Nothing else of it is looked at, so that it may come from another kind of device.
-
-        Raises:
-            CheckpointError: when it belongs to an algorithm built otherwise.
-        """
-        modules = StateReader(state, "algorithm").reader("modules")
-        current = self._modules.state_dict()
-        modules.expect(current)
-        self._modules.load_state_dict(
-            {name: modules.tensor(name, like=tensor) for name, tensor in current.items()}
-        )
+        """Take over only what acts of a state returned by `state_dict`, from any kind of device."""
+        self._modules.load(StateReader(state, "algorithm").reader("modules"))
 
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
 """An algorithm of whatever config and batches; collector and trainer treat all alike."""
-
-
-def _batch_size(batch: object) -> int:
-    mask = getattr(batch, "mask", None)
-    if isinstance(mask, Tensor):
-        return int((mask > 0.0).sum())
-    reward = getattr(batch, "reward", None)
-    return len(reward) if isinstance(reward, Tensor) else 1
-
-
-# What a subclass puts in their place; see `Algorithm.__init_subclass__`.
-Algorithm.config_type = ConfigT  # type: ignore[assignment]  # a placeholder
-Algorithm.batch_type = BatchT  # type: ignore[assignment]  # a placeholder
-
-
-def _check_type(name: str, value: object, expected: type) -> None:
-    if not isinstance(value, expected):
-        raise ConfigError(f"{name}: expected {expected.__name__}, got {type(value).__name__}")

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from rl_core.compile.compiler import InProcess, compilation_error, has_cpp_compiler
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
-from rl_core.compile.trace import TracedGraph, trace
-from rl_core.compile.trees import flatten, rebuild
+from rl_core.compile.trace import TracedGraph, flatten, rebuild, trace
 
 CompileMode = Literal["auto", "on", "off"]
 """Whether functions are compiled; with ``auto`` they run uncompiled where that fails."""

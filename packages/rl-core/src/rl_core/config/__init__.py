@@ -12,6 +12,7 @@ from rl_core.config._layout_checks import check_values as check_values
 from rl_core.config._types import admits_none as admits_none
 from rl_core.config._types import field_types as field_types
 from rl_core.config._types import is_union as is_union
+from rl_core.config._types import type_arguments as type_arguments
 from rl_core.config.component import CUSTOM as CUSTOM
 from rl_core.config.component import ComponentSpec as ComponentSpec
 from rl_core.config.construction import CONTEXT_PARAMETERS as CONTEXT_PARAMETERS

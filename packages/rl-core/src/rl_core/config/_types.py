@@ -4,7 +4,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from rl_core.config.schedules import Schedule
 from rl_core.errors import ConfigError
@@ -109,6 +109,19 @@ def admits_none(type_: object) -> bool:
     if is_union(type_):
         return any(admits_none(member) for member in get_args(type_))
     return type_ is type(None)
+
+
+def type_arguments(cls: type, generic: type) -> tuple[Any, ...]:
+    """Return what a class puts in the place of the type parameters of a generic ancestor."""
+    if cls is generic:
+        return tuple(generic.__parameters__)  # type: ignore[attr-defined]  # of generic classes
+    for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        origin = get_origin(base) or base
+        if isinstance(origin, type) and issubclass(origin, generic):
+            inherited = type_arguments(origin, generic)
+            given = dict(zip(getattr(origin, "__parameters__", ()), get_args(base), strict=False))
+            return tuple(given.get(argument, argument) for argument in inherited)
+    raise TypeError(f"{cls.__name__} is no {generic.__name__}")
 
 
 def field_types(cls: type[object]) -> Mapping[str, object]:

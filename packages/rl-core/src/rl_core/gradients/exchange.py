@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_core.errors import ConfigError
 
@@ -59,3 +60,19 @@ class Weights:
 
     version: int
     tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, module: nn.Module, version: int) -> Self:
+        """Copy a module's."""
+        return cls(version, {n: value.clone() for n, value in module.state_dict().items()})
+
+    def load_into(self, module: nn.Module) -> None:
+        """Copy them into a module.
+
+        Raises:
+            ConfigError: when they belong to another one.
+        """
+        try:
+            module.load_state_dict(dict(self.tensors))
+        except RuntimeError as error:
+            raise ConfigError(f"the weights do not fit: {error}") from error

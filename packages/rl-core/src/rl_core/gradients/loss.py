@@ -1,16 +1,19 @@
-"""A loss as a module: what it answers, what it may use, and at which parameters it runs."""
+"""A loss as a module: what it returns, what it may use, and at which parameters it runs."""
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_core.errors import ConfigError, nearest
-from rl_core.gradients.parameters import parameter_places
+from rl_core.stateful import StateReader
 
 BatchT = TypeVar("BatchT")
 
@@ -37,6 +40,19 @@ class LossOutput:
 
 
 torch.export.register_dataclass(LossOutput)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What one gradient step updates.
+
+    Attributes:
+        groups: names of parameter groups.
+        targets: names of target networks' modules.
+    """
+
+    groups: tuple[str, ...]
+    targets: tuple[str, ...]
 
 
 class HyperParameters(nn.Module):
@@ -121,3 +137,104 @@ class LossModule(nn.Module, Generic[BatchT]):
         }
         output: LossOutput = functional_call(self, spread, (batch, noise), tie_weights=False)
         return output
+
+    def load(self, saved: StateReader) -> None:
+        """Take over a saved `state_dict`.
+
+        Raises:
+            CheckpointError: when it belongs to other modules.
+        """
+        current = self.state_dict()
+        saved.expect(current)
+        self.load_state_dict({n: saved.tensor(n, like=own) for n, own in current.items()})
+
+
+def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Name every place where each parameter sits, by the name that `named_parameters` gives it.
+
+    A module that is reached by two paths is one place; a parameter that two modules hold has two.
+    """
+    places: dict[Tensor, list[str]] = {}
+    for prefix, owner in module.named_modules():
+        own = owner.named_parameters(prefix, recurse=False, remove_duplicate=False)
+        for name, parameter in own:
+            places.setdefault(parameter, []).append(name)
+    return {names[0]: tuple(names) for names in places.values()}
+
+
+def call_frozen(module: nn.Module, *args: Any) -> Any:
+    """Run a module whose parameters are constants: gradients reach its inputs only.
+
+    This is how a policy's loss goes through a critic that it must not train. It works at explicit
+    parameters and in compiled graphs too, where ``requires_grad_`` does not.
+
+    Args:
+        module: what to run.
+        *args: its inputs.
+
+    Returns:
+        What the module answers.
+    """
+    constants = {
+        name: parameter.detach()
+        for prefix, owner in module.named_modules()
+        for name, parameter in owner.named_parameters(prefix, recurse=False, remove_duplicate=False)
+    }
+    return functional_call(module, constants, args, tie_weights=False)
+
+
+def parameters_replaced() -> ConfigError:
+    """Return the error for parameters that no vector holds any more."""
+    return ConfigError(
+        "the actor's parameters were moved or replaced after the algorithm was built; move the "
+        "actor to its device first, and load weights with load_state_dict"
+    )
+
+
+class ModuleWatch:
+    """Notices what compiled code cannot: exchanged tensors, frozen parameters, other modes.
+
+    Args:
+        module: with all its submodules.
+
+    Attributes:
+        were_replaced: whether other objects took the place of parameters since it was made.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.were_replaced = False
+        self._note()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleWatch":
+        """Return one of the copied module."""
+        return ModuleWatch(copy.deepcopy(self._module, memo))
+
+    def look(self) -> bool:
+        """Say whether anything was exchanged since the last look."""
+        tensors = list(chain.from_iterable(map(_values, self._holders)))
+        if (
+            len(tensors) == len(self._tensors)
+            and all(map(is_, tensors, self._tensors))
+            and list(map(_needs_gradient, self._parameters)) == self._needed
+            and list(map(_is_training, self._modules)) == self._modes
+        ):
+            return False
+        kept = {id(tensor) for tensor in tensors}
+        self.were_replaced |= any(id(parameter) not in kept for parameter in self._parameters)
+        self._note()
+        return True
+
+    def _note(self) -> None:
+        self._modules = list(self._module.modules())
+        self._modes = list(map(_is_training, self._modules))
+        self._holders: list[dict[str, Any]] = []
+        for module in self._modules:
+            self._holders += [held for held in (module._parameters, module._buffers) if held]
+        self._tensors = list(chain.from_iterable(map(_values, self._holders)))
+        self._parameters = [part for part in self._tensors if isinstance(part, nn.Parameter)]
+        self._needed = list(map(_needs_gradient, self._parameters))
+
+
+_values: Callable[[dict[str, Any]], Iterable[Any]] = dict.values
+_is_training, _needs_gradient = attrgetter("training"), attrgetter("requires_grad")

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rl_core.compile import tensors_of
 from rl_core.errors import NonFiniteError
-from rl_core.gradients.loss import Noise
-from rl_core.gradients.movement import Due
+from rl_core.gradients.loss import Due, Noise
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
@@ -71,11 +70,6 @@ class NonFiniteGuard(Generic[BatchT]):
         self._mode = mode
         self._ends.fill_(mode == "stop")
         self._kept.clear()
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What `note` changes."""
-        return self._count, self._steps_before
 
     @property
     def holds(self) -> Tensor:

@@ -1,7 +1,10 @@
-"""Optimisers as functions over one parameter vector, so that they can run inside a graph."""
+"""What a gradient step changes: parameters by their optimisers, targets by averaging.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Optimisers are functions over one parameter vector, so that they can run inside a graph.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
 import torch
@@ -11,6 +14,8 @@ from torch.optim.adam import adam
 
 from rl_core.compile import is_tracing
 from rl_core.config import Config, Needs, NonNegative
+from rl_core.gradients.loss import Due, HyperParameters
+from rl_core.stateful import StateReader
 
 OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 """The optimisers an algorithm can be given by name."""
@@ -44,6 +49,179 @@ class OptimizerConfig(Config):
     alpha: Annotated[Decay, Needs("name", "rmsprop")] = 0.99
     momentum: Annotated[Decay, Needs("name", "rmsprop", "sgd")] = 0.0
     weight_decay: NonNegative = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterGroup:
+    """Parameters that one optimiser moves.
+
+    Attributes:
+        name: of the group; metrics are called ``gradients/<name>_norm``.
+        modules: prefixes of the parameters' names, such as ``actor`` or ``actor.critics``.
+        learning_rate: name of the hyper-parameter that holds the learning rate.
+        max_grad_norm: name of the hyper-parameter that bounds the gradient's norm, or None.
+        joint_norm: bound the norm of this gradient and those of all groups that say so too and
+            name the same bound, as if they were one; otherwise its own.
+        optimizer: the update rule.
+        every: move only on every so many gradient steps.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    learning_rate: str = "learning_rate"
+    max_grad_norm: str | None = None
+    joint_norm: bool = False
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    every: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetNetwork:
+    """A slow copy of a module: parameters follow by averaging, buffers are copied.
+
+    The copy needs no gradients and gets none. What is not learned of the source stays as it was.
+
+    Attributes:
+        module: name of the copy among the loss's modules, such as ``target_critics``.
+        source: name of the module it follows, such as ``actor.critics``; one parameter group
+            learns all of it that is learned.
+        tau: name of the hyper-parameter: ``target ← (1 - tau) target + tau source``.
+        every: move only on every so many gradient steps.
+    """
+
+    module: str
+    source: str
+    tau: str
+    every: int = 1
+
+
+class ParameterUpdate:
+    """Updates groups and targets, or leaves them as they are when a step must not count.
+
+    Args:
+        hyper: the algorithm's hyper-parameters.
+        groups: which parameters are learned, and how.
+        targets: which modules follow which.
+        values: the vector of each group and of each target's module, by name.
+        sources: see `ParameterLayout.sources`.
+
+    Attributes:
+        states: of the optimisers, by group and name.
+    """
+
+    def __init__(
+        self,
+        hyper: HyperParameters,
+        groups: Sequence[ParameterGroup],
+        targets: Sequence[TargetNetwork],
+        values: Mapping[str, Tensor],
+        sources: Mapping[str, tuple[str, int, int]],
+    ) -> None:
+        self._hyper = hyper
+        self._groups = {group.name: group for group in groups}
+        self._values = values
+        self._sources = sources
+        # A target that keeps no group's pace is updated after the graph: it needs none of its own.
+        paces = {1, *(group.every for group in groups)}
+        self._targets = tuple(target for target in targets if target.every in paces)
+        self._rare_targets = tuple(target for target in targets if target.every not in paces)
+        self.states = {
+            name: new_optimizer_state(group.optimizer, values[name])
+            for name, group in self._groups.items()
+        }
+        device = next(iter(values.values())).device
+        self._applied = torch.zeros((), dtype=torch.bool, device=device)
+
+    def due(self, number: int) -> Due:
+        """Return what the gradient step of a number, counted from 1, updates."""
+        return Due(
+            tuple(group.name for group in self._groups.values() if number % group.every == 0),
+            tuple(target.module for target in self._targets if number % target.every == 0),
+        )
+
+    def apply(
+        self,
+        due: Due,
+        gradients: Mapping[str, Tensor],
+        norms: Mapping[str, Tensor],
+        apply: Tensor,
+        frozen: Mapping[str, Tensor],
+    ) -> None:
+        """Clip, step and update targets in place, inside a graph or outside.
+
+        Args:
+            due: which groups and targets.
+            gradients: of the groups that are due.
+            norms: of these gradients.
+            apply: 0-dim bool; where False nothing changes.
+            frozen: entries that stay as they are, by group where there are any.
+        """
+        for name, gradient in gradients.items():
+            group = self._groups[name]
+            if group.max_grad_norm is not None:
+                bound = self._hyper[group.max_grad_norm]
+                norm = self._bounded_norm(group, norms)
+                gradient = gradient * (bound / (norm + 1e-6)).clamp(max=1.0)
+            rate = self._hyper[group.learning_rate]
+            # A rate of 0 must not fill the optimiser's moments either.
+            optimizer_step(
+                group.optimizer,
+                self._values[name],
+                gradient,
+                self.states[name],
+                rate,
+                apply & (rate > 0.0),
+                frozen.get(name),
+            )
+        for target in self._targets:
+            if target.module in due.targets:
+                self._follow(target, apply)
+        if self._rare_targets:
+            self._applied.copy_(apply)
+
+    @torch.no_grad()
+    def update_rare_targets(self, number: int) -> None:
+        """Update the targets that are due after a step and are updated outside its graph."""
+        for target in self._rare_targets:
+            if number % target.every == 0:
+                self._follow(target, self._applied)
+
+    @property
+    def learns(self) -> bool:
+        """Whether any group has a learning rate above 0."""
+        return any(float(self._hyper[group.learning_rate]) > 0.0 for group in self._groups.values())
+
+    def load(self, saved: StateReader) -> None:
+        """Take over saved optimiser states.
+
+        Raises:
+            CheckpointError: when they belong to other groups or sizes.
+        """
+        for group, tensors in self.states.items():
+            of_group = saved.reader(group)
+            for name, tensor in tensors.items():
+                tensor.copy_(of_group.tensor(name, like=tensor))
+
+    def _follow(self, target: TargetNetwork, apply: Tensor) -> None:
+        """Update a target where the step counts and what it follows is learned."""
+        group, start, size = self._sources[target.module]
+        learns = self._hyper[self._groups[group].learning_rate] > 0.0
+        tau = torch.where(apply & learns, self._hyper[target.tau], 0.0)
+        slow = self._values[target.module]
+        slow.lerp_(self._values[group].narrow(0, start, size), tau.to(slow.dtype))
+
+    def _bounded_norm(self, group: ParameterGroup, norms: Mapping[str, Tensor]) -> Tensor:
+        """Return the norm that a group's bound is for."""
+        if not group.joint_norm:
+            return norms[group.name]
+        sharing = [
+            norm
+            for name, norm in norms.items()
+            if self._groups[name].joint_norm
+            and self._groups[name].max_grad_norm == group.max_grad_norm
+        ]
+        joint: Tensor = torch.linalg.vector_norm(torch.stack(sharing))
+        return joint
 
 
 OptimizerState = dict[str, Tensor]

@@ -1,16 +1,15 @@
-"""Parameters as data: a group as one vector, and modules run at parameters of one's choosing."""
+"""The parameters of a loss as data: each group, each target and all the rest as one vector."""
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
-from operator import attrgetter, is_
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rl_core.errors import ConfigError
+from rl_core.gradients.loss import parameters_replaced
+from rl_core.gradients.optimizers import ParameterGroup, TargetNetwork
 
 
 class ParameterVector:
@@ -117,92 +116,128 @@ class ParameterVector:
                 )
 
 
-def parameters_replaced() -> ConfigError:
-    """Return the error for parameters that no vector holds any more."""
-    return ConfigError(
-        "the actor's parameters were moved or replaced after the algorithm was built; move the "
-        "actor to its device first, and load weights with load_state_dict"
-    )
-
-
-class ModuleWatch:
-    """Notices what compiled code cannot: exchanged tensors, frozen parameters, other modes.
+class ParameterLayout:
+    """The parameters of a loss, as one vector for each group, each target and all the rest.
 
     Args:
-        module: with all its submodules.
+        loss: the module that holds them.
+        groups: which are learned; together they cover all that require a gradient.
+        targets: which modules follow which.
+        constant: prefixes of the parameters that the loss leaves alone, whoever else learns them.
 
     Attributes:
-        were_replaced: whether other objects took the place of parameters since it was made.
+        vectors: by name of the group or of the target's module; ``frozen`` for the rest.
+        sources: of each target's module, the group that learns what it follows, and the first entry
+            and number of entries of the part that it follows.
+        buffers: of targets, with those of their sources.
+
+    Raises:
+        ConfigError: when a group names no parameter, one that needs a gradient is in none, or a
+            target does not look like its source.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.were_replaced = False
-        self._note()
+    def __init__(
+        self,
+        loss: nn.Module,
+        groups: Sequence[ParameterGroup],
+        targets: Sequence[TargetNetwork] = (),
+        constant: Sequence[str] = (),
+    ) -> None:
+        copies = {target.module: _submodule(loss, target.module) for target in targets}
+        for follower in copies.values():
+            follower.requires_grad_(False)
+        left = dict(loss.named_parameters())
+        self.vectors = {
+            target.module: ParameterVector(_take(left, _followers(loss, target)))
+            for target in targets
+        }
+        frozen = _take(left, constant)
+        for group in groups:
+            if group.name in self.vectors:
+                raise ConfigError(f"two parameter groups or targets are called '{group.name}'")
+            taken = _take(left, group.modules, learned=True)
+            if not taken:
+                raise ConfigError(
+                    f"parameter group '{group.name}' finds no parameter left under {group.modules}"
+                )
+            self.vectors[group.name] = ParameterVector(taken)
+        for name, parameter in left.items():
+            if parameter.requires_grad:
+                raise ConfigError(
+                    f"parameter '{name}' requires a gradient but no parameter group learns it"
+                )
+        frozen |= left
+        if frozen:
+            self.vectors["frozen"] = ParameterVector(frozen)
+        self.sources = {
+            target.module: self._find_source(target, [group.name for group in groups])
+            for target in targets
+        }
+        self.buffers = [
+            (slow, fast)
+            for target in targets
+            for slow, fast in zip(
+                copies[target.module].buffers(),
+                _submodule(loss, target.source).buffers(),
+                strict=True,
+            )
+        ]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleWatch":
-        """Return one of the copied module."""
-        return ModuleWatch(copy.deepcopy(self._module, memo))
+    def named(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """View vectors, by name as `vectors`, as the loss's parameters by their own names."""
+        return {
+            name: tensor
+            for key, vector in values.items()
+            for name, tensor in self.vectors[key].split(vector).items()
+        }
 
-    def look(self) -> bool:
-        """Say whether anything was exchanged since the last look."""
-        tensors = list(chain.from_iterable(map(_values, self._holders)))
-        if (
-            len(tensors) == len(self._tensors)
-            and all(map(is_, tensors, self._tensors))
-            and list(map(_needs_gradient, self._parameters)) == self._needed
-            and list(map(_is_training, self._modules)) == self._modes
-        ):
-            return False
-        kept = {id(tensor) for tensor in tensors}
-        self.were_replaced |= any(id(parameter) not in kept for parameter in self._parameters)
-        self._note()
-        return True
-
-    def _note(self) -> None:
-        self._modules = list(self._module.modules())
-        self._modes = list(map(_is_training, self._modules))
-        self._holders: list[dict[str, Any]] = []
-        for module in self._modules:
-            self._holders += [held for held in (module._parameters, module._buffers) if held]
-        self._tensors = list(chain.from_iterable(map(_values, self._holders)))
-        self._parameters = [part for part in self._tensors if isinstance(part, nn.Parameter)]
-        self._needed = list(map(_needs_gradient, self._parameters))
-
-
-_values: Callable[[dict[str, Any]], Iterable[Any]] = dict.values
-_is_training, _needs_gradient = attrgetter("training"), attrgetter("requires_grad")
+    def _find_source(self, target: TargetNetwork, groups: Sequence[str]) -> tuple[str, int, int]:
+        """Find the group, the first entry and the number of entries that a target follows."""
+        slow = self.vectors[target.module]
+        for group in groups:
+            shapes = self.vectors[group].shapes
+            inside = [name for name in shapes if name.startswith(target.source + ".")]
+            if not inside:
+                continue
+            names = list(shapes)
+            first = names.index(inside[0])
+            matches = names[first : first + len(inside)] == inside and [
+                shapes[name] for name in inside
+            ] == list(slow.shapes.values())
+            if not matches:
+                break
+            start = sum(shapes[name].numel() for name in names[:first])
+            return group, start, slow.values.numel()
+        raise ConfigError(
+            f"target '{target.module}' must have the parameters of '{target.source}', and one "
+            "parameter group learn all of them that are learned"
+        )
 
 
-def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Name every place where each parameter sits, by the name that `named_parameters` gives it.
-
-    A module that is reached by two paths is one place; a parameter that two modules hold has two.
-    """
-    places: dict[Tensor, list[str]] = {}
-    for prefix, owner in module.named_modules():
-        own = owner.named_parameters(prefix, recurse=False, remove_duplicate=False)
-        for name, parameter in own:
-            places.setdefault(parameter, []).append(name)
-    return {names[0]: tuple(names) for names in places.values()}
+def _submodule(loss: nn.Module, name: str) -> nn.Module:
+    try:
+        return loss.get_submodule(name)
+    except AttributeError:
+        raise ConfigError(f"the loss has no module '{name}'") from None
 
 
-def call_frozen(module: nn.Module, *args: Any) -> Any:
-    """Run a module whose parameters are constants: gradients reach its inputs only.
+def _followers(loss: nn.Module, target: TargetNetwork) -> list[str]:
+    """Name the parameters of a target that follow learned ones."""
+    source = _submodule(loss, target.source)
+    return [
+        f"{target.module}.{name}"
+        for name, parameter in source.named_parameters()
+        if parameter.requires_grad
+    ]
 
-    This is how a policy's loss goes through a critic that it must not train. It works at explicit
-    parameters and in compiled graphs too, where ``requires_grad_`` does not.
 
-    Args:
-        module: what to run.
-        *args: its inputs.
-
-    Returns:
-        What the module answers.
-    """
-    constants = {
-        name: parameter.detach()
-        for prefix, owner in module.named_modules()
-        for name, parameter in owner.named_parameters(prefix, recurse=False, remove_duplicate=False)
+def _take(
+    left: dict[str, nn.Parameter], prefixes: Sequence[str], learned: bool = False
+) -> dict[str, nn.Parameter]:
+    """Remove and return what lies under some prefixes; only what requires a gradient if learned."""
+    return {
+        name: left.pop(name)
+        for name in list(left)
+        if any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+        and (left[name].requires_grad or not learned)
     }
-    return functional_call(module, constants, args, tie_weights=False)

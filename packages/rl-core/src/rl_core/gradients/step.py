@@ -1,4 +1,4 @@
-"""Gradient steps in their three forms: compiled, through autograd, and cut in two.
+"""Gradient steps in their three forms: compiled, through autograd, and split in two.
 
 Uncompiled, the loss goes through autograd and a fused optimiser. Compiled, everything is one graph
 over explicit parameter vectors. Both see the same noise, which is drawn outside, and agree within
@@ -14,13 +14,21 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from rl_core.compile import CompiledFunction, tensors_of
-from rl_core.compile.trees import rebuild
+from rl_core.compile.trace import rebuild
 from rl_core.errors import ConfigError, DataError
 from rl_core.gradients.exchange import Gradients
-from rl_core.gradients.loss import HyperParameters, LossModule, LossOutput, Noise
-from rl_core.gradients.movement import Due, Movement, ParameterGroup, ParameterLayout, TargetNetwork
+from rl_core.gradients.loss import (
+    Due,
+    HyperParameters,
+    LossModule,
+    LossOutput,
+    ModuleWatch,
+    Noise,
+    parameters_replaced,
+)
 from rl_core.gradients.nonfinite import NonFiniteGuard, StepMetrics
-from rl_core.gradients.parameters import ModuleWatch, parameters_replaced
+from rl_core.gradients.optimizers import ParameterGroup, ParameterUpdate, TargetNetwork
+from rl_core.gradients.parameters import ParameterLayout
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
@@ -61,11 +69,11 @@ class GradientStep(Generic[BatchT]):
         self._hyper = hyper
         self._layout = ParameterLayout(loss, groups, targets, constant)
         self._groups = tuple(group.name for group in groups)
-        self._movement = Movement(hyper, self._layout, groups, targets)
         self.vectors = self._layout.vectors
         self._values = {name: vector.values for name, vector in self.vectors.items()}
         self._device = next(iter(self._values.values())).device
-        self.optimizer_states = self._movement.optimizer_states
+        self._update = ParameterUpdate(hyper, groups, targets, self._values, self._layout.sources)
+        self.optimizer_states = self._update.states
         self.count = 0
         self._stopped = torch.zeros((), dtype=torch.bool, device=self._device)
         self.guard: NonFiniteGuard[BatchT] = NonFiniteGuard(self._device)
@@ -96,14 +104,14 @@ class GradientStep(Generic[BatchT]):
         self.guard.keep(self.count, batch, noise)
         return samples
 
-    def compute_gradients(self, batch: BatchT, noise: Noise, num_samples: int) -> Gradients:
+    def compute_gradients(self, batch: BatchT, noise: Noise) -> Gradients:
         """Compute gradients and change nothing."""
         self._look()
         with _gradients_on():
             finite, output = self._autograd(self._due(), batch, noise)
         self._computed = Gradients(
             self.count,
-            num_samples,
+            _num_samples(batch),
             {name: self.vectors[name].gradient.clone() for name in self._groups},
             bool(finite),
             _detached(output.metrics),
@@ -148,7 +156,8 @@ class GradientStep(Generic[BatchT]):
         statistics, of what they follow.
         """
         self._stopped.fill_(False)
-        self._layout.copy_buffers()
+        for slow, fast in self._layout.buffers:
+            slow.copy_(fast)
 
     @property
     def stopped(self) -> bool:
@@ -158,7 +167,7 @@ class GradientStep(Generic[BatchT]):
     @property
     def learns(self) -> bool:
         """Whether any group has a learning rate above 0."""
-        return self._movement.learns
+        return self._update.learns
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means of the metrics since the last reading; empty without any step.
@@ -203,7 +212,7 @@ class GradientStep(Generic[BatchT]):
         """
         saved = StateReader(state, "gradients")
         self.count = saved.count("count")
-        self._movement.load(saved.reader("optimizers"))
+        self._update.load(saved.reader("optimizers"))
         self._metrics.load(saved.readers("metrics"))
         self.guard.restore(saved.number("skipped"))
 
@@ -231,7 +240,7 @@ class GradientStep(Generic[BatchT]):
         return self.compiled(due, batch, noise)
 
     def _due(self) -> Due:
-        return self._movement.due(self.count + 1)
+        return self._update.due(self.count + 1)
 
     def _functional_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
         """Take a step as a function of vectors, which is what a graph is made of."""
@@ -285,16 +294,22 @@ class GradientStep(Generic[BatchT]):
         if stop is not None:
             self._stopped.logical_or_(stop.detach())
         apply = finite & before & ~self._stopped
-        self._movement.move(
-            due, self._values, self.optimizer_states, gradients, norms, apply, self._frozen
-        )
+        self._update.apply(due, gradients, norms, apply, self._frozen)
         self.guard.note(~finite & before)
         named = {**metrics, **{f"gradients/{name}_norm": norm for name, norm in norms.items()}}
         self._metrics.of(due).add(named, finite & before)
 
     def _end_step(self) -> None:
         self.count += 1
-        self._movement.move_rare_targets(self.count, self._values)
+        self._update.update_rare_targets(self.count)
+
+
+def _num_samples(batch: object) -> int:
+    mask = getattr(batch, "mask", None)
+    if isinstance(mask, Tensor):
+        return int((mask > 0.0).sum())
+    reward = getattr(batch, "reward", None)
+    return len(reward) if isinstance(reward, Tensor) else 1
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from rl_core.config import Count, NonNegativeInt, check_argument
 from rl_core.errors import ConfigError, nearest
-from rl_core.nn.encoder import ObservationEncoder
 from rl_core.nn.images import image_layout
 from rl_core.nn.init import orthogonal_
+from rl_core.nn.torso import ObservationEncoder
 from rl_core.spaces import event_shape, is_image, leaf_spaces
 from rl_core.types import Json, Observation
 

@@ -1,13 +1,22 @@
-"""The torso that policies and values are built on: encoder, layers, recurrent core."""
+"""Torsos, which policies and values are built on: encoder, layers, recurrent core."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
+import gymnasium
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_core.nn.encoder import NormalizingEncoder, feature_size, normalizes
+from rl_core.config import Config
+from rl_core.errors import ConfigError, SpaceError
+from rl_core.nn.cnn import image_network
 from rl_core.nn.mlp import MLP, Activation
+from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentNet
+from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces
 from rl_core.types import Observation
 
 MemoryKind = Literal["none", "gru", "lstm"]
@@ -94,3 +103,223 @@ class Torso(nn.Module):
     def normalizes(self) -> bool:
         """Whether the encoder has running statistics."""
         return normalizes(self.encoder)
+
+
+class ObservationEncoder(nn.Module):
+    """Encode each part of an observation by its kind and concatenate the results.
+
+    Vectors pass through (normalised by running statistics if asked for), categories become one-hot,
+    binaries become floats, images go through `image_network`.
+    A dict observation is encoded key by key.
+
+    Args:
+        space: the environment's observation space.
+        normalize: keep running statistics of the continuous parts and normalise with them.
+        image_features: width of each image's feature vector.
+
+    Raises:
+        SpaceError: for a space without an encoding.
+    """
+
+    def __init__(
+        self, space: gymnasium.Space[object], *, normalize: bool = False, image_features: int = 512
+    ) -> None:
+        super().__init__()
+        leaves = leaf_spaces(space)
+        self.is_dict = isinstance(leaves, Mapping)
+        named = dict(leaves) if isinstance(leaves, Mapping) else {"": leaves}
+        named.pop(ACTION_MASK_KEY, None)
+        if not named:
+            raise SpaceError(
+                "the observation space holds only an action mask; expected observations too"
+            )
+        # A list, because not every key can name a module.
+        self.encoders = nn.ModuleList(
+            _encoder(leaf, normalize, image_features) for leaf in named.values()
+        )
+        self._keys = tuple(named)
+        self.out_features = sum(feature_size(part) for part in self.encoders)
+
+    def forward(self, observation: Observation) -> Tensor:
+        """Map an observation with any batch axes to features `(*batch, F)`."""
+        if not self.is_dict:
+            features: Tensor = self.encoders[0](observation)
+            return features
+        assert not isinstance(observation, Tensor)
+        parts = zip(self._keys, self.encoders, strict=True)
+        return torch.cat([encoder(observation[key]) for key, encoder in parts], -1)
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Update the running statistics; does nothing without them.
+
+        Args:
+            observation: with any batch axes.
+            mask: shape of the batch axes, bool: True for observations that count.
+        """
+        for key, part in zip(self._keys, self.encoders, strict=True):
+            if isinstance(part, _VectorEncoder):
+                values = observation if isinstance(observation, Tensor) else observation[key]
+                part.update(values, mask)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether any part keeps running statistics."""
+        return any(
+            isinstance(part, _VectorEncoder) and part.norm is not None for part in self.encoders
+        )
+
+
+@runtime_checkable
+class NormalizingEncoder(Protocol):
+    """An encoder with running statistics; users may write their own.
+
+    If an encoder can also be built without statistics, its attribute ``normalizes`` says whether
+    it has them.
+    """
+
+    def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
+        """Update the running statistics; called once per update.
+
+        Args:
+            observation: with any batch axes.
+            mask: shape of the batch axes, bool: True for observations that count; None counts all.
+        """
+
+
+def normalizes(encoder: nn.Module) -> bool:
+    """Say whether an encoder has running statistics; see `NormalizingEncoder`."""
+    # Called after every update, where a check against the protocol would take 20 µs.
+    can_update = callable(getattr(encoder, "update_normalization", None))
+    return can_update and bool(getattr(encoder, "normalizes", True))
+
+
+def has_vectors(space: gymnasium.Space[object]) -> bool:
+    """Say whether any part of an observation is a vector that can be normalised."""
+    return any(isinstance(leaf, spaces.Box) and not is_image(leaf) for leaf in _seen(space))
+
+
+def has_images(space: gymnasium.Space[object]) -> bool:
+    """Say whether any part of an observation is an image."""
+    return any(is_image(leaf) for leaf in _seen(space))
+
+
+def check_encoder_options(
+    space: gymnasium.Space[object], config: Config, *, has_body: bool
+) -> None:
+    """Refuse encoder options of an actor that have no effect on its observations.
+
+    Args:
+        space: of the observations.
+        config: with ``normalize_observations`` and ``image_features``.
+        has_body: whether ``body`` is given, whose first layer gets the pixels of a single image.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if not has_vectors(space):
+        config.refuse(
+            f"is for vectors of real numbers (Box) and has no effect with {space}; leave it out",
+            "normalize_observations",
+            section="actor.",
+        )
+    if not has_images(space):
+        unused = f"is for images and has no effect with {space}; leave it out"
+    elif has_body and not isinstance(leaf_spaces(space), Mapping):
+        unused = "has no effect with actor.body, whose layers read the pixels; leave one out"
+    else:
+        return
+    config.refuse(unused, "image_features", section="actor.")
+
+
+def feature_size(extractor: nn.Module) -> int:
+    """Return the number of features that an extractor returns.
+
+    Raises:
+        ConfigError: if it is a class, or has no integer attribute ``out_features``.
+    """
+    if isinstance(extractor, type):
+        raise ConfigError(
+            f"feature extractor is the class {extractor.__name__}; give an instance of it"
+        )
+    size = getattr(extractor, "out_features", None)
+    if not isinstance(size, int):
+        raise ConfigError(
+            f"feature extractor {type(extractor).__name__} needs an integer attribute "
+            "'out_features', the size of its output's last axis"
+        )
+    return size
+
+
+def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:
+    """List the leaves that networks read."""
+    leaves = leaf_spaces(space)
+    if not isinstance(leaves, Mapping):
+        return [leaves]
+    return [leaf for key, leaf in leaves.items() if key != ACTION_MASK_KEY]
+
+
+class _VectorEncoder(nn.Module):
+    """Flatten a continuous or binary array, and normalise it if asked to."""
+
+    def __init__(self, shape: tuple[int, ...], normalize: bool) -> None:
+        super().__init__()
+        self.norm = RunningNorm(shape) if normalize else None
+        self._event_dims = len(shape)
+        self.out_features = int(torch.Size(shape).numel())
+
+    def forward(self, values: Tensor) -> Tensor:
+        if not values.is_floating_point():
+            values = values.to(torch.float32)
+        if self.norm is not None:
+            values = self.norm(values)
+        if self._event_dims == 1:
+            return values
+        return values.flatten(-self._event_dims) if self._event_dims else values.unsqueeze(-1)
+
+    def update(self, values: Tensor, mask: Tensor | None) -> None:
+        if self.norm is not None:
+            self.norm.update(values, mask)
+
+
+class _CategoryEncoder(nn.Module):
+    """Concatenate the one-hot encodings of categories."""
+
+    offset: Tensor
+
+    def __init__(self, sizes: list[int], starts: list[int], event_dims: int) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self._event_dims = event_dims
+        self.register_buffer("offset", torch.tensor(starts), persistent=False)
+        self.out_features = sum(sizes)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self._event_dims == 0:
+            values = values.unsqueeze(-1)
+        elif self._event_dims > 1:
+            values = values.flatten(-self._event_dims)
+        categories = (values.long() - self.offset).unbind(-1)
+        return torch.cat(
+            [
+                F.one_hot(category, size).to(torch.float32)
+                for category, size in zip(categories, self.sizes, strict=True)
+            ],
+            -1,
+        )
+
+
+def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: int) -> nn.Module:
+    shape = event_shape(space)
+    if isinstance(space, spaces.Box):
+        if is_image(space):
+            brightest = 255.0 if space.dtype == np.uint8 else float(space.high.max())
+            return image_network(shape, image_features, scale=brightest)
+        return _VectorEncoder(shape, normalize)
+    if isinstance(space, spaces.Discrete):
+        return _CategoryEncoder([int(space.n)], [int(space.start)], 0)
+    if isinstance(space, spaces.MultiDiscrete):
+        starts = [int(start) for start in space.start.reshape(-1)]
+        return _CategoryEncoder([int(n) for n in space.nvec.reshape(-1)], starts, len(shape))
+    if isinstance(space, spaces.MultiBinary):
+        return _VectorEncoder(shape, normalize=False)
+    raise SpaceError(f"no encoding for observation space {space}; pass a feature extractor")

@@ -163,13 +163,13 @@ class AlgorithmSuite(GradientStepTests, LossTests):
         schedule = Linear(constants.pop(name), 0.5 * float(algorithm.hyper[name]))
         algorithm.update_algorithm_parameter(name, schedule)
         for progress in (0.0, 0.5, 1.0):
-            algorithm.set_progress(progress)
+            algorithm.schedules.set_progress(progress)
             assert float(algorithm.hyper[name]) == pytest.approx(schedule.value(progress))
             for other, value in constants.items():
                 assert float(algorithm.hyper[other]) == pytest.approx(value)
         restored = self._algorithm()
         restored.load_state_dict(algorithm.state_dict())
-        restored.set_progress(0.5)
+        restored.schedules.set_progress(0.5)
         assert float(restored.hyper[name]) == pytest.approx(schedule.value(0.5))
 
     def test_the_default_recipe_can_be_built(self) -> None:

@@ -131,8 +131,13 @@ class Collector(StateFields):
         envs, algorithm = self.envs, self.algorithm
         start_steps = algorithm.schedule.start_steps
         needs_start = algorithm.needs_episode_start
+        begins_rollout = len(into) == 0 and into.rollout_steps is not None
         steps = rows = 0
         while rows < n and not is_stopping():
+            if begins_rollout:
+                begins_rollout = False
+                if algorithm.before_rollout(envs):
+                    self.reset()
             observation, state, start = self._observation, self._state, self._tracker.episode_start
             assert observation is not None
             inputs = to_tensors(observation, self._device), state, self._next_noise()

@@ -188,7 +188,7 @@ class Loop:
         trainer, iteration = self._trainer, self._state.iteration
         # the first step of a run has progress 0, and none has 1
         progress = self._budget.reached_before(trainer) / self._budget.target
-        for part in (self._algorithm, self._storage, self._collector):
+        for part in (self._algorithm.schedules, self._storage, self._collector):
             part.set_progress(progress)
         while (lacks := self._update_every - self._collected()) > 0 and not self._is_stopping:
             before = trainer.total_steps

@@ -1,14 +1,24 @@
-"""Independent switches."""
+"""Independent switches, and their head."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Self, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from gymnasium import spaces
+from torch import Tensor, nn
 
-from rl_core.nn.distributions.base import Distribution
-from rl_core.nn.distributions.noise import NoiseKind
+from rl_core.nn.distributions.base import (
+    ActionHead,
+    Distribution,
+    NoiseKind,
+    check_not_empty,
+    flatten,
+    tensor_dtype,
+    unflatten,
+)
+from rl_core.nn.init import orthogonal_
 
 
 @final
@@ -52,3 +62,42 @@ class Bernoulli(Distribution):
         logits, others = self.logits, other.logits
         difference = torch.sigmoid(logits) * (logits - others)
         return (difference + F.softplus(others) - F.softplus(logits)).sum(-1)
+
+
+@final
+class BernoulliHead(ActionHead):
+    """Independent binary actions, for MultiBinary spaces of any shape.
+
+    The actor's action is float32, 0 or 1.
+
+    Args:
+        action_space: of one environment.
+        in_features: number of features.
+        gain: of the output layer's initialisation.
+    """
+
+    def __init__(
+        self, action_space: spaces.MultiBinary, in_features: int, *, gain: float = 0.01
+    ) -> None:
+        super().__init__()
+        self._env_shape = tuple(action_space.shape)
+        self._env_dtype = tensor_dtype(action_space)
+        size = math.prod(self._env_shape)
+        check_not_empty(action_space, size)
+        self.noise_kind, self.noise_shape = "logistic", (size,)
+        self.action_shape, self.action_dtype = (size,), torch.float32
+        self.linear = orthogonal_(nn.Linear(in_features, size), gain)
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Bernoulli:
+        """Return the distribution; see `ActionHead.forward`."""
+        if mask is not None:
+            raise self.no_masks()
+        return Bernoulli(F.linear(features, self.linear.weight, self.linear.bias))
+
+    def to_env_action(self, action: Tensor) -> Tensor:
+        """Take the space's shape and dtype."""
+        return unflatten(action, self._env_shape).to(self._env_dtype)
+
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        """Flatten to float32."""
+        return flatten(env_action, self._env_shape).to(torch.float32)

@@ -4,10 +4,10 @@ import gymnasium
 from gymnasium import spaces
 
 from rl_core.errors import SpaceError
-from rl_core.nn.heads.base import ActionHead
-from rl_core.nn.heads.bernoulli import BernoulliHead
-from rl_core.nn.heads.categorical import CategoricalHead, MultiCategoricalHead
-from rl_core.nn.heads.gaussian import GaussianHead, SquashedGaussianHead
+from rl_core.nn.distributions.base import ActionHead
+from rl_core.nn.distributions.bernoulli import BernoulliHead
+from rl_core.nn.distributions.categorical import CategoricalHead, MultiCategoricalHead
+from rl_core.nn.distributions.gaussian import GaussianHead, SquashedGaussianHead
 
 
 def make_head(

@@ -1,0 +1,51 @@
+"""The contract of environments whose task can be chosen, as meta-learning needs them."""
+
+from abc import abstractmethod
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from rl_core.env.contract import VecEnv
+
+TaskSplit: TypeAlias = Literal["train", "test"]
+"""Which tasks: those that are learned from, or those that are kept for evaluation."""
+
+
+class TaskVecEnv(VecEnv):
+    """A vector environment that solves one task of a distribution in each row.
+
+    A task is plain data: a row of numbers, such as a goal or a velocity. What it changes,
+    rewards or dynamics, is not part of the observation.
+    """
+
+    @abstractmethod
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        """Draw tasks.
+
+        Where there are only so many, each is drawn once before any is drawn again.
+
+        Args:
+            count: how many.
+            generator: draws them; on the CPU.
+            split: which tasks to draw from.
+
+        Returns:
+            Shape `(count, ...)`, float32, on the CPU.
+        """
+
+    @abstractmethod
+    def set_tasks(self, tasks: Tensor) -> None:
+        """Give each row its task, from its next episode on.
+
+        Where episodes can be resumed exactly, the tasks are part of `state_dict`.
+
+        Args:
+            tasks: shape `(B, ...)`, rows as `sample_tasks` returns them.
+        """
+
+    def num_tasks(self, split: TaskSplit) -> int | None:
+        """Return how many different tasks there are; None where their number is not limited."""
+        return None

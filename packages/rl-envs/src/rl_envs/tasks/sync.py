@@ -1,0 +1,81 @@
+"""Gymnasium's environments whose task can be set, as a vector."""
+
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from rl_core.env import TaskSplit, TaskVecEnv
+from rl_core.errors import DataError
+from rl_core.types import Array, ArrayObservation, StateDict
+from rl_envs.arrays import Info
+from rl_envs.sync import SyncVecEnv
+
+
+@runtime_checkable
+class TaskEnv(Protocol):
+    """What a `gymnasium.Env` needs besides to become a row of a `TaskVecEnv`.
+
+    It may also have ``num_tasks(split)``; see `TaskVecEnv.num_tasks`.
+    """
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        """Draw tasks `(count, ...)`; see `TaskVecEnv.sample_tasks`."""
+
+    def set_task(self, task: Array) -> None:
+        """Take over a task, one row of what `sample_tasks` drew; called just before a reset."""
+
+
+class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
+    """A `SyncVecEnv` of environments that are `TaskEnv`; `make_vec` returns it for these.
+
+    Rows that were given no task keep the one that they were built with.
+    """
+
+    _next_tasks: Tensor | None = None
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        """Draw tasks from the first environment; see `TaskVecEnv.sample_tasks`."""
+        with self._locating("sample_tasks"):
+            return self._task_env(0).sample_tasks(count, generator, split)
+
+    def num_tasks(self, split: TaskSplit) -> int | None:
+        """Return how many different tasks there are; None where that is not limited."""
+        count = getattr(self._task_env(0), "num_tasks", None)
+        return None if count is None else count(split)
+
+    def set_tasks(self, tasks: Tensor) -> None:
+        """Give each row its task, from its next episode on.
+
+        Raises:
+            DataError: unless there is one task for each environment.
+        """
+        if len(tasks) != self.num_envs:
+            raise DataError(
+                f"got {len(tasks)} tasks; expected {self.num_envs}, one for each environment"
+            )
+        self._next_tasks = tasks.detach().clone()
+
+    def state_dict(self) -> StateDict:
+        """Return what a `SyncVecEnv` does, and the tasks."""
+        return {**super().state_dict(), "tasks": self._next_tasks}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore the tasks too, from the next `reset` on."""
+        super().load_state_dict(state)
+        tasks = state.get("tasks")
+        if isinstance(tasks, Tensor):
+            self.set_tasks(tasks)
+
+    def _reset_row(self, observation: ArrayObservation, index: int, seed: int | None) -> Info:
+        if self._next_tasks is not None:
+            with self._locating("set_task"):
+                self._task_env(index).set_task(self._next_tasks[index].numpy(force=True))
+        return super()._reset_row(observation, index, seed)
+
+    def _task_env(self, index: int) -> TaskEnv:
+        return cast("TaskEnv", self._guards[index].env.unwrapped)

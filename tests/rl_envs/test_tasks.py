@@ -1,0 +1,146 @@
+from collections import Counter
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_core.env import TaskSplit, TaskVecEnv, VecEnv, as_numpy
+from rl_core.errors import ConfigError, DataError
+from rl_core.types import Array
+from rl_envs import make_vec
+from rl_envs.tasks import PointNavigation, SyncTaskVecEnv, TaskSampler, uniform
+from rl_testing.envs import VecEnvSuite
+
+
+def _assert_close(value: object, expected: object) -> None:
+    got, wanted = torch.as_tensor(value), torch.as_tensor(expected)
+    torch.testing.assert_close(got, wanted, check_dtype=False, atol=1e-5, rtol=0.0)
+
+
+class TargetEnv(gymnasium.Env[Array, Array]):
+    """Rewards the action's closeness to the task; its episodes have three steps."""
+
+    observation_space = spaces.Box(-9.0, 9.0, (1,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    target = 0.0
+    steps = 0
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        return torch.rand(count, 1, generator=generator)
+
+    def set_task(self, task: Array) -> None:
+        self.target = float(task[0])
+
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        reward = -abs(float(action[0]) - self.target)
+        return np.zeros(1, np.float32), reward, self.steps == 3, False, {}
+
+
+class TestPointNavigation(VecEnvSuite):
+    def make_env(self) -> VecEnv:
+        return PointNavigation(3)
+
+
+class TestEnvironmentsWithTasks(VecEnvSuite):
+    def make_env(self) -> VecEnv:
+        return make_vec(TargetEnv, 3)
+
+
+def test_a_point_moves_as_far_as_it_may_and_pays_its_squared_distance() -> None:
+    envs = PointNavigation(2)
+    envs.set_tasks(torch.tensor([[0.1, 0.0], [0.0, -0.4]]))
+    _assert_close(envs.reset(), np.zeros((2, 2)))
+    step = envs.step(np.array([[0.05, 0.0], [0.0, -9.0]], np.float32))
+    _assert_close(step.observation, [[0.05, 0.0], [0.0, -0.1]])
+    _assert_close(step.reward, [-0.0025, -0.09])
+
+
+def test_every_episode_of_a_point_is_cut_after_100_steps() -> None:
+    envs = PointNavigation(2)
+    envs.reset(seed=0)
+    action = np.full((2, 2), 0.01, np.float32)
+    steps = [envs.step(action) for _ in range(100)]
+    assert [bool(np.all(step.truncated)) for step in steps] == [False] * 99 + [True]
+    _assert_close(steps[-1].final_observation, np.ones((2, 2)))
+    _assert_close(steps[-1].observation, np.zeros((2, 2)))
+
+
+def test_tasks_hold_from_the_next_episode_on() -> None:
+    for envs, action in (
+        (PointNavigation(2), np.zeros((2, 2), np.float32)),
+        (make_vec(TargetEnv, 2), np.zeros((2, 1), np.float32)),
+    ):
+        assert isinstance(envs, TaskVecEnv)
+        generator = torch.Generator().manual_seed(0)
+        first, second = (envs.sample_tasks(2, generator) for _ in range(2))
+        envs.set_tasks(first)
+        envs.reset(seed=0)
+        paid = envs.step(action).reward
+        envs.set_tasks(second)
+        _assert_close(envs.step(action).reward, paid)
+        envs.reset()
+        assert (as_numpy(envs.step(action).reward) != as_numpy(paid)).all()
+
+
+def test_a_gymnasium_environment_gets_its_row_of_the_tasks() -> None:
+    envs = make_vec(TargetEnv, 2)
+    assert isinstance(envs, SyncTaskVecEnv)
+    assert envs.num_tasks("test") is None
+    envs.set_tasks(torch.tensor([[0.5], [-0.25]]))
+    envs.reset(seed=0)
+    for _ in range(4):  # over the end of an episode
+        step = envs.step(np.zeros((2, 1), np.float32))
+        _assert_close(step.reward, [-0.5, -0.25])
+    restored = make_vec(TargetEnv, 2)
+    restored.load_state_dict(envs.state_dict())
+    restored.reset()
+    _assert_close(restored.step(np.zeros((2, 1))).reward, [-0.5, -0.25])
+
+
+def test_tasks_of_a_wrong_number_are_refused() -> None:
+    for envs in (PointNavigation(2), make_vec(TargetEnv, 2)):
+        assert isinstance(envs, TaskVecEnv)
+        with pytest.raises(DataError, match="3"):
+            envs.set_tasks(torch.zeros(3, 2))
+
+
+def test_a_fixed_number_of_tasks_is_drawn_from_evenly() -> None:
+    sampler = TaskSampler(uniform(2.0, 3.0, 1), num_train_tasks=4, num_test_tasks=2)
+    assert sampler.num_tasks("train") == 4
+    generator = torch.Generator().manual_seed(0)
+    drawn = sampler.sample(10, generator)
+    assert ((drawn >= 2.0) & (drawn < 3.0)).all()
+    counts = Counter(drawn.flatten().tolist())
+    assert sorted(counts.values()) == [2, 2, 3, 3]
+    assert set(counts) == set(sampler.sample(4, generator).flatten().tolist())
+    test = sampler.sample(2, generator, "test")
+    assert set(test.flatten().tolist()).isdisjoint(counts)
+    again = TaskSampler(uniform(2.0, 3.0, 1), num_train_tasks=4)
+    assert set(again.sample(4, generator).flatten().tolist()) == set(counts)
+
+
+def test_without_a_number_tasks_are_new_every_time() -> None:
+    envs = PointNavigation(1)
+    generator = torch.Generator().manual_seed(0)
+    assert len({tuple(goal) for goal in envs.sample_tasks(50, generator).tolist()}) == 50
+    assert envs.num_tasks("test") is None
+    assert PointNavigation(1, num_test_tasks=7).num_tasks("test") == 7
+
+
+def test_wrong_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_envs"):
+        PointNavigation(0)
