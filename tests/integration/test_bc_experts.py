@@ -38,9 +38,7 @@ def _actor(
 class Prioritized(ReferenceReplayStorage):
     """A storage that wants errors of values."""
 
-    @property
-    def needs_td_errors(self) -> bool:
-        return True
+    needs_td_errors = True
 
 
 @pytest.mark.parametrize(

@@ -211,8 +211,8 @@ class _Life:
                 self.errors[(first, self.lengths[first])] = 1.0
         self.storage = restored[-1]
         if directory is not None or self.script.has_seams:
-            self.storage.cut()
-            self.oracle.cut()
+            self.storage.mark_boundary()
+            self.oracle.mark_boundary()
         self.joints += 1
 
     def take_over(self, other: "_Life", start: int = 0) -> None:

@@ -142,7 +142,7 @@ def test_a_data_set_of_another_environment_is_refused(minari_id: str) -> None:
 def test_a_new_run_does_not_drop_what_a_storage_holds(minari_id: str) -> None:
     first = _trainer(minari_id)
     first.train(total_steps=20)
-    with pytest.raises(ConfigError, match=r"holds \d+ transitions, which a new run would drop"):
+    with pytest.raises(ConfigError, match=r"holds \d+ steps, which a new run would drop"):
         Trainer(_envs(), first.algorithm, first.storage, seed=0)
     first.storage.reset()
     Trainer(_envs(), first.algorithm, first.storage, seed=0)
@@ -242,7 +242,7 @@ def _run(words: str) -> int:
 def test_the_command_line_clones_runs_and_data_sets(
     minari_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = "--actor.hidden-sizes 8 --algorithm.num-test-episodes 2"
+    small = "--actor.hidden-sizes 8 --trainer.num-test-episodes 2"
     train = f"train bc Pendulum-v1 {small}"
     agent = make("sac", "Pendulum-v1", seed=0, options=SMALL)
     agent.train(60, run_dir=tmp_path / "sac")

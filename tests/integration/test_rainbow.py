@@ -70,7 +70,6 @@ def test_without_noise_it_explores_like_dqn() -> None:
     [
         ["--storage.prioritized", "none"],
         ["--storage.prioritized=none"],
-        ["--storage.prioritized.none"],
     ],
 )
 def test_a_table_of_the_preset_can_be_left_out(words: list[str]) -> None:
@@ -80,13 +79,13 @@ def test_a_table_of_the_preset_can_be_left_out(words: list[str]) -> None:
 
 
 def test_a_table_can_be_taken_with_its_defaults() -> None:
-    words = ["dqn", "CartPole-v1", "--storage.prioritized.none=false"]
+    words = ["dqn", "CartPole-v1", "--storage.prioritized", "{}"]
     storage = read_train_request(words).recipe.storage
     assert storage.prioritized["alpha"] == 0.6
 
 
 def test_a_table_that_is_left_out_has_no_options() -> None:
     words = ["--storage.prioritized", "none", "--storage.prioritized.eta", "0.3"]
-    message = r"--storage\.prioritized\.none contradicts --storage\.prioritized\.eta"
+    message = r"--storage\.prioritized\.eta contradicts --storage\.prioritized;"
     with pytest.raises(UsageError, match=message):
         read_train_request(["rainbow", "CartPole-v1", *words])

@@ -14,7 +14,7 @@ import torch
 
 from rl_core.batch import Trajectory, Transition
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage import HasTrajectories, StorageSpec, TensorSpec
 from rl_core.types import Array, ArrayObservation, StateDict
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_testing.stateful import check_same_state
@@ -40,7 +40,7 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
     buffer, other = _buffer(steps=55), _buffer()
     assert save_storage(buffer, tmp_path / "below" / "demos") == tmp_path / "below" / "demos"
     load_storage(other, tmp_path / "below" / "demos")
-    buffer.cut()  # as nothing goes on from what was loaded
+    buffer.mark_boundary()  # as nothing goes on from what was loaded
     check_same_state(other.state_dict(), buffer.state_dict())
     (batch,), (again,) = (list(each.generate_batches(1, 20)) for each in (buffer, other))
     assert torch.equal(batch.action, again.action)
@@ -86,7 +86,9 @@ def test_another_size_takes_it_over_as_trajectories(tmp_path: Path) -> None:
         ):
             load_storage(_buffer(size, num_envs), tmp_path / "demos")
     large = _buffer(200, num_envs=3)
-    insert_trajectories(large, open_storage(tmp_path / "demos").trajectories())
+    opened = open_storage(tmp_path / "demos")
+    assert isinstance(opened, HasTrajectories)
+    insert_trajectories(large, opened.trajectories())
     assert large.num_transitions == buffer.num_transitions
 
 

@@ -64,21 +64,13 @@ def _trainer(
     envs = make_gym_vec("CartPole-v1", 2, seed=0)
     config = OnPolicyActorConfig(hidden_sizes=(4,))
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, config)
-    algorithm = PPO(
-        actor,
-        PPOConfig(
-            num_epochs=2,
-            num_minibatches=2,
-            minibatch_size=None,
-            test_every=test_every,
-            num_test_episodes=2,
-        ),
-    )
+    algorithm = PPO(actor, PPOConfig(num_epochs=2, num_minibatches=2, minibatch_size=None))
+    tests = {"test_every": test_every, "num_test_episodes": 2}
     return Trainer(
         envs,
         algorithm,
         RolloutStorage(4),
-        config=TrainerConfig(compile="off", num_threads=1, **options),  # type: ignore[arg-type]  # switches only
+        config=TrainerConfig(compile="off", num_threads=1, **tests, **options),  # type: ignore[arg-type]  # of several types
         seed=0,
         callbacks=callbacks,
         run_dir=run_dir,
@@ -200,7 +192,7 @@ def test_the_command_line_evaluates_the_best_weights(
     run = str(tmp_path / "run")
     words = ["train", "ppo", "CartPole-v1", "--num-envs", "2", "--storage.num-steps", "8"]
     words += ["--algorithm.minibatch-size", "8", "--total-steps", "32", "--run-dir", run]
-    assert main([*words, "--algorithm.test-every", "1"]) == 0
+    assert main([*words, "--trainer.test-every", "1"]) == 0
     assert main(["eval", run, "--best", "--json", "--episodes", "2"]) == 0
     assert "/best/" in capsys.readouterr().out.splitlines()[-1]
     unevaluated = str(tmp_path / "unevaluated")

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from rl_core.storage import HasTrajectories
 from rl_storages import ReplayBuffer
 from rl_testing.replay import LIVES, ReplayStorageSuite
 from rl_testing.storages import seeded
@@ -28,8 +29,10 @@ def test_who_takes_over_trajectories_draws_what_happened(
     """Also with another number of environments, and with more room."""
     suite = Suite()
     storage, oracle = suite.filled_pair(life, n_step)
+    assert isinstance(storage, HasTrajectories)
     for num_envs in (1, life.num_envs + 1):
         taker = suite.make_storage(size=500 * num_envs, n_step=n_step)
+        assert isinstance(taker, HasTrajectories)
         taker.allocate(replace(life.spec(), num_envs=num_envs), seeded())
         count = insert_trajectories(taker, storage.trajectories())
         assert count == sum(map(len, storage.trajectories()))

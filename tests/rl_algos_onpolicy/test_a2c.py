@@ -22,9 +22,7 @@ SEED_DEFAULTS = A2CConfig(
     policy_learning_rate=1e-4,
     value_learning_rate=1e-4,
     gamma=0.99,
-    test_every=5000,
     max_grad_norm=0.5,
-    num_test_episodes=5,
     optimizer=OptimizerConfig(name="adam"),
 )
 """What PyTorchRL's A2C does when nothing is said."""
@@ -171,7 +169,6 @@ def test_the_schedule_is_one_step_per_rollout() -> None:
     schedule = _a2c(SEED_DEFAULTS).schedule
     assert (schedule.start_steps, schedule.update_every) == (0, None)
     assert (schedule.num_epochs, schedule.num_minibatches, schedule.minibatch_size) == (1, 1, None)
-    assert (schedule.test_every, schedule.num_test_episodes) == (5000, 5)
 
 
 def test_estimator_and_target_can_be_chosen() -> None:
@@ -194,8 +191,6 @@ def test_estimator_and_target_can_be_chosen() -> None:
         ("gae_lambda", 1.01),
         ("max_grad_norm", 0.0),
         ("entropy_coef", -0.01),
-        ("test_every", 0),
-        ("num_test_episodes", 0),
     ],
 )
 def test_options_out_of_range_are_refused(option: str, value: object) -> None:

@@ -42,11 +42,9 @@ SEED_DEFAULTS = PPOConfig(
     clip_range=0.2,
     num_minibatches=1,
     minibatch_size=None,
-    test_every=1000,
     max_grad_norm=0.5,
     entropy_coef=0.01,
     value_loss_coef=0.5,
-    num_test_episodes=5,
     use_clipped_value_loss=True,
 )
 """What PyTorchRL's PPO does when nothing is said."""
@@ -336,7 +334,6 @@ def test_the_schedule_says_what_the_config_said() -> None:
     schedule = _ppo(SEED_DEFAULTS).schedule
     assert (schedule.start_steps, schedule.update_every) == (0, None)
     assert (schedule.num_epochs, schedule.num_minibatches, schedule.minibatch_size) == (4, 1, None)
-    assert (schedule.test_every, schedule.num_test_episodes) == (1000, 5)
     assert float(_ppo(SEED_DEFAULTS).hyper["gamma"]) == pytest.approx(0.99)
 
 
@@ -372,8 +369,6 @@ def test_clip_range_and_rate_may_be_scheduled() -> None:
         ("entropy_coef", float("nan")),
         ("num_epochs", 0),
         ("minibatch_size", 0),
-        ("num_test_episodes", 0),
-        ("test_every", 1.5),
     ],
 )
 def test_options_out_of_range_are_refused(option: str, value: object) -> None:

@@ -13,7 +13,7 @@ TINY = (
     "--actor.hidden-sizes=8",
     "--storage.num-steps=32",
     "--algorithm.num-epochs=1",
-    "--algorithm.num-test-episodes=2",
+    "--trainer.num-test-episodes=2",
 )
 
 
@@ -67,4 +67,13 @@ def trained_run(needs_ppo: None, tmp_path_factory: pytest.TempPathFactory) -> Pa
     directory = tmp_path_factory.mktemp("trained") / "run"
     words = ["train", "ppo", "CartPole-v1", *TINY, "--total-steps=256", f"--run-dir={directory}"]
     assert main(words) == 0
+    return directory
+
+
+@pytest.fixture(scope="session")
+def trained_group(needs_ppo: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train two seeds once; tests that change the runs copy them."""
+    directory = tmp_path_factory.mktemp("trained") / "group"
+    words = ["train", "ppo", "CartPole-v1", *TINY, "--total-steps=256", "--seeds=3..4"]
+    assert main([*words, f"--run-dir={directory}"]) == 0
     return directory

@@ -5,11 +5,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from rl_core import plugins
 
 Run = Callable[..., tuple[int, str, str]]
+
+PLANTED = """'''Grows.'''
+from planted_pots import Clay as Pot
+class Weed:
+    '''Grow everywhere, as in Eq. (1). Nobody wants it.'''
+raise SystemExit("imported")
+"""
 
 
 @pytest.fixture
@@ -17,7 +25,8 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Install a distribution whose module must never be imported."""
     site = tmp_path / "site"
     site.mkdir()
-    (site / "planted_module.py").write_text("raise SystemExit('imported')")
+    (site / "planted_module.py").write_text(PLANTED)
+    (site / "planted_pots.py").write_text("def Clay():\n    pass\n")
     folder = site / "planted-2.5.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(
@@ -36,7 +45,8 @@ def test_all_kinds_are_listed_in_plain_columns(rl: Run, planted: str) -> None:
     assert (status, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["kind", "name", "distribution", "version", "description"]
-    assert ["algorithm", "weed", "planted", "2.5", "Grows", "things"] in lines
+    description = ["Grow", "everywhere,", "as", "in", "Eq.", "(1)."]
+    assert ["algorithm", "weed", "planted", "2.5", *description] in lines
     assert ["executor", "pot", "planted", "2.5", "Grows", "things"] in lines
     assert "\x1b" not in out
     assert planted not in sys.modules
@@ -62,7 +72,7 @@ def test_json_is_an_object_by_kind_and_name(rl: Run, planted: str) -> None:
     assert tables["algorithms"]["weed"] == {
         "distribution": "planted",
         "version": "2.5",
-        "description": "Grows things",
+        "description": "Grow everywhere, as in Eq. (1).",
         "entry_point": "planted_module:Weed",
         "allowed": True,
         "rivals": [],
@@ -86,6 +96,27 @@ def test_what_makes_gymnasiums_environments_is_told_from_an_environment(rl: Run)
     _, out, _ = rl("list", "envs")
     (line,) = [line for line in out.splitlines() if " gymnasium " in line]
     assert "Makes the environments that Gymnasium registers" in line
+
+
+def test_environments_of_our_own_and_of_imported_modules_are_listed(
+    rl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_pond.py").write_text(
+        "import gymnasium\n"
+        "class Pond(gymnasium.Env):\n"
+        "    'Swim about. Slowly.'\n"
+        "gymnasium.register('Pond-v0', entry_point=Pond)\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "my_pond", None)
+    del sys.modules["my_pond"]
+    status, out, err = rl("list", "envs", "--import", "my_pond")
+    del gymnasium.registry["Pond-v0"]
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["env", "Pond-v0", "my_pond", "-", "Swim", "about."] in lines
+    assert any(line[:3] == ["env", "BitFlipping-v0", "rl-envs"] for line in lines)
+    assert "Pond-v0" not in rl("list", "envs")[1]
 
 
 def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:

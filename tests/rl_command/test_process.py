@@ -190,7 +190,7 @@ def test_a_signal_ends_a_rollout_and_an_evaluation_at_once(
     # A rollout takes 64 steps of both; an evaluation follows each.
     status, out, err = rl(
         *("train", "ppo", "Terminated-v0", *tiny, "--env.vectorization=sync"),
-        *("--total-steps=300", "--run-dir=run", "--algorithm.test-every=1"),
+        *("--total-steps=300", "--run-dir=run", "--trainer.test-every=1"),
     )
     assert (status, out) == (128 + signal.SIGTERM, ""), err
     assert taken == at_step + at_step % 2

@@ -46,7 +46,7 @@ def config(tmp_path: Path) -> str:
 def test_defaults_are_the_algorithm_s_own() -> None:
     request = read_train_request(["ppo", "CartPole-v1"])
     assert request.goal == Budget("steps", DEFAULT_TOTAL_STEPS)
-    assert request.run_dir is None
+    assert request.arguments.run_dir is None
     assert request.recipe.seed == 0
     assert request.recipe.algorithm["learning_rate"] == 3e-4
     assert request.recipe.env["num_envs"] == 8
@@ -68,7 +68,8 @@ def test_the_file_wins_over_the_defaults(config: str) -> None:
 def test_a_file_in_json_says_the_same(config: str, tmp_path: Path) -> None:
     path = tmp_path / "my.json"
     path.write_text(json.dumps(tomllib.loads(FILE)))
-    assert read_train_request([f"--config={path}"]) == read_train_request([config])
+    in_json, in_toml = (read_train_request([each]) for each in (f"--config={path}", config))
+    assert (in_json.recipe, in_json.goal) == (in_toml.recipe, in_toml.goal)
 
 
 def test_networks_are_typed_in_both_syntaxes() -> None:
@@ -240,8 +241,8 @@ def test_a_plug_in_brings_its_own_options(
     assert status == 0
     text = " ".join(out.replace("│", " ").split())
     assert "sprout: Grow a policy." in text
-    assert "--algorithm.vigour FLOAT How fast it grows, in (0, 1]. (default: 0.5)" in text
-    assert "--algorithm.soil clay|sand What it stands in. (default: sand)" in text
+    assert "--algorithm.vigour FLOAT How fast it grows, in (0, 1] [default: 0.5]" in text
+    assert "--algorithm.soil clay|sand What it stands in [default: sand]" in text
 
 
 def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from rl_core.types import Json
         (int, "1_000", 1000),
         (int, "-3", -3),
         (float, "3e-4", 3e-4),
+        (float, ".5", 0.5),
+        (str, "./a.5", "./a.5"),
         (float, "1", 1),
         (float | Schedule, "3e-4", 3e-4),
         (float | Schedule, "linear(3e-4, 0)", "linear(3e-4, 0)"),
@@ -91,31 +93,34 @@ def test_what_does_not_fit_is_refused_by_the_option_it_was_given_to(
             list[dict[str, Json]],
             "rnd",
             "--x: got 'rnd' (str); expected a list of tables; write it as "
-            """[{name = "..."}] or, in JSON, [{"name": "..."}]""",
+            """[{"name": "..."}], or in TOML""",
         ),
         (
             list[dict[str, Json]],
             "[{name = rnd}]",
-            "; it is neither TOML (Invalid value (at line 1, column 10)) nor JSON (Expecting "
-            "property name enclosed in double quotes: line 1 column 3 (char 2)); write it as [{",
+            "; it is not valid TOML (Invalid value); write it as [{",
         ),
         (
             list[dict[str, Json]],
             '[{"a": 1, "a": 2}]',
-            "nor JSON (The key 'a' is there twice: line 1 column 11 (char 10))",
+            "not valid JSON (The key 'a' is there twice: line 1 column 11 (char 10))",
+        ),
+        (Mapping[str, Json], "x=3", """; write it as {"name": "..."}, or in TOML"""),
+        (
+            tuple[int, ...],
+            "[64, x]",
+            "expected a list of int; it is not valid JSON (Expecting value",
         ),
         (
-            Mapping[str, Json],
-            "x=3",
-            """; write it as {name = "..."} or, in JSON, {"name": "..."}""",
+            tuple[str, ...],
+            "[a, b]",
+            "expected a list of str; it is not valid JSON (Expecting value",
         ),
-        (tuple[int, ...], "[64, x]", "expected a list of int; it is neither TOML (Invalid value"),
-        (tuple[str, ...], "[a, b]", "expected a list of str; it is neither TOML (Invalid value"),
-        (Mapping[str, Json], "[" * 100_000, "it is neither TOML (maximum recursion depth"),
-        (Mapping[str, Json], "{}\nb = 1", "it is neither TOML (more than one value) nor JSON ("),
+        (Mapping[str, Json], "[" * 100_000, "it is not valid JSON (maximum recursion depth"),
+        (Mapping[str, Json], "{}\nb = 1", "it is not valid TOML (more than one value)"),
     ],
 )
-def test_a_refused_list_or_table_is_told_how_both_syntaxes_write_it(
+def test_a_refused_list_or_table_is_told_why_and_how_to_write_it(
     type_: object, word: str, expected: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

@@ -31,8 +31,8 @@ from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
 from rl_core.nn.normalization import RunningNorm
-from rl_core.storage import DataSlice, Storage, StorageSpec, TensorSpec
-from rl_core.types import Observation, State, StateDict
+from rl_core.storage import HasRollouts, TensorSpec
+from rl_core.types import Observation, State
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
 
@@ -184,20 +184,14 @@ class TestReinforceWithAnAddOn(AlgorithmSuite):
         return _algorithm(add_ons=Attraction(), seed=seed)
 
 
-class RecordingStorage(Storage[RolloutBatch]):
+class RecordingStorage(HasRollouts):
     """Hands out a made-up rollout and writes down what it is asked."""
-
-    batch_type: ClassVar[type] = RolloutBatch
 
     def __init__(self, rollout: Rollout, batches: list[RolloutBatch]) -> None:
         self.calls: list[str] = []
         self.attached: dict[str, Tensor] = {}
         self._rollout = rollout
         self._batches = batches
-
-    @property
-    def spec(self) -> StorageSpec | None:
-        return None
 
     def rollout(self) -> Rollout:
         self.calls.append("rollout")
@@ -222,9 +216,6 @@ class RecordingStorage(Storage[RolloutBatch]):
     def after_update(self) -> None:
         self.calls.append("after_update")
 
-    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
-        raise NotImplementedError
-
     def insert_transition(self, transition: Transition) -> None:
         raise NotImplementedError
 
@@ -241,18 +232,6 @@ class RecordingStorage(Storage[RolloutBatch]):
 
     def __len__(self) -> int:
         return 0
-
-    def get_data_slice(self, start: int, end: int) -> DataSlice:
-        raise NotImplementedError
-
-    def insert_data_slice(self, data: DataSlice) -> None:
-        raise NotImplementedError
-
-    def state_dict(self) -> StateDict:
-        raise NotImplementedError
-
-    def load_state_dict(self, state: StateDict) -> None:
-        raise NotImplementedError
 
 
 def _storage(algorithm: Reinforce, num_batches: int = 2) -> RecordingStorage:
@@ -502,8 +481,6 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
         ("num_minibatches", 0),
         ("minibatch_size", 0),
         ("min_samples", 0),
-        ("test_every", 0),
-        ("num_test_episodes", 0),
     ],
 )
 def test_counts_of_a_schedule_are_checked(name: str, value: int) -> None:

@@ -206,14 +206,22 @@ def test_a_first_party_name_is_answered_with_the_install_line(
     for kind, name, home in [
         ("algorithms", "sac", "rl-algos-offpolicy"),
         ("algorithms", "rnd-ppo", "rl-algos-onpolicy"),
-        ("algorithms", "maml-trpo", "rl-meta"),
         ("storages", "replay", "rl-storages"),
-        ("executors", "ray", "rl-distributed"),
     ]:
         with pytest.raises(PluginError) as caught:
             plugins.load(kind, name)
-        assert str(caught.value) == f"`{name}` is in {home}: pip install {home}"
-    refused("algorithms", "sacc", "no algorithm 'sacc'; did you mean 'sac'?")
+        assert str(caught.value) == (
+            f"`{name}` is in {home}, which is not installed; install it from a clone: "
+            f"pip install ./packages/{home}"
+        )
+
+
+def test_only_what_is_installed_is_suggested(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [])
+    for name in ("sacc", "pearl", "maml-trpo"):
+        with pytest.raises(PluginError) as caught:
+            plugins.load("algorithms", name)
+        assert str(caught.value) == f"there is no algorithm '{name}'"
 
 
 def test_an_old_first_party_package_is_to_be_upgraded(
@@ -221,4 +229,6 @@ def test_an_old_first_party_package_is_to_be_upgraded(
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
     monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
-    refused("algorithms", "sac", "version 0.0.1 lacks it", "--upgrade rl-algos-offpolicy")
+    refused(
+        "algorithms", "sac", "version 0.0.1 lacks it", "pip install ./packages/rl-algos-offpolicy"
+    )

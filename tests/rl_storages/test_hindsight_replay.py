@@ -23,7 +23,7 @@ from rl_storages import (
 )
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
 from rl_storages.replay.episodes import Episodes
-from rl_storages.replay.rows import Mask, Positions
+from rl_storages.replay.flags import Mask, Positions
 from rl_testing._rows import Row
 from rl_testing.replay import (
     LIVES,
@@ -293,7 +293,7 @@ class _KeepsTheNextGoal(Relabeller):
 class _UsesOtherEpisodes(Episodes):
     def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
         positions, first, last = super().bounds(slots)
-        newest = self._ring.heads[slots % self._ring.num_envs] - 1
+        newest = self._ring.places.positions[slots % self._ring.num_envs] - 1
         return positions, first, np.minimum(last + 3, newest)
 
 

@@ -9,7 +9,7 @@ import torch
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
-from rl_storages.replay.rows import Positions
+from rl_storages.replay.flags import Positions
 from rl_storages.sampling.index_layout import LayoutByTime
 from rl_storages.sampling.recent import Windows
 from rl_testing.replay import LIVES

@@ -570,7 +570,7 @@ def test_what_is_loaded_in_the_middle_of_an_episode_is_not_joined_with_it() -> N
     storage.insert_transition(step([10], [11], start=[0]))
     other = _buffer(20, n_step=3)
     other.load_state_dict(storage.state_dict())
-    other.cut()
+    other.mark_boundary()
     other.insert_transition(step([11], [31]))
     assert windows(other) == [(10.0, [10.0], 11.0, False), (11.0, [11.0], 31.0, False)]
 

@@ -98,7 +98,7 @@ def test_more_than_there_is_room_for_is_refused(monkeypatch: pytest.MonkeyPatch)
         "storage.size: the replay buffer needs 28.2 GB (28237 bytes per transition), but only "
         "1.0 GB of memory on cpu are available; a size of 35000 fits"
     )
-    assert not storage.is_allocated
+    assert storage.spec is None
     _allocated(ReplayBuffer(35_000), ATARI)
 
 
@@ -119,7 +119,7 @@ def test_what_is_counted_is_what_there_is(
     storage = _allocated(ReplayBuffer(3_000, **options), GOALS)
     arrays = {**_arrays(storage._sampler), **_arrays(storage._relabeller)}
     kept = sum(array.nbytes for array in arrays.values())
-    assert kept == storage.nbytes - storage._ring.columns.nbytes
+    assert kept == storage.nbytes - storage.ring.columns.nbytes
     assert kept >= (4 * trees + per_row) * 3_001
 
 

@@ -380,16 +380,16 @@ def test_the_suite_finds_spoilt_batches(spoil: Spoil) -> None:
 
 class _ForgetsTheGenerator(ReplayBuffer):
     def load_state_dict(self, state: StateDict) -> None:
-        own = self._generator.get_state()
+        own = self.generator.get_state()
         super().load_state_dict(state)
-        self._generator.set_state(own)
+        self.generator.set_state(own)
 
 
 class _ForgetsWhereASequenceIs(ReplayBuffer):
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict(state)
-        assert self._ring._tiles is not None
-        self._ring._tiles.begin_anew(np.ones(self._ring.num_envs, dtype=np.int64))
+        assert self.ring.tiles is not None
+        self.ring.tiles.begin_anew(np.ones(self.ring.num_envs, dtype=np.int64))
 
 
 class _DrawsAllRows(ReplayBuffer):
@@ -397,7 +397,7 @@ class _DrawsAllRows(ReplayBuffer):
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         super().allocate(spec, generator)
-        self._ring.drawn = 2
+        self.ring.drawn = 2
 
 
 class _KeepsTheOldest(ReplayBuffer):
@@ -405,7 +405,7 @@ class _KeepsTheOldest(ReplayBuffer):
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         super().allocate(spec, generator)
-        self._ring.writer.kept.clear()
+        self.ring.writer.kept.clear()
 
 
 class _KeepsNoMore(ReplayBuffer):
@@ -431,7 +431,7 @@ class _KeysWithoutGeneration(ReplayBuffer):
 class _RunsSlicesTogether(ReplayBuffer):
     def insert_data_slice(self, data: Mapping[str, Tensor]) -> None:
         super().insert_data_slice(data)
-        self._ring.writer.continuity.inserted()
+        self.ring.writer.boundaries.inserted()
 
 
 @cache
@@ -446,9 +446,9 @@ class _SharesWeights(ReplayBuffer):
 
 
 class _SaysItGivesNone(ReplayBuffer):
-    @property
-    def gives_sequences(self) -> bool:
-        return False
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        super().allocate(spec, generator)
+        self.gives_sequences = False
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class LooksOneStepAhead(ReferenceReplayStorage):
 
     def transitions(self) -> Columns:
         single = ReferenceReplayStorage(self.size)
-        single._spec, single._rows = self._spec, self._rows
+        single.spec, single._rows = self.spec, self._rows
         following = [
             {k: v for k, v in column.items() if k.startswith("next_observation")}
             for column in single.transitions()
@@ -175,9 +175,9 @@ class KeysWithoutGeneration(ReferenceReplayStorage):
 
 class ForgetsItsGenerator(ReferenceReplayStorage):
     def load_state_dict(self, state: StateDict) -> None:
-        own = self._generator.get_state()
+        own = self.generator.get_state()
         super().load_state_dict(state)
-        self._generator.set_state(own)
+        self.generator.set_state(own)
 
 
 class NumbersFromZeroAgain(ReferenceReplayStorage):
@@ -189,7 +189,7 @@ class NumbersFromZeroAgain(ReferenceReplayStorage):
 class ResumesWithASeam(ReferenceReplayStorage):
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict(state)
-        self.cut()
+        self.mark_boundary()
 
 
 class TakesDamagedStates(ReferenceReplayStorage):
@@ -202,7 +202,7 @@ class TakesDamagedStates(ReferenceReplayStorage):
 
 class CutsEverySlice(ReferenceReplayStorage):
     def insert_data_slice(self, data: DataSlice) -> None:
-        self.cut()
+        self.mark_boundary()
         super().insert_data_slice(data)
 
 
@@ -213,7 +213,7 @@ class IsAnotherWhenEmptied(ReferenceReplayStorage):
 
 
 class IgnoresCuts(ReferenceReplayStorage):
-    def cut(self) -> None:
+    def mark_boundary(self) -> None:
         return
 
 

@@ -57,6 +57,38 @@ def test_what_is_left_over_goes_to_the_first_environments() -> None:
     assert evaluate_policy(actor, envs, 2).returns == (1.0, 3.0)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_that_do_not_end_are_cut_and_told(mode: AutoresetMode) -> None:
+    """A row whose episode was cut begins a new one before it counts again."""
+    envs = counting_envs([[10], [2]], [True] * 2, mode)
+    result = evaluate_policy(_actor(envs), envs, 4, max_episode_steps=3)
+    assert result.returns == (6.0, 306.0, 3.0, 203.0)
+    assert result.num_cut == 2
+    assert str(result).endswith(", 2 cut at the limit of steps")
+    assert result.as_dict()["num_cut"] == 2
+
+
+def test_exploration_is_that_of_the_algorithm() -> None:
+    class Stubborn(ToyActorCritic):
+        def explore(
+            self,
+            observation: Observation,
+            state: State,
+            noise: Tensor,
+            episode_start: Tensor | None = None,
+        ) -> ActionOutput:
+            output = self.actor.get_action(observation, state, noise, False, episode_start)
+            return ActionOutput(output.action, torch.zeros_like(output.action), None, state)
+
+    envs = make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 30), 2)
+    algorithm = Stubborn(_actor(envs))
+    plain = evaluate_policy(algorithm, envs, 4, seed=3)
+    explored = evaluate_policy(algorithm, envs, 4, explore=True, seed=3)
+    assert explored.returns != plain.returns
+    with pytest.raises(ConfigError, match="explore needs an algorithm, got ToyActor"):
+        evaluate_policy(algorithm.actor, envs, 4, explore=True)
+
+
 def test_the_robust_figures_are_those_of_the_returns() -> None:
     returns = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1000.0]
     result = summarize(returns, [2] * 8, [True, False], seed=4)
@@ -76,6 +108,7 @@ def test_the_robust_figures_are_those_of_the_returns() -> None:
         "mean_length": 2.0,
         "success_rate": 0.5,
         "returns": returns,
+        "num_cut": 0,
     }
     assert str(result).startswith("127.6 ± 329.7 over 8 episodes (IQM 3.5, 95 % interval")
     assert str(result).endswith("success 50%")

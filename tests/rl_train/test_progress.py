@@ -2,11 +2,11 @@
 
 import io
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 from rl_core.compile.cache import GraphCache
 from rl_core.env import VecEnv
@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
 
 
 def _envs(num_envs: int = 2) -> VecEnv:
-    return make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 5), num_envs)
+    return make_gym_vec(lambda: TimeLimit(IdentityEnv(spaces.Discrete(3), 5), 9), num_envs)
 
 
 def _trainer(progress: Progress) -> Trainer:

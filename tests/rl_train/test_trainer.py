@@ -21,7 +21,7 @@ from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
-from rl_core.storage import AnyStorage, Storage
+from rl_core.storage import AnyStorage, HasSlices, Storage
 from rl_core.types import ArrayLike, Observation
 from rl_envs import as_vec_env, make_gym_vec
 from rl_testing.reference import ReferenceRolloutStorage
@@ -214,7 +214,7 @@ def test_a_count_that_was_reached_is_refused() -> None:
 
 def test_evaluations_need_environments_of_their_own() -> None:
     with pytest.raises(ConfigError, match="test_every needs test environments"):
-        _trainer(algorithm=ToyConfig(test_every=2))
+        _trainer(config=TrainerConfig(test_every=2))
     with pytest.raises(ConfigError, match="test_envs"):
         _trainer().evaluate()
 
@@ -270,12 +270,12 @@ def test_environments_made_for_an_evaluation_outside_of_a_run_are_closed() -> No
 
 def test_a_storage_of_other_batches_is_refused_before_anything_is_allocated() -> None:
     class Other(ReferenceRolloutStorage):
-        batch_type = dict
+        batch_type = dict  # type: ignore[assignment]  # of another kind on purpose
 
     storage = Other(NUM_STEPS)
     with pytest.raises(ConfigError, match="learns from RolloutBatch, but Other gives dict"):
         _trainer(storage=storage)
-    assert not storage.is_allocated
+    assert storage.spec is None
 
 
 @pytest.mark.parametrize(
@@ -352,8 +352,7 @@ def test_no_machine_has_so_many_threads() -> None:
 def test_callbacks_see_every_turn() -> None:
     diary = Diary()
     trainer = _trainer(
-        algorithm=ToyConfig(test_every=2, num_test_episodes=3),
-        config=TrainerConfig(log_every=1000),
+        config=TrainerConfig(log_every=1000, test_every=2, num_test_episodes=3),
         test_envs=_identity_envs(),
         callbacks=(diary,),
     )
@@ -377,7 +376,7 @@ def test_any_callback_ends_the_run_after_an_update() -> None:
 def test_any_callback_ends_the_run_after_an_evaluation() -> None:
     diary = Diary(stop_at_evaluation=True)
     result = _trainer(
-        algorithm=ToyConfig(test_every=3), test_envs=_identity_envs, callbacks=(diary,)
+        config=TrainerConfig(test_every=3), test_envs=_identity_envs, callbacks=(diary,)
     ).train(total_updates=9)
     assert result.total_updates == 3
 
@@ -453,7 +452,7 @@ LEFT_OVER = f".tmp-{32 * '0'}"
 
 def test_a_damaged_best_state_costs_no_run(tmp_path: Path) -> None:
     options: dict[str, Any] = {
-        "algorithm": ToyConfig(test_every=1, num_test_episodes=1),
+        "config": TrainerConfig(test_every=1, num_test_episodes=1),
         "test_envs": _identity_envs,
     }
     _trainer(tmp_path / "run", **options).train(total_updates=1)
@@ -474,8 +473,7 @@ def test_a_damaged_best_state_costs_no_run(tmp_path: Path) -> None:
 def test_the_last_evaluation_may_have_more_episodes() -> None:
     diary = Diary()
     result = _trainer(
-        algorithm=ToyConfig(test_every=1, num_test_episodes=3),
-        config=TrainerConfig(final_test_episodes=7),
+        config=TrainerConfig(test_every=1, num_test_episodes=3, final_test_episodes=7),
         test_envs=_identity_envs,
         callbacks=(diary,),
     ).train(total_updates=2)
@@ -580,8 +578,7 @@ def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "first"
     trainer = _trainer(
         run_dir,
-        algorithm=ToyConfig(test_every=2),
-        config=TrainerConfig(log_every=1),
+        config=TrainerConfig(log_every=1, test_every=2),
         test_envs=_identity_envs,
     )
     result = trainer.train(total_updates=3)
@@ -604,8 +601,9 @@ def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
         "steps_per_second": result.steps_per_second,
         "final_return_mean": result.evaluation.mean,
         "final_evaluation": result.evaluation.as_dict(),
+        "stopped": False,
     }
-    assert result.evaluation.num_episodes == 4
+    assert result.evaluation.num_episodes == 5
     assert trainer.evaluate() == result.evaluation
     again = evaluate_policy(trainer.algorithm, _identity_envs(), 4, seed=spawn_seed(1, "test"))
     assert again == result.evaluation
@@ -1089,8 +1087,7 @@ def test_a_checkpoint_that_a_callback_saves_goes_on_from_there(tmp_path: Path, t
         return _trainer(
             run_dir,
             envs=WalkVecEnv(NUM_ENVS),
-            algorithm=ToyConfig(test_every=2, num_test_episodes=2),
-            config=TrainerConfig(log_every=3 * ROWS),
+            config=TrainerConfig(log_every=3 * ROWS, test_every=2, num_test_episodes=2),
             test_envs=WalkVecEnv(NUM_ENVS),
             callbacks=callbacks,
         )
@@ -1166,8 +1163,8 @@ def _stopping_trainer(
     trainer = _trainer(
         run_dir,
         envs=envs,
-        algorithm=ToyConfig(learning_rate=Linear(0.05, 0.0), test_every=2, num_test_episodes=2),
-        config=TrainerConfig(scale_rewards=True, log_every=20),
+        algorithm=ToyConfig(learning_rate=Linear(0.05, 0.0)),
+        config=TrainerConfig(scale_rewards=True, log_every=20, test_every=2, num_test_episodes=2),
         test_envs=test_envs,
         loggers=loggers,
         remembers=remembers,
@@ -1317,6 +1314,7 @@ def test_without_a_seed_environments_keep_their_own() -> None:
         envs = make_gym_vec(partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,))), NUM_ENVS, 5)
         trainer = _trainer(envs=envs, seed=None)
         trainer.collector.collect(2, into=trainer.storage)
+        assert isinstance(trainer.storage, HasSlices)
         return trainer.storage.get_all_buffer_data()["observation"].tolist()
 
     assert first() == first()
@@ -1416,3 +1414,39 @@ def test_a_log_line_may_end_the_run() -> None:
     result = trainer.train(total_updates=5)
     assert (result.total_updates, result.stopped) == (3, False)
     assert result.evaluation is not None
+
+
+def test_evaluations_in_a_run_are_cut_where_episodes_do_not_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def endless() -> VecEnv:
+        return make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 10**9), NUM_ENVS)
+
+    config = TrainerConfig(max_test_steps=7, num_test_episodes=3, test_every=1)
+    result = _trainer(config=config, envs=endless(), test_envs=endless).train(total_updates=1)
+    assert result.evaluation is not None
+    assert (result.evaluation.num_cut, result.evaluation.mean_length) == (3, 7.0)
+    assert "IdentityEnv has no time limit; if its episodes may" in capsys.readouterr().err
+
+
+def test_evaluations_may_explore() -> None:
+    class Exploring(ToyActorCritic):
+        explored = 0
+
+        def explore(self, *arguments: Any, **more: Any) -> Any:
+            self.explored += 1
+            return super().explore(*arguments, **more)
+
+    for explores in (False, True):
+        envs = _identity_envs()
+        actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+        algorithm = Exploring(actor)
+        trainer = Trainer(
+            envs,
+            algorithm,
+            ReferenceRolloutStorage(NUM_STEPS),
+            config=TrainerConfig(explore_in_tests=explores),
+            test_envs=_identity_envs,
+        )
+        trainer.evaluate(2)
+        assert (algorithm.explored > 0) == explores

@@ -50,5 +50,5 @@ def test_a_table_aligns_numbers_to_the_right() -> None:
 def test_the_benchmark_page_has_all_blocks() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "pages" / "benchmarks.md"
     text = page.read_text(encoding="utf-8")
-    for name in ("speed", "replay", "learning", "comparison", "defaults", "cloning"):
+    for name in ("speed", "replay", "learning", "comparison", "causes", "defaults", "cloning"):
         assert "sentinel" in replace_block(text, name, "sentinel")

@@ -56,6 +56,14 @@ def improvement_interval(
     return float(centre), _interval(np.mean(drawn, axis=0))
 
 
+def difference_interval(
+    ours: Scores, theirs: Scores, generator: np.random.Generator
+) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the difference of two means."""
+    again = _resampled((ours, theirs), generator)
+    return _interval(again[0].mean(-1) - again[1].mean(-1))
+
+
 def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> str:
     """Render the comparison of rows with several runs of both systems.
 
@@ -75,8 +83,7 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
             continue
         compared.append((ours, theirs))
         is_paired = all(record.is_comparable for runs in found.values() for record in runs)
-        again = _resampled((ours, theirs), generator)
-        low, high = _interval(again[0].mean(-1) - again[1].mean(-1))
+        low, high = difference_interval(ours, theirs, generator)
         lines.append(
             [
                 f"`{row.label}`",

@@ -24,9 +24,11 @@ from bench.results import append_record, read_lines, read_records
 
 _HERE = Path(__file__).resolve().parent
 _PLANS = _HERE / "plans"
-_RESULTS = _HERE / "results" / "learning.jsonl"
 _WEIGHTS = _HERE / "results" / "weights"
 _PAGES = _HERE.parents[1] / "docs" / "pages"
+
+RESULTS = _HERE / "results" / "learning.jsonl"
+"""Where runs are recorded."""
 
 PAGE = _PAGES / "benchmarks.md"
 """With the tables."""
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     given = [plan.resolve() for plan in options.plan or []]
     try:
-        shown = load_plans(dict.fromkeys([*_all_plans(), *given]))
+        shown = load_plans(dict.fromkeys([*all_plans(), *given]))
         rows = load_plans(dict.fromkeys(given)) if given else shown
         rows = select_rows(rows, options.only) if options.only else rows
     except PlanError as error:
@@ -172,7 +174,8 @@ def _draw_curves(rows: Sequence[PlanRow], results: Path) -> int:
     return int(bool(problems))
 
 
-def _all_plans() -> list[Path]:
+def all_plans() -> list[Path]:
+    """Return the plans whose rows the tables show."""
     return sorted(_PLANS.glob("*.toml"))
 
 
@@ -193,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         "'dqn/LunarLander-v3 double'",
     )
     parser.add_argument("--system", choices=(*SYSTEMS, "all"), default="all")
-    add_run_options(parser, _RESULTS)
+    add_run_options(parser, RESULTS)
     parser.add_argument(
         "--evaluate",
         action="store_true",

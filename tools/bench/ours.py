@@ -157,9 +157,9 @@ def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, 
 def learn(run: Run, weights: Path) -> Outcome:
     """Train as the command line would, keep the weights, and evaluate what was learned."""
     curve = Curve(run.steps)
-    with contextlib.closing(_agent(run)) as agent:
+    with contextlib.closing(make_agent(run)) as agent:
         callbacks = [_Progress(Progress(run.steps)), _Returns(curve)]
-        training = agent.train(run.steps, callbacks=callbacks)
+        training = agent.train(run.steps, callbacks=callbacks, progress=False)
         save_file(
             {name: tensor.clone() for name, tensor in agent.actor.state_dict().items()}, weights
         )
@@ -174,12 +174,13 @@ def learn(run: Run, weights: Path) -> Outcome:
 
 def evaluate(run: Run, weights: Path) -> Episodes:
     """Evaluate a policy that `learn` kept."""
-    with contextlib.closing(_agent(run)) as agent:
+    with contextlib.closing(make_agent(run)) as agent:
         agent.actor.load_state_dict(load_file(weights))
         return _evaluate(agent, run)
 
 
-def _agent(run: Run) -> Agent:
+def make_agent(run: Run) -> Agent:
+    """Build the agent of a run."""
     recipe = compose(run.algorithm, run.env, run.sections(), seed=run.seed, device="cpu")
     return Agent(build(recipe))
 

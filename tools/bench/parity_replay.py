@@ -1,11 +1,13 @@
 """Single updates of replay algorithms beside Stable-Baselines3's.
 
 Its policies are stepped after their critics and by what these have just learned, ours together with
-them. So critics learn while the policy is held, and the other way round.
+them. So critics learn while the policy is held, and the other way round; and both learn at once
+when Stable-Baselines3 steps them together, as we do.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -14,6 +16,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from bench.as_ours import step_together
 from bench.parity_data import (
     ACTION_SIZE,
     EPSILON,
@@ -42,7 +45,6 @@ from rl_algos_offpolicy import (
 from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch
-from rl_core.gradients import OptimizerConfig
 
 _BATCH = 128
 _RATE = 1e-3
@@ -50,6 +52,8 @@ _HIDDEN = (64, 64)
 
 _HELD_IN_TURN = ({"actor": 0.0, "critic": _RATE}, {"actor": _RATE, "critic": 0.0})
 """Learning rates by the peer's names of the networks."""
+
+_BOTH = {"actor": _RATE, "critic": _RATE}
 
 
 def compare_dqn() -> list[Found]:
@@ -98,15 +102,21 @@ def _held_in_turn(
         share: of the peer's loss of the critics that ours is.
     """
     found = []
-    for rates in _HELD_IN_TURN:
+    for rates in (*_HELD_IN_TURN, _BOTH):
         env = Noisy(is_discrete=False)
+        model = _model(name, env)
+        for group in model.critic.optimizer.param_groups:
+            group["eps"] = EPSILON / share
+        if rates is _BOTH:
+            step_together(model)
         options = {
             "policy_learning_rate": rates["actor"],
             "critic_learning_rate": rates["critic"],
-            "optimizer": OptimizerConfig(eps=EPSILON * (share if rates["critic"] else 1.0)),
+            "optimizer": OPTIMIZER,
         }
         actor = _actor(env, policy, num_critics)
-        found.append(_replayed(_model(name, env), actor, partial(make, options), rates))
+        one = _replayed(model, actor, partial(make, options), rates)
+        found.append(replace(one, algorithm=f"{name}, together") if rates is _BOTH else one)
     return found
 
 

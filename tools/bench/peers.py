@@ -126,9 +126,9 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
 def learn(run: Run, weights: Path) -> Outcome:
     """Train with the interface of Stable-Baselines3 or sb3-contrib, and keep the weights.
 
-    See `_model` for the options.
+    See `make_model` for the options.
     """
-    model = _model(run)
+    model = make_model(run)
     progress = Progress(run.steps)
     curve = Curve(run.steps)
 
@@ -157,7 +157,7 @@ def learn(run: Run, weights: Path) -> Outcome:
 
 def evaluate(run: Run, weights: Path) -> Episodes:
     """Evaluate a policy that `learn` kept."""
-    model = _model(run)
+    model = make_model(run)
     tensors = importlib.import_module("safetensors.torch").load_file(weights)
     statistics = {name: tensors.pop(f"obs_rms.{name}") for name in _statistics(model)}
     model.policy.load_state_dict(tensors)
@@ -168,15 +168,15 @@ def evaluate(run: Run, weights: Path) -> Episodes:
     return found
 
 
-def _model(run: Run) -> Any:
+def make_model(run: Run) -> Any:
     """Build the model of a run, with its environments.
 
     Beside the algorithm's own arguments the options may hold ``name``, where the algorithm has
     another one there, ``n_envs``, ``policy``, ``mask_velocity`` to hide velocities as our
     environments do, ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for
     Gaussian noise on actions in [-1, 1], ``reward_scale`` for a factor on the rewards that are
-    learned from, and ``normalize`` for running statistics of observations and rewards. A text such
-    as ``linear(0.001, 0.0)`` is a schedule.
+    learned from, ``normalize`` for running statistics of observations and rewards, and ``as_ours``
+    for a way of `bench.as_ours`. A text such as ``linear(0.001, 0.0)`` is a schedule.
     """
     options: dict[str, object] = dict(run.options)
     num_envs = options.pop("n_envs", 1)
@@ -185,6 +185,7 @@ def _model(run: Run) -> Any:
     is_masked = bool(options.pop("mask_velocity", False))
     is_normalized = options.pop("normalize", False)
     gamma = options.get("gamma", 0.99)
+    way = options.pop("as_ours", None)
     options = {name: _argument(value) for name, value in options.items()}
     if isinstance(kwargs := options.get("policy_kwargs"), dict) and "activation_fn" in kwargs:
         activations = {"tanh": "Tanh", "relu": "ReLU", "elu": "ELU"}
@@ -210,7 +211,10 @@ def _model(run: Run) -> Any:
         noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
         size = envs.action_space.shape[0]
         options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
-    return _algorithm("sb3", name)(policy, envs, seed=run.seed, device="cpu", **options)
+    model = _algorithm("sb3", name)(policy, envs, seed=run.seed, device="cpu", **options)
+    if way is not None:
+        importlib.import_module("bench.as_ours").WAYS[str(way)](model)
+    return model
 
 
 def _save(model: Any, path: Path) -> None:
@@ -228,7 +232,8 @@ def _statistics(model: Any) -> dict[str, Any]:
     return {name: as_tensor(getattr(normalizer.obs_rms, name)) for name in ("mean", "var")}
 
 
-def _evaluate(model: Any, run: Run) -> Episodes:
+def predictor(model: Any) -> episodes.Predict:
+    """Return a model's deterministic policy for observations as the environment gives them."""
     normalizer = model.get_vec_normalize_env()
 
     def predict(observation: Any, state: Any, starts: Any) -> tuple[Any, Any]:
@@ -237,8 +242,12 @@ def _evaluate(model: Any, run: Run) -> Episodes:
         actions, state = model.predict(observation, state, starts, deterministic=True)
         return actions, state
 
+    return predict
+
+
+def _evaluate(model: Any, run: Run) -> Episodes:
     is_masked = bool(run.options.get("mask_velocity", False))
-    return episodes.evaluate(predict, partial(make_env, run.env, mask_velocity=is_masked))
+    return episodes.evaluate(predictor(model), partial(make_env, run.env, mask_velocity=is_masked))
 
 
 def _scaled_rewards(scale: float) -> Callable[[object], object]:

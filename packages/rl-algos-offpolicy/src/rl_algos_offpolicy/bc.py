@@ -59,8 +59,6 @@ class BCConfig(Config):
         update_every: transitions that the expert makes between updates.
         num_minibatches: gradient steps per update.
         minibatch_size: samples per gradient step.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -75,8 +73,6 @@ class BCConfig(Config):
     update_every: Count = 1000
     num_minibatches: Count = 16
     minibatch_size: Count = 256
-    test_every: Count | None = None
-    num_test_episodes: Count = 5
 
 
 class BC(Algorithm[BCConfig, ReplayBatch]):

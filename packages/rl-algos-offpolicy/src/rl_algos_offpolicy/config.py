@@ -34,8 +34,6 @@ class OffPolicyConfig(Config):
             also where several environments bring more of them at a time, rounded up; otherwise
             an update takes no more steps for them.
         minibatch_size: samples per gradient step.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -51,8 +49,6 @@ class OffPolicyConfig(Config):
     num_minibatches: Count = 1
     keep_ratio: bool = False
     minibatch_size: Count = 256
-    test_every: Count | None = None
-    num_test_episodes: Count = 5
 
     @property
     def schedule(self) -> UpdateSchedule:

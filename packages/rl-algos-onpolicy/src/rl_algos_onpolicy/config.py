@@ -5,7 +5,6 @@ from typing import Annotated, Literal, TypeAlias
 
 from rl_core.config import (
     Config,
-    Count,
     Needs,
     ScheduledFraction,
     ScheduledNonNegative,
@@ -43,8 +42,6 @@ class OnPolicyConfig(Config):
         stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
         max_grad_norm: bound of the gradient's norm; None does not bound it.
         optimizer: the update rule.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range, or has no effect beside another one.
@@ -62,8 +59,6 @@ class OnPolicyConfig(Config):
     stop_entropy_gradient: Annotated[bool, _NeedsEntropy] = False
     max_grad_norm: ScheduledPositive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    test_every: Count | None = None
-    num_test_episodes: Count = 5
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)

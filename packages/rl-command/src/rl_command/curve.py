@@ -1,4 +1,4 @@
-"""The learning curve of a run, as text and as an image."""
+"""Learning curves of runs, as text and as images."""
 
 import bisect
 import logging
@@ -7,25 +7,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from rl_train.evaluation import interquartile_mean, stratified_bootstrap_interval
 from rl_train.loggers import read_metrics
 
 TRAIN_RETURN, TEST_RETURN = "train/episode_return", "test/episode_return"
 
-_WIDTH, _HEIGHT = 60, 10
+_WIDTH, _HEIGHT, _MOST_POINTS = 60, 10, 200
 _TO_ASCII = str.maketrans("─│╭╮╰╯┤└", "-|.,`'|+")
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A metric over a run.
+    """A metric over a run, or over several.
 
     Attributes:
         steps: environment steps, ascending.
         values: values of the metric.
+        band: lower and upper end of an interval around each value; empty for a single run.
     """
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
+    band: tuple[tuple[float, float], ...] = ()
 
     def at(self, step: float) -> float:
         """Return the latest value at a step."""
@@ -48,6 +53,29 @@ def read_curve(metrics: Path, metric: str) -> Curve:
         if step is not None and value is not None:
             points[int(step)] = value
     return Curve(tuple(points), tuple(points.values()))
+
+
+def over_runs(curves: Sequence[Curve]) -> Curve:
+    """Return the interquartile mean of several runs, with its 95 % bootstrap interval.
+
+    It covers the steps that all runs have; a single run is returned as it is.
+
+    Args:
+        curves: one for each run, with at least one point.
+    """
+    if len(curves) == 1:
+        return curves[0]
+    first, last = max(c.steps[0] for c in curves), min(c.steps[-1] for c in curves)
+    steps = sorted({step for c in curves for step in c.steps if first <= step <= last} or {last})
+    steps = [*steps[:: -(-len(steps) // _MOST_POINTS)]]
+    samples = [np.array([curve.at(step) for curve in curves]) for step in steps]
+    generator = np.random.default_rng(0)
+    band = [
+        stratified_bootstrap_interval([sample], interquartile_mean, 500, generator=generator)
+        for sample in samples
+    ]
+    means = tuple(float(interquartile_mean(sample)) for sample in samples)
+    return Curve(tuple(steps), means, tuple(band))
 
 
 def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
@@ -77,13 +105,16 @@ def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
     return [line.translate(_TO_ASCII) for line in lines] if ascii_only else lines
 
 
-def draw_image(curves: dict[str, Curve], path: Path, title: str) -> None:
-    """Draw curves into an image file.
+def draw_image(
+    curves: dict[str, Curve], path: Path, title: str, metric: str = "episode return"
+) -> None:
+    """Draw curves into an image file, with their bands.
 
     Args:
         curves: curves by name; those without points are left out.
         path: image file; its suffix chooses the format.
         title: title of the image.
+        metric: label of the vertical axis.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports building its font cache
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -96,9 +127,12 @@ def draw_image(curves: dict[str, Curve], path: Path, title: str) -> None:
         if curve.steps:
             axes.plot(curve.steps, curve.values, marker="o" if len(curve.steps) < 10 else "")
             axes.lines[-1].set_label(name)
+        if curve.band:
+            lows, highs = zip(*curve.band, strict=True)
+            axes.fill_between(curve.steps, lows, highs, alpha=0.2)
     axes.set_title(title)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("episode return")
+    axes.set_ylabel(metric)
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()

@@ -5,48 +5,54 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
 from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
-from rl_command.run_directory import Run, open_run, warn_of_skipped
-from rl_core.config import ComponentSpec, decode
+from rl_command.run_directory import Run, open_run, runs_in, warn_of_skipped
+from rl_command.train_arguments import import_modules
+from rl_core.config import ComponentSpec, Config, Count, NonNegativeInt
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
+from rl_core.types import Json
 from rl_train import EvaluationResult, evaluate_policy
 from rl_train.builder import build_algorithm, build_envs, resolve_device
 from rl_train.checkpoint import Checkpoint, latest_checkpoint
-from rl_train.evaluation import draws_actions
+from rl_train.evaluation import draws_actions, summarize
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvalArguments:
-    """Arguments of ``rl eval``.
+@dataclass(frozen=True, kw_only=True)
+class EvalArguments(Config):
+    """Options of ``rl eval``.
 
     Attributes:
-        run_dir: Directory of the run.
-        episodes: Number of episodes, divided evenly among the environments (>= 1).
-        seed: Seed of the environments and of sampled actions (>= 0).
+        episodes: Number of episodes of each run, divided evenly among the environments.
+        seed: Seed of the environments and of sampled actions.
         stochastic: Sample actions from the policy instead of taking the most likely ones; an error
             for deterministic policies, such as those of dqn, rainbow, ddpg and td3.
         json: Print one JSON object and nothing else.
         best: Use the weights of the best evaluation during training instead of the newest.
         device: Device of the networks, in place of the one the run was started on.
+        imports: Module to import first, which registers environments; may be repeated.
     """
 
-    run_dir: str
-    episodes: int = 100
-    seed: int = 0
+    episodes: Count = 100
+    seed: NonNegativeInt = 0
     stochastic: bool = False
     json: bool = False
     best: bool = False
     device: str | None = None
+    imports: tuple[str, ...] = ()
 
 
 def evaluate(words: Sequence[str]) -> int:
     """Evaluate the policy of a run's newest checkpoint, by default deterministically.
+
+    Of a directory with several seeds, all runs are evaluated; the statistics are over their means.
 
     Args:
         words: the arguments after ``rl eval``.
@@ -54,34 +60,61 @@ def evaluate(words: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    options = command_options(
-        EvalArguments,
-        positional={"run_dir": "RUN_DIR"},
-        placeholders={"device": "auto|cpu|cuda"},
-    )
-    summary = "Evaluate the policy of a run's newest checkpoint."
-    command = Command("rl eval", summary, options, required=1)
-    arguments = decode(EvalArguments, parse(command, words))
-    if arguments.episodes < 1:
-        raise UsageError(f"--episodes must be at least 1, got {arguments.episodes}")
-    if arguments.seed < 0:
-        raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
-    with _stdout_kept_clean() if arguments.json else contextlib.nullcontext():
-        run = open_run(arguments.run_dir)
-        checkpoint, result = _evaluate(run, arguments)
-    if arguments.json:
-        facts = {
-            "checkpoint": str(checkpoint.path),
-            "step": checkpoint.step,
-            "seed": arguments.seed,
-            "stochastic": arguments.stochastic,
-        }
-        print(json.dumps({**facts, **result.as_dict()}, allow_nan=False))
+    options = command_options(EvalArguments)
+    summary = "Evaluate the policy of a run's newest checkpoint, or those of several seeds."
+    given = parse(Command("rl eval", summary, options, ("RUN_DIR",), required=1), words)
+    arguments = given.into(EvalArguments)
+    import_modules(given.tables)
+    kind = "stochastic" if arguments.stochastic else "deterministic"
+    results: list[EvaluationResult] = []
+    tables: list[dict[str, Json]] = []
+    for directory in runs_in(Path(given.names[0])):
+        with _stdout_kept_clean() if arguments.json else contextlib.nullcontext():
+            run = open_run(str(directory))
+            checkpoint, result = _evaluate(run, arguments)
+        results.append(result)
+        table: dict[str, Json] = {"checkpoint": str(checkpoint.path), "step": checkpoint.step}
+        table |= {"seed": arguments.seed, "stochastic": arguments.stochastic}
+        tables.append({**table, **result.as_dict()})
+        if not arguments.json:
+            names = f"{run.recipe.algorithm.name} on {run.recipe.env.name}"
+            which = "" if directory == Path(given.names[0]) else f", seed {run.recipe.seed}"
+            print(f"{names}{which}, step {checkpoint.step:,}, {kind}: {result}")
+    if len(results) == 1:
+        facts = tables[0]
     else:
-        kind = "stochastic" if arguments.stochastic else "deterministic"
-        names = f"{run.recipe.algorithm.name} on {run.recipe.env.name}"
-        print(f"{names}, step {checkpoint.step:,}, {kind}: {result}")
+        over_runs = statistics_over_runs([result.mean for result in results], arguments.seed)
+        episodes = sum(result.num_episodes for result in results)
+        facts = {**over_runs, "num_episodes": episodes, "runs": cast("Json", tables)}
+        if not arguments.json:
+            print(described_over_runs(over_runs))
+    if arguments.json:
+        print(json.dumps(facts, allow_nan=False))
     return 0
+
+
+def statistics_over_runs(means: Sequence[float], seed: int = 0) -> dict[str, Json]:
+    """Return statistics of several runs' mean returns, of which each is one sample.
+
+    Args:
+        means: mean return of each run.
+        seed: seed of the bootstrap.
+    """
+    result = summarize(list(means), [0] * len(means), [], seed=seed)
+    table = result.as_dict()
+    return {
+        "num_runs": len(means),
+        **{name: table[name] for name in ("mean", "std", "iqm", "ci95")},
+    }
+
+
+def described_over_runs(table: Mapping[str, Json]) -> str:
+    """Return what `statistics_over_runs` returned as a line of text."""
+    low, high = cast("list[float]", table["ci95"])
+    return (
+        f"{table['num_runs']} seeds: IQM {table['iqm']:.1f}, 95 % interval {low:.1f} to {high:.1f} "
+        f"(mean {table['mean']:.1f} ± {table['std']:.1f})"
+    )
 
 
 def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, EvaluationResult]:
@@ -125,7 +158,7 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
     if best is None:
         raise UsageError(
             f"{run.path} has no best weights, because it was never evaluated during training; "
-            "train with --algorithm.test-every, or leave --best out"
+            "train with --trainer.test-every, or leave --best out"
         )
     return best
 

@@ -1,36 +1,40 @@
 """The command ``rl list``."""
 
+import ast
+import contextlib
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TextIO
+from pathlib import Path
+from typing import TextIO, cast
 
-from rich.console import Console
-from rich.table import Table
+import gymnasium
 
-from rl_command.options import command_options
+from rl_command.options import command_options, first_sentence
 from rl_command.parser import Command, parse
+from rl_command.train_arguments import import_modules
 from rl_core import plugins
-from rl_core.config import decode
+from rl_core.config import Config
 from rl_core.plugins import PluginInfo
 from rl_train.builder import VECTORIZER
 
 _HEADINGS = ("kind", "name", "distribution", "version", "description")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListArguments:
-    """Arguments of ``rl list``.
+@dataclass(frozen=True, kw_only=True)
+class ListArguments(Config):
+    """Options of ``rl list``.
 
     Attributes:
-        kind: List only components of this kind.
         json: Print one JSON object.
+        imports: Module to import first, which registers environments; may be repeated.
     """
 
-    kind: str | None = None
     json: bool = False
+    imports: tuple[str, ...] = ()
 
 
 def list_plugins(words: Sequence[str]) -> int:
@@ -42,22 +46,22 @@ def list_plugins(words: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    options = command_options(ListArguments, positional={"kind": "|".join(plugins.KINDS)})
+    options = command_options(ListArguments)
     summary = "List the components of the installed packages; Gymnasium ids work as well."
-    arguments = decode(ListArguments, parse(Command("rl list", summary, options), words))
-    kinds = plugins.KINDS if arguments.kind is None else (arguments.kind,)
-    found = {kind: plugins.available(kind) for kind in kinds}
+    given = parse(Command("rl list", summary, options, ("|".join(plugins.KINDS),)), words)
+    arguments = given.into(ListArguments)
+    import_modules(given.tables)
+    kinds = [plugins.known_kind(kind) for kind in given.names] or plugins.KINDS
+    found = {kind: {n: _facts(i) for n, i in plugins.available(kind).items()} for kind in kinds}
+    if "envs" in found:
+        found["envs"] |= _own_environments(arguments.imports)
     if arguments.json:
-        tables = {
-            kind: {name: _facts(info) for name, info in infos.items()}
-            for kind, infos in found.items()
-        }
-        print(json.dumps(tables, indent=2))
+        print(json.dumps(found, indent=2))
         return 0
     rows = [
-        (kind.removesuffix("s"), name, info.distribution, info.version, _described(info))
-        for kind, infos in found.items()
-        for name, info in infos.items()
+        (kind[:-1], name, str(facts["distribution"]), str(facts["version"]), _described(facts))
+        for kind, components in found.items()
+        for name, facts in components.items()
     ]
     if rows:
         _print_rows(rows, sys.stdout)
@@ -66,39 +70,72 @@ def list_plugins(words: Sequence[str]) -> int:
     return 0
 
 
-def _facts(info: PluginInfo) -> Mapping[str, object]:
+def _facts(info: PluginInfo) -> dict[str, object]:
+    summary = _description(*info.entry_point.split(":", 1))
+    if (info.kind, info.name) == ("envs", VECTORIZER):
+        summary = "Makes the environments that Gymnasium registers, such as CartPole-v1."
+    with contextlib.suppress(metadata.PackageNotFoundError, KeyError):
+        summary = summary or str(metadata.metadata(info.distribution)["Summary"])
     return {
         "distribution": info.distribution,
         "version": info.version,
-        "description": _summary(info),
+        "description": summary,
         "entry_point": info.entry_point,
         "allowed": info.allowed,
         "rivals": list(info.rivals),
     }
 
 
-def _described(info: PluginInfo) -> str:
-    if info.rivals:
-        return f"unusable: {', '.join(info.rivals)} registers the same name"
-    return _summary(info) if info.allowed else "not allowed by RL_PLUGINS"
+def _own_environments(imported: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Return the ids that rl_envs and the user's modules register with Gymnasium."""
+    own: dict[str, dict[str, object]] = {}
+    for spec in gymnasium.registry.values():
+        where = spec.entry_point
+        name = getattr(where, "__qualname__", "")
+        text = where if isinstance(where, str) else f"{where.__module__}:{name}"
+        if (module := text.partition(":")[0]).partition(".")[0] in {"rl_envs", *imported}:
+            is_ours = module.startswith("rl_envs")
+            own[spec.id] = {
+                "distribution": "rl-envs" if is_ours else module,
+                "version": metadata.version("rl-envs") if is_ours else "-",
+                "description": _description(*text.split(":", 1)),
+                "entry_point": text,
+                "allowed": True,
+                "rivals": [],
+            }
+    return own
 
 
-def _summary(info: PluginInfo) -> str:
-    if (info.kind, info.name) == ("envs", VECTORIZER):
-        return "Makes the environments that Gymnasium registers, such as CartPole-v1"
-    try:
-        return str(metadata.metadata(info.distribution)["Summary"] or "")
-    except (metadata.PackageNotFoundError, KeyError):
-        return ""
+def _described(facts: Mapping[str, object]) -> str:
+    if rivals := cast("list[str]", facts["rivals"]):
+        return f"unusable: {', '.join(rivals)} registers the same name"
+    return str(facts["description"]) if facts["allowed"] else "not allowed by RL_PLUGINS"
+
+
+def _description(module: str, name: str) -> str:
+    """Read the first sentence of a class's docstring in its source, which is not imported."""
+    source = _source(module)
+    for statement in [] if source is None else ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef) and statement.name == name:
+            return first_sentence(ast.get_docstring(statement) or "")
+        if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            for alias in statement.names:
+                if (alias.asname or alias.name) == name:
+                    return _description(statement.module, alias.name)
+    return ""
+
+
+def _source(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None:
+        return None
+    base = Path(spec.origin).parent.joinpath(*rest)
+    files = (Path(spec.origin),) if not rest else (base / "__init__.py", base.with_suffix(".py"))
+    return next((file for file in files if file.suffix == ".py" and file.is_file()), None)
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]], stream: TextIO) -> None:
-    if stream.isatty():
-        table = Table(*_HEADINGS, box=None)
-        for row in rows:
-            table.add_row(*row)
-        Console(file=stream).print(table)
-        return
     widths = [max(len(row[c]) for row in (_HEADINGS, *rows)) for c in range(len(_HEADINGS))]
     for row in (_HEADINGS, *rows):
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))

@@ -16,7 +16,8 @@ Train, resume and evaluate reinforcement-learning agents.
 
   rl train ALGO ENV   train an agent, such as: rl train ppo CartPole-v1
   rl resume RUN_DIR   continue a run from its newest checkpoint
-  rl eval RUN_DIR     evaluate the policy of a run
+  rl eval RUN_DIR     evaluate the policy of a run, or of several seeds
+  rl plot RUN_DIRS    draw learning curves, with a band over seeds
   rl list             list algorithms, environments and other components
 
 rl COMMAND --help shows the options of a command.
@@ -26,6 +27,7 @@ _MISSING = {
     "train": "ALGO is missing; give both names, as in rl train ppo CartPole-v1, or a --config",
     "resume": "RUN_DIR is missing, as in rl resume runs/cartpole",
     "eval": "RUN_DIR is missing, as in rl eval runs/cartpole",
+    "plot": "RUN_DIRS... is missing, as in rl plot runs/cartpole",
 }
 """Errors of commands that need arguments."""
 
@@ -33,6 +35,7 @@ _COMMANDS = {
     "train": "training:train",
     "resume": "training:resume",
     "eval": "evaluation:evaluate",
+    "plot": "plot:plot",
     "list": "listing:list_plugins",
 }
 """The function of each command, imported when it is called."""

@@ -1,21 +1,41 @@
-"""Options of a command: names, types, defaults and help texts."""
+"""Options of commands and components: names, types, defaults, and texts from docstrings."""
 
-import dataclasses
+import ast
+import inspect
+import itertools
+import re
+import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from rl_command.docstrings import parameter_docs
 from rl_command.values import metavar, table_of, write_value
 from rl_core.config import bounds_of, encode, field_types, options_of
 from rl_core.types import Json
+from rl_train.builder.components import PARTS
 
-Defaults = Mapping[str, Json]
-"""Defaults of one section of a recipe, by option."""
+_PLACEHOLDERS = {
+    "config": "FILE",
+    "csv": "FILE",
+    "output": "FILE",
+    "run_dir": "DIR",
+    "imports": "MODULE",
+    "device": "auto|cpu|cuda",
+    "restart_model": "DIR|TABLE",
+    "seeds": "1..5|1,2,7",
+    "progress": "auto|bar|log|none",
+}
+"""What stands for the value of an option of a command, where its type does not say enough."""
+
+_SHORT = {"imports": "--import", "output": "-o"}
+"""Flags that are not their option's name."""
+
+_SECTION = re.compile(r"(Args|Arguments|Attributes|Parameters|Options):\s*")
+_ITEM = re.compile(r"\*{0,2}(\w+)(?: \([^)]*\))?:(?:\s+(.*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option or positional argument.
+    """One option.
 
     Attributes:
         path: place of its value; ``("algorithm", "gamma")`` is ``--algorithm.gamma``.
@@ -23,62 +43,57 @@ class Option:
         help: help text.
         default: its default as one would type it; None shows none.
         placeholder: stands for the value in the help.
-        is_positional: whether it is a positional argument.
-        leaves_out: whether it is the option ``none`` of a table, which leaves the table out.
-        example: a value for error messages, where the type does not suggest one.
+        short: flag in place of the one that the path gives.
     """
 
     path: tuple[str, ...]
     type_: object
-    help: str
-    default: str | None
-    placeholder: str
-    is_positional: bool = False
-    leaves_out: bool = False
-    example: Json = field(default=None, hash=False)
+    help: str = ""
+    default: str | None = None
+    placeholder: str = ""
+    short: str | None = None
+
+    @property
+    def section(self) -> str:
+        """The section of the help in which it stands; empty for the options of the command."""
+        return self.path[0] if len(self.path) > 1 and self.short is None else ""
 
     @property
     def flag(self) -> str:
         """The option as one types it."""
-        if self.is_positional:
-            return self.placeholder
-        return "--" + ".".join(self.path).replace("_", "-")
+        return self.short or "--" + ".".join(self.path).replace("_", "-")
 
 
 def command_options(
-    arguments: type[object],
-    positional: Mapping[str, str] | None = None,
-    placeholders: Mapping[str, str] | None = None,
-    defaults: Mapping[str, str] | None = None,
+    arguments: type[object], defaults: Mapping[str, Json] | None = None
 ) -> tuple[Option, ...]:
     """Return the options that a dataclass of arguments declares.
 
     Args:
-        arguments: a dataclass.
-        positional: placeholders of the positional arguments, by field.
-        placeholders: placeholders of options, where those of their types do not fit.
+        arguments: a dataclass whose fields all have defaults.
         defaults: defaults to show in place of the fields' own.
     """
-    positional, docs = positional or {}, parameter_docs(arguments)
-    placeholders = {**(placeholders or {}), **positional}
-    shown = {**_field_defaults(arguments), **(defaults or {})}
+    own = encode(arguments())
+    assert isinstance(own, dict)
+    shown = {name: value for name, value in {**own, **(defaults or {})}.items() if value != "none"}
+    docs, bounds = parameter_docs(arguments), bounds_of(arguments)
     return tuple(
         Option(
-            path=(name,),
-            type_=type_,
-            help=docs.get(name, ""),
-            default=shown.get(name),
-            placeholder=placeholders.get(name, metavar(type_).removesuffix("|none")),
-            is_positional=name in positional,
+            (name,),
+            type_,
+            _described(docs.get(name, ""), bounds.get(name)),
+            write_value(shown[name]) if shown.get(name) not in (None, []) else None,
+            _PLACEHOLDERS.get(name) or metavar(type_).removesuffix("|none"),
+            _SHORT.get(name),
         )
         for name, type_ in field_types(arguments).items()
     )
 
 
 def component_options(
-    section: str, component: Callable[..., object], defaults: Defaults | None = None
+    section: str, component: Callable[..., object], defaults: Mapping[str, Json] | None = None
 ) -> tuple[Option, ...]:
-    """Return the options of a component.
+    """Return the options of a component, and those that hold its parts by name.
 
     Args:
         section: section of the recipe, such as ``algorithm``.
@@ -86,56 +101,99 @@ def component_options(
         defaults: that section of a complete recipe; options that it does not name are left out.
             None returns all options, without defaults.
     """
-    return _table_options((section,), options_of(component), defaults, parameter_docs(component))
+    options = _table_options((section,), options_of(component), defaults, parameter_docs(component))
+    name, kind, is_list = PARTS.get(section, ("", "", False))
+    if name not in inspect.signature(component).parameters:
+        return options
+    type_ = list[dict[str, Json]] if is_list else dict[str, Json] | None
+    text = f"{'Tables' if is_list else 'Table'} with a name from rl list {kind}s, and its options"
+    default = write_value((defaults or {}).get(name, [] if is_list else None))
+    return (*options, Option((section, name), type_, text, default, metavar(type_)))
 
 
 def _table_options(
-    path: tuple[str, ...], table: type[object], defaults: Defaults | None, docs: Mapping[str, str]
+    path: tuple[str, ...],
+    table: type[object],
+    defaults: Mapping[str, Json] | None,
+    docs: Mapping[str, str],
 ) -> tuple[Option, ...]:
     docs, bounds = {**docs, **parameter_docs(table)}, bounds_of(table)
     options: list[Option] = []
     for name, type_ in field_types(table).items():
         if defaults is not None and name not in defaults:
             continue
-        default = None if defaults is None else defaults[name]
-        if (inner := table_of(type_)) is not None:
-            below = None if defaults is None else _defaults_below(inner, default)
-            options += _table_options((*path, name), inner, below, {})
-            if inner is not type_:
-                options.append(_leaving_out((*path, name), default))
+        default, inner = None if defaults is None else defaults[name], table_of(type_)
+        place, text = (*path, name), _described(docs.get(name, ""), bounds.get(name))
+        if inner is None:
+            shown = None if defaults is None else write_value(default)
+            options.append(Option(place, type_, text, shown, metavar(type_)))
             continue
-        shown = None if defaults is None else write_value(default)
-        text = docs.get(name, "")
-        if name in bounds and bounds[name] not in text:
-            text = f"{text.rstrip('.')} ({bounds[name]})"
-        options.append(Option((*path, name), type_, text, shown, metavar(type_)))
+        inside = encode(inner()) if default == "none" else default
+        options += _table_options(place, inner, inside if isinstance(inside, dict) else None, {})
+        if inner is not type_:  # {} takes the table with its defaults
+            switch = "none" if default in (None, "none") else "{...}"
+            options.append(Option(place, dict[str, Json] | None, text, switch, "TABLE|none"))
     return tuple(options)
 
 
-def _leaving_out(path: tuple[str, ...], default: Json) -> Option:
-    """Return the option that leaves out a table that may be None."""
-    flag = "--" + ".".join(path).replace("_", "-")
-    return Option(
-        path=(*path, "none"),
-        type_=bool,
-        help=f"Leave {path[-1]} out, like {flag} none; false takes its defaults.",
-        default=write_value(default in (None, "none")),
-        placeholder=metavar(bool),
-        leaves_out=True,
-    )
+def _described(text: str, bounds: str | None) -> str:
+    text = text.rstrip(".")
+    text = text[:1].upper() + text[1:] if text[:1].isascii() else text
+    return f"{text} ({bounds})" if bounds and bounds not in text else text
 
 
-def _defaults_below(table: type[object], default: Json) -> Defaults | None:
-    """Return the defaults of a table in a section; its own if the table is left out by default."""
-    if default == "none":
-        default = encode(table())
-    return default if isinstance(default, dict) else None
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring, or an empty string."""
+    paragraph = " ".join(inspect.cleandoc(text).split("\n\n")[0].split())
+    return _plain(re.split(r"(?<=\.)(?<!Eq\.)\s", paragraph, maxsplit=1)[0])
 
 
-def _field_defaults(arguments: type[object]) -> dict[str, str]:
-    assert dataclasses.is_dataclass(arguments)
+def parameter_docs(documented: Callable[..., object]) -> Mapping[str, str]:
+    """Return the documentation of each parameter or attribute.
+
+    It is read from the sections ``Args`` and ``Attributes`` of docstrings, and from strings right
+    under fields.
+
+    Args:
+        documented: a function, or a class, whose base classes are read too.
+    """
+    if not isinstance(documented, type):
+        return _section_items(documented)
+    docs: dict[str, str] = {}
+    for owner in reversed(inspect.getmro(documented)[:-1]):
+        docs |= _section_items(vars(owner).get("__init__")) | _section_items(owner)
+        docs |= _texts_under_fields(owner)
+    return docs
+
+
+def _section_items(documented: object) -> dict[str, str]:
+    items: dict[str, str] = {}
+    in_section, name = False, ""
+    for line in inspect.cleandoc(getattr(documented, "__doc__", None) or "").splitlines():
+        indent, item = len(line) - len(line.lstrip()), _ITEM.fullmatch(line.strip())
+        if line.strip() and indent == 0:
+            in_section, name = _SECTION.fullmatch(line) is not None, ""
+        elif in_section and indent == 4 and item:
+            name = item[1]
+            items[name] = item[2] or ""
+        elif in_section and name:
+            items[name] = f"{items[name]} {line.strip()}".strip()
+    return {name: _plain(text) for name, text in items.items()}
+
+
+def _texts_under_fields(owner: type) -> dict[str, str]:
+    try:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    except (OSError, TypeError, SyntaxError):
+        return {}
     return {
-        field.name: write_value(encode(field.default))
-        for field in dataclasses.fields(arguments)
-        if field.default is not dataclasses.MISSING and field.default is not None
+        field.target.id: _plain(text.value.value)
+        for field, text in itertools.pairwise(getattr(definition, "body", []))
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(text.value.value, str)
     }
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("`", "").split())

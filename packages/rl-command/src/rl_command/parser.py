@@ -1,22 +1,42 @@
-"""Parsing and help with tyro, for options that are only known at run time."""
+"""The parser of all commands, for options that are only known at run time, and its help."""
 
-import contextlib
-import dataclasses
-import io
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, NoReturn, cast
+from itertools import takewhile
+from typing import TypeVar, cast
 
-import tyro
-from tyro.constructors import PrimitiveConstructorSpec
-
-from rl_command.errors import UsageError, one_line
+from rl_command.errors import UsageError
 from rl_command.options import Option
-from rl_command.scanner import Scanned, scan
-from rl_command.values import read_value, takes_list
+from rl_command.values import is_switch, read_value, takes_list
+from rl_core.config import Tables, decode
+from rl_core.errors import ConfigError, DeviceError
+from rl_core.other_names import OTHER_NAMES
 from rl_core.types import Json
 
-_BOX = str.maketrans("", "", "╭╮╰╯│┌┐└┘|")
+T = TypeVar("T")
+
+_NUMBER = re.compile(r"[-+]?(\.?\d.*|inf|nan)", re.IGNORECASE)
+_BEGIN = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
+HELP = ("-h", "--help", "--help-all")
+"""Words that ask for help."""
+_COLUMN = 32
+"""Width of the help's column of options."""
+
+_FIRST = {
+    *("learning_rate", "policy_learning_rate", "critic_learning_rate", "gamma", "gae_lambda"),
+    *("clip_range", "entropy_coef", "num_epochs", "num_minibatches", "minibatch_size"),
+    *("update_after", "test_every", "hidden_sizes", "recurrent_net", "normalize_observations"),
+    *("num_steps", "size", "n_step", "loggers"),
+}
+"""Options of components that people set first."""
+
+_FEW = 4
+"""Components with no more options show all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,176 +46,250 @@ class Command:
     Attributes:
         name: as one types it, such as ``rl train``.
         summary: what it does.
-        options: its options and positional arguments.
-        sections: description of each section of options, by its dotted name.
+        options: its options.
+        places: what its positional arguments are called; ``...`` after the last takes several.
         required: number of positional arguments that must be given.
+        sections: description of each section of options.
     """
 
     name: str
     summary: str
     options: tuple[Option, ...]
-    sections: Mapping[str, str] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
     required: int = 0
+    sections: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _NotGiven:
-    """Default of options that the user did not give."""
+@dataclass(slots=True)
+class Given:
+    """What the user typed.
+
+    Attributes:
+        names: positional arguments.
+        tables: values by the options' paths, nested.
+        flags: the flag of each value, by its dotted path.
+    """
+
+    names: list[str] = field(default_factory=list)
+    tables: Tables = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)
+
+    def into(self, arguments: type[T]) -> T:
+        """Return the values as a dataclass of arguments.
+
+        Raises:
+            UsageError: when a value is out of range.
+        """
+        with self.named(self.tables):
+            return decode(arguments, self.tables)
+
+    @contextmanager
+    def named(self, filed: Tables, file: object = None) -> Iterator[None]:
+        """Begin errors about an option as it was given: with its flag, or with the file's name."""
+        try:
+            yield
+        except (ConfigError, DeviceError) as error:
+            message = str(error)
+            begin = _BEGIN.match(message)
+            path = begin[0].split(".") if begin else [""]
+            for where in (path, ["env", *path]):
+                if (flag := self.flags.get(".".join(where))) is not None:
+                    raise UsageError(flag + message.removeprefix(".".join(path))) from error
+                if file is not None and _has(filed, where):
+                    raise UsageError(f"{file}: {message}") from error
+            if type(error) is ConfigError and file is None:
+                raise UsageError(message) from error
+            raise
 
 
 def parse(
     command: Command,
     words: Sequence[str],
     *,
-    may_be_more: bool = False,
-    is_positional: Callable[[str], bool] = lambda word: False,
-) -> dict[str, Json]:
-    """Read the options that the user gave, without defaults.
+    partial: bool = False,
+    is_name: Callable[[str], bool] = lambda word: False,
+) -> Given:
+    """Read the options that the user gave, without defaults, in any order.
 
     Args:
         command: the command.
         words: arguments without the command's name.
-        may_be_more: see `rl_command.scanner.scan`; help waits until all options are known.
-        is_positional: see `rl_command.scanner.scan`.
-
-    Returns:
-        Values by the options' paths, nested.
+        partial: other options may become known later; they are skipped, each with the word behind
+            it, and nothing is missed yet.
+        is_name: returns True for a word that is not the value of such an option.
 
     Raises:
-        UsageError: when something is unknown, missing, or of the wrong type.
-        SystemExit: after printing the help.
+        UsageError: when something is unknown, missing, given twice, or of the wrong type.
+        SystemExit: after printing the help, unless partial.
     """
-    scanned = scan(words, command.options, may_be_more=may_be_more, is_positional=is_positional)
-    if scanned.wants_help and not may_be_more:
-        print_help(command)
-    _check_positionals(command, scanned, is_positional)
-    _check_emptiness(command, scanned)
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            parsed = tyro.cli(_tyro_type(command), prog=command.name, args=scanned.normalized())
-    except SystemExit as stop:
-        raise UsageError(_condensed(errors.getvalue())) from stop
-    return _collected(command.options, parsed)
-
-
-def print_help(command: Command) -> NoReturn:
-    """Print the help of a command and exit."""
-    tyro.cli(_tyro_type(command), prog=command.name, description=command.summary, args=["--help"])
-    raise SystemExit(0)
-
-
-def _check_positionals(
-    command: Command, scanned: Scanned, is_positional: Callable[[str], bool]
-) -> None:
-    places = [option for option in command.options if option.is_positional]
-    too_many = scanned.positionals[len(places) :]
-    if too_many and scanned.passed_over:
-        del scanned.positionals[
-            len(places) :
-        ]  # one may be the value of an option that is not known yet
-    elif too_many:
-        pairs = list(zip(scanned.behind, scanned.positionals, strict=True))
-        for option, word in pairs[len(places) :] + pairs[: len(places)]:
-            if option is not None and not is_positional(word):
-                raise UsageError(f"{option.flag}: got '{word}'; expected {option.placeholder}")
-        raise UsageError(
-            f"'{too_many[0]}' is one argument too many: {command.name} takes "
-            f"{' '.join(place.flag for place in places) or 'options only'}"
-        )
-    if len(scanned.positionals) < command.required and not scanned.wants_help:
-        missing = places[len(scanned.positionals)]
-        raise UsageError(f"{missing.flag} is missing: {command.name} --help shows how")
-
-
-def _check_emptiness(command: Command, scanned: Scanned) -> None:
-    places = [option for option in command.options if option.is_positional]
-    typed = [*scanned.values.items()]
-    typed += [(place, [word]) for place, word in zip(places, scanned.positionals, strict=False)]
-    for option, words in typed:
-        if "" in words:
-            raise UsageError(f"{option.flag} is empty; expected {option.placeholder}")
-
-
-def _tyro_type(command: Command) -> type[object]:
-    return _section_type(command.options, (), command.sections)
-
-
-def _section_type(
-    options: Sequence[Option], path: tuple[str, ...], sections: Mapping[str, str]
-) -> type[object]:
-    depth = len(path)
-    deeper = [option for option in options if len(option.path) > depth + 1]
-    fields: list[tuple[str, object, object]] = [
-        (option.path[-1], _annotation(option), dataclasses.field(default=_NotGiven()))
-        for option in options
-        if len(option.path) == depth + 1
-    ]
-    for name in dict.fromkeys(option.path[depth] for option in deeper):
-        inside = [option for option in deeper if option.path[depth] == name]
-        nested = _section_type(inside, (*path, name), sections)
-        fields.append((name, nested, dataclasses.field(default_factory=nested)))
-    return dataclasses.make_dataclass(
-        "_".join(path) or "arguments",
-        cast("list[tuple[str, type, dataclasses.Field[object]]]", fields),
-        kw_only=True,
-        namespace={"__doc__": sections.get(".".join(path), "")},
-    )
-
-
-def _annotation(option: Option) -> object:
-    spec: PrimitiveConstructorSpec[object] = PrimitiveConstructorSpec(
-        nargs="*" if takes_list(option.type_) else 1,
-        metavar=option.placeholder,
-        instance_from_str=lambda words: read_value(
-            option.type_, words, option.flag, option.example
-        ),
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [option.default or ""],
-    )
-    hint = "" if option.default is None else f"(default: {option.default})"
-    argument = tyro.conf.arg(help=option.help or None, help_behavior_hint=hint)
-    annotation = Annotated[object, spec, argument]
-    return tyro.conf.Positional[annotation] if option.is_positional else annotation
-
-
-def _collected(options: Sequence[Option], parsed: object) -> dict[str, Json]:
-    given: dict[str, Json] = {}
-    for option in options:
-        value = parsed
-        for name in option.path:
-            value = getattr(value, name)
-        if isinstance(value, _NotGiven):
+    if not partial and (asked := [word for word in words if word in HELP]):
+        print(help_text(command, "--help-all" in asked), end="")
+        raise SystemExit(0)
+    given, known = Given(), {option.flag: option for option in command.options}
+    rest, was_open, behind = [word for word in words if word not in HELP], None, {}
+    while rest:
+        word = rest.pop(0)
+        if not _is_flag(word):
+            if was_open is not None and not is_name(word):
+                behind[word] = was_open
+            given.names.append(word)
+            was_open = None
             continue
-        table = given
-        for name in option.path[:-2] if option.leaves_out else option.path[:-1]:
-            table = cast("dict[str, Json]", table.setdefault(name, {}))
-        if option.leaves_out:
-            _leave_out(option, bool(value), table)
-        else:
-            table[option.path[-1]] = cast("Json", value)
+        flag, equals, attached = word.partition("=")
+        option, is_negated = _look_up(flag.replace("_", "-"), known)
+        bare = list(takewhile(lambda following: not _is_flag(following), rest))
+        was_open = None
+        if option is None:
+            if not partial:
+                raise UsageError(f"unknown option {flag}{_suggestion(flag, known)}")
+            if bare and not equals and not is_name(bare[0]):
+                del rest[: _list_length(bare)]
+            continue
+        values = [attached] if equals else _values(option, is_negated, bare)
+        if is_negated and equals:
+            raise UsageError(f"{option.flag} with no- before its name takes no value")
+        if not equals and not is_negated and (is_switch(option.type_) or takes_list(option.type_)):
+            was_open = option
+        del rest[: 0 if equals else len(values)]
+        _put(given, option, values or ["false" if is_negated else "true"])
+    _check_names(command, given, behind, partial)
     return given
 
 
-def _leave_out(option: Option, is_left_out: bool, tables: dict[str, Json]) -> None:
-    """Set a table to none, or to its defaults."""
-    name = option.path[-2]
-    if not is_left_out:
-        tables.setdefault(name, {})
-        return
-    inside = cast("dict[str, Json]", tables.get(name, {}))
-    if inside:
-        other = ".".join((*option.path[:-1], next(iter(inside)))).replace("_", "-")
-        raise UsageError(f"{option.flag} contradicts --{other}; leave one of them out")
-    tables[name] = "none"
+def help_text(command: Command, everything: bool = True) -> str:
+    """Return the help of a command.
+
+    Args:
+        command: the command.
+        everything: show every option, and not only those that people set first.
+    """
+    width = min(100, shutil.get_terminal_size().columns)
+    usage = " ".join((command.name, *command.places, "[OPTIONS]"))
+    lines = [f"usage: {usage}", "", *command.summary.splitlines()]
+    hidden = 0
+    for section in dict.fromkeys(option.section for option in command.options):
+        inside = [option for option in command.options if option.section == section]
+        shown = [o for o in inside if everything or not section or len(inside) <= _FEW]
+        shown = shown or [o for o in inside if len(o.path) == 2 and o.path[1] in _FIRST]
+        hidden += len(inside) - len(shown)
+        if shown:
+            title = f"{section}: {command.sections.get(section, '')}" if section else "options:"
+            lines += ["", *textwrap.wrap(title, width)]
+            lines += [row for option in shown for row in _rows(option, width)]
+    if hidden:
+        lines += [
+            "",
+            f"{hidden} more options: {command.name} {' '.join(command.places)} --help-all",
+        ]
+    return "\n".join(lines) + "\n"
 
 
-def _condensed(printed: str) -> str:
-    """Return the text of a message that tyro printed in a box."""
-    lines = [line.translate(_BOX).strip() for line in printed.splitlines()]
-    body = []
-    for line in lines[1:]:
-        if line and not line.strip("─-"):
-            break
-        body.append(line)
-    return one_line(" ".join(body)) or one_line(printed) or "the command line cannot be parsed"
+def _rows(option: Option, width: int) -> list[str]:
+    """Return the help of an option in two columns."""
+    default = "" if option.default is None else f" [default: {option.default}]"
+    texts = textwrap.wrap(f"{option.help}{default}", width - _COLUMN - 2) or [""]
+    head = f"  {option.flag} {option.placeholder}"
+    heads = [head] if len(head) <= _COLUMN else ["", head]
+    rows = [f"{heads[0]:<{_COLUMN}}  {texts[0]}", *(" " * (_COLUMN + 2) + t for t in texts[1:])]
+    return [*heads[1:], *rows]
+
+
+def _values(option: Option, is_negated: bool, bare: Sequence[str]) -> list[str]:
+    """Return the following words that are an option's value; a switch needs none."""
+    if is_switch(option.type_):
+        is_value = bare and not is_negated and _fits(option, bare[0])
+        return list(bare[:1]) if is_value else []
+    if not bare:
+        raise UsageError(f"{option.flag} needs a value: {option.placeholder}")
+    return list(bare[: _list_length(bare) if takes_list(option.type_) else 1])
+
+
+def _list_length(bare: Sequence[str]) -> int:
+    # A list of numbers goes on as long as there are numbers; a list of texts takes commas.
+    return 1 + len(list(takewhile(_NUMBER.fullmatch, bare[1:])))
+
+
+def _fits(option: Option, word: str) -> bool:
+    try:
+        read_value(option.type_, [word], option.flag)
+    except UsageError:
+        return False
+    return True
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
+
+
+def _look_up(flag: str, known: Mapping[str, Option]) -> tuple[Option | None, bool]:
+    """Find an option by its flag or, for a switch, by its flag with ``no-`` before a name."""
+    if flag in known:
+        return known[flag], False
+    head, separator, name = flag.removeprefix("--").rpartition(".")
+    for positive in (f"{head}{separator}{name.removeprefix('no-')}", flag.removeprefix("--no-")):
+        option = known.get(f"--{positive}")
+        if option is not None and is_switch(option.type_):
+            return option, True
+    return None, False
+
+
+def _put(given: Given, option: Option, words: Sequence[str]) -> None:
+    """Add the value of an option, which neither repeats nor contradicts another one."""
+    if "" in words:
+        raise UsageError(f"{option.flag} is empty; expected {option.placeholder}")
+    dotted = ".".join(option.path)
+    repeats = option.short == "--import"
+    for path, flag in given.flags.items():
+        if path == dotted and not repeats:
+            which = "is given twice" if flag == option.flag else f"says the same as {flag}"
+            raise UsageError(f"{option.flag} {which}; leave one of them out")
+        if f"{path}.".startswith(f"{dotted}.") != f"{dotted}.".startswith(f"{path}."):
+            raise UsageError(f"{option.flag} contradicts {flag}; leave one of them out")
+    value, table = read_value(option.type_, words, option.flag), given.tables
+    for name in option.path[:-1]:
+        table = cast("Tables", table.setdefault(name, {}))
+    old = table.get(option.path[-1])
+    table[option.path[-1]] = [*old, *cast("list[Json]", value)] if isinstance(old, list) else value
+    given.flags[dotted] = option.flag
+
+
+def _check_names(
+    command: Command, given: Given, behind: Mapping[str, Option], partial: bool
+) -> None:
+    places, names = command.places, given.names
+    if "" in names:
+        raise UsageError(f"{places[names.index('')]} is empty; expected a name")
+    takes_more = places and places[-1].endswith("...")
+    if partial:
+        del names[len(places) :]  # may be values of options that are not known yet
+    elif len(names) > len(places) and not takes_more:
+        for word, option in behind.items():
+            raise UsageError(f"{option.flag}: got '{word}'; expected {option.placeholder}")
+        raise UsageError(
+            f"'{names[len(places)]}' is one argument too many: {command.name} takes "
+            f"{' '.join(places) or 'options only'}"
+        )
+    elif len(names) < command.required:
+        raise UsageError(f"{places[len(names)]} is missing: {command.name} --help shows how")
+
+
+def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
+    """Return a hint at the option that was meant, in any section, or called so elsewhere."""
+    last = {other: other.rpartition(".")[2].lstrip("-") for other in known}
+    name = flag.replace("_", "-").rpartition(".")[2].lstrip("-").lower()
+    ours = [other.replace("_", "-") for other in OTHER_NAMES.get(name.replace("-", "_"), ())]
+    meant = [other for wanted in (name, *ours) for other in known if last[other] == wanted]
+    meant = meant or difflib.get_close_matches(flag.replace("_", "-").lower(), known, n=1)
+    close = difflib.get_close_matches(name, last.values(), n=1, cutoff=0.7)
+    meant = meant or [other for other in known if last[other] in close]
+    return f"; did you mean '{meant[0]}'?" if meant else "; --help-all shows all options"
+
+
+def _has(tables: Tables, path: Sequence[str]) -> bool:
+    """Return whether tables have a value at a path."""
+    inside: Json = tables
+    for name in path:
+        if not isinstance(inside, dict) or name not in inside:
+            return False
+        inside = inside[name]
+    return True

@@ -35,10 +35,16 @@ class Run:
         return self.path / CHECKPOINTS
 
 
-def default_run_dir(recipe: Recipe, now: datetime) -> Path:
-    """Choose a directory that does not exist yet; nothing is created."""
+def default_run_dir(recipe: Recipe, now: datetime, which: str = "") -> Path:
+    """Choose a directory that does not exist yet; nothing is created.
+
+    Args:
+        recipe: recipe of the run.
+        now: start of the run.
+        which: stands for the seed in the name.
+    """
     env = recipe.env.name.replace("/", "-")
-    name = f"{recipe.algorithm.name}-{env}-s{recipe.seed}-{now:%Y%m%d-%H%M%S}"
+    name = f"{recipe.algorithm.name}-{env}-{which or f's{recipe.seed}'}-{now:%Y%m%d-%H%M%S}"
     path, number = _RUNS / name, 2
     while os.path.lexists(path):
         path, number = _RUNS / f"{name}-{number}", number + 1
@@ -147,6 +153,14 @@ def open_run(directory: str) -> Run:
     if not list_checkpoints(path / CHECKPOINTS):
         raise UsageError(f"{path} cannot be continued: it has no checkpoint in {CHECKPOINTS}/")
     return Run(path, recipe)
+
+
+def runs_in(directory: Path) -> list[Path]:
+    """Return the runs of a directory that `rl train --seeds` wrote, or the directory itself."""
+    runs = [path.parent for path in directory.glob(f"seed-*/{RECIPE}")]
+    if (directory / CHECKPOINTS).exists() or not runs:
+        return [directory]
+    return sorted(runs, key=lambda run: int(run.name.removeprefix("seed-")))
 
 
 def warn_of_skipped(checkpoint: Checkpoint) -> None:

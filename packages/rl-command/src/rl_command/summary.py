@@ -1,5 +1,6 @@
 """The summaries that commands print of a run or an evaluation."""
 
+import sys
 from pathlib import Path
 from typing import TextIO
 
@@ -29,7 +30,7 @@ def print_training(
         f" ({result.steps_per_second:,.0f} steps/s)",
         "",
     ]
-    plot = draw_text(curves[TRAIN_RETURN], ascii_only=not _shows_lines(stream))
+    plot = draw_text(curves[TRAIN_RETURN], ascii_only=not shows_lines(stream))
     lines += ["mean return of the last 100 episodes", *plot, ""] if plot else []
     if result.total_updates == 0:
         lines += [f"learned     nothing: the run ended before its first update{_reason(recipe)}"]
@@ -48,9 +49,10 @@ def _reason(recipe: Recipe) -> str:
     return f" (algorithm.update_after = {waits:,})" if isinstance(waits, int) else ""
 
 
-def _shows_lines(stream: TextIO) -> bool:
+def shows_lines(stream: TextIO | None = None) -> bool:
+    """Return whether a stream, by default standard output, can show box-drawing characters."""
     try:
-        "─╭".encode(stream.encoding or "ascii")
+        "─╭".encode((stream or sys.stdout).encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -1,77 +1,92 @@
 """The arguments of ``rl train``: the names, then the options of the components they name."""
 
-import inspect
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
-from rl_command.docstrings import first_sentence
+import gymnasium
+
 from rl_command.errors import UsageError
-from rl_command.options import Option, command_options, component_options
-from rl_command.parser import Command, parse, print_help
-from rl_command.sections import SECTIONS, ConfigFile, merged_sections
-from rl_command.values import write_value
+from rl_command.options import Option, command_options, component_options, first_sentence
+from rl_command.parser import HELP, Command, Given, help_text, parse
 from rl_core import plugins
-from rl_core.config import LENGTHS, ComponentSpec, Recipe, Tables, decode
-from rl_core.errors import ConfigError, DeviceError
+from rl_core.config import (
+    CUSTOM,
+    LENGTHS,
+    Config,
+    Count,
+    Needs,
+    NonNegativeInt,
+    Recipe,
+    Tables,
+    Without,
+    check_argument,
+    decode,
+    merged_tables,
+)
+from rl_core.errors import ConfigError, in_brief
 from rl_core.types import Json
-from rl_train.builder import component_of, compose, resolve_device
-from rl_train.builder.components import PARTS
+from rl_train.builder import SECTIONS, component_of, compose, resolve_device
+from rl_train.builder.components import without_replaced
+from rl_train.recipe_files import load_tables
 from rl_train.trainer import Budget
 
 DEFAULT_TOTAL_STEPS = 100_000
 """Environment steps of a run whose length is not given."""
 
+ProgressMode: TypeAlias = Literal["auto", "bar", "log", "none"]
+"""How a command shows its progress."""
+
 _RestartModel: TypeAlias = str | dict[str, str] | None
 """A directory, or one for each part of the actor."""
 
-_OPTION = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 _GIVEN_APART = (("env", "env"), ("env", "seed"))
-
-_NAME = "rl train"
 _SUMMARY = """\
 Train an agent and save the run in a directory.
-- rl train ALGO ENV --help also shows the options of ALGO and ENV
+- rl train ALGO ENV --help shows options of ALGO and ENV, --help-all every one
 - options on the command line win over --config, which wins over the defaults
 - write a list as 64 64, 64,64 or [64, 64], and no value as none
-- write a table, or a list of tables, in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}
+- write a table in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}
 - a true|false option needs no value for true; no- before its name means false"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainArguments:
-    """Arguments of every training run.
+@dataclass(frozen=True, kw_only=True)
+class TrainArguments(Config):
+    """Options of every training run.
 
     Attributes:
-        algo: Registered name of the algorithm, as in rl list algorithms.
-        environment: Gymnasium id or registered name of the environment.
         total_steps: Environment steps to train for, summed over all environments.
         total_episodes: Finished episodes to train for, in place of steps.
         total_updates: Updates to train for, in place of steps.
-        num_envs: Number of environments that step together; short for --env.num-envs.
-        seed: Seed for all random generators (>= 0).
+        seed: Seed for all random generators.
+        seeds: Several seeds, one run each, in a common directory.
+        jobs: Number of seeds that train side by side.
         device: Device of the networks; auto takes a GPU if there is one.
         run_dir: New or empty directory for everything that the run writes.
         config: File with a recipe, or part of one, in TOML, or in JSON if its name ends in .json;
             it may name ALGO and ENV in place of the command line.
         restart_model: Run or checkpoint whose weights the actor starts with, or a table with one
             for each part of the actor, as in {policy = "runs/bc"}.
+        progress: A bar, log lines, or none; auto draws a bar on a terminal and else writes lines.
+        imports: Module to import first, which registers environments; may be repeated.
     """
 
-    algo: str | None = None
-    environment: str | None = None
-    total_steps: int | None = None
-    total_episodes: int | None = None
-    total_updates: int | None = None
-    num_envs: int | None = None
-    seed: int = 0
+    total_steps: Count | None = None
+    total_episodes: Count | None = None
+    total_updates: Count | None = None
+    seed: Annotated[NonNegativeInt, Without("seeds")] = 0
+    seeds: str | None = None
+    jobs: Annotated[Count, Needs("seeds")] = 1
     device: str = "auto"
     run_dir: str | None = None
     config: str | None = None
     restart_model: _RestartModel = None
+    progress: ProgressMode = "auto"
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +96,89 @@ class TrainRequest:
     Attributes:
         recipe: the complete recipe.
         goal: when the run ends.
-        run_dir: run directory; None chooses one.
-        restart_model: source of the initial weights; None draws them.
+        arguments: what else was asked for.
     """
 
     recipe: Recipe
     goal: Budget
-    run_dir: Path | None
-    restart_model: _RestartModel
+    arguments: TrainArguments
+
+
+class ConfigFile:
+    """A configuration file: a recipe or a part of one.
+
+    Args:
+        path: the file; None stands for an empty one.
+
+    Raises:
+        ConfigError: when it cannot be read, or is not part of a recipe.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self.tables: Tables = {} if path is None else load_tables(Path(path))
+        for section in SECTIONS:
+            name = self.table(section).get("name")
+            if name == CUSTOM:
+                raise ConfigError(
+                    f"{path}: its {section} is 'custom', an object given in Python; the command "
+                    "line can only build registered names"
+                )
+            if name is not None and not isinstance(name, str):
+                raise ConfigError(f"{path}: [{section}] name: got {name!r}; expected text")
+
+    def table(self, section: str) -> Tables:
+        """Return a table of the file; an empty one where it has none."""
+        return cast("Tables", self.tables.get(section, {}))
+
+    def sections(self) -> dict[str, Tables]:
+        """Return options by section, as `rl_train.builder.compose` takes them."""
+        apart = {"trainer": LENGTHS, "env": ("name",), "algorithm": ("name",)}
+        return {
+            section: {
+                k: v for k, v in self.table(section).items() if k not in apart.get(section, ())
+            }
+            for section in SECTIONS
+        }
+
+    def shared(self) -> Tables:
+        """Return what the file says of the whole run, besides its length."""
+        tables = {**self.table("resolved"), **self.tables}
+        kept = ("seed", "device", "restart_model")
+        return {key: tables[key] for key in kept if key in tables}
+
+    def length(self) -> Tables:
+        """Return the length of the run, which recorded runs have in [resolved].
+
+        Raises:
+            ConfigError: when the file has two different lengths.
+        """
+        chosen, resolved = lengths_of(self.table("trainer")), lengths_of(self.table("resolved"))
+        if chosen and resolved and chosen != resolved:
+            raise ConfigError(
+                f"{self.path}: [trainer] says {_written(chosen)}, but [resolved] "
+                f"{_written(resolved)}; leave one of them out"
+            )
+        return chosen or resolved
+
+    def agreed_name(self, section: str, typed: str | None, place: str) -> str:
+        """Return the name of the algorithm or environment, from here or the command line.
+
+        Raises:
+            UsageError: when there is no name, or two different ones.
+        """
+        filed = cast("str | None", self.table(section).get("name"))
+        if typed is not None and filed is not None and typed != filed:
+            raise UsageError(
+                f"{place} is '{typed}', but {self.path} says {section} '{filed}'; leave one of "
+                "them out"
+            )
+        if (name := typed or filed) is None:
+            raise UsageError(
+                f"{place} is missing; give both names, as in rl train ppo CartPole-v1, or a "
+                f"--config whose [{section}] has a name"
+            )
+        return name
 
 
 def read_train_request(words: Sequence[str]) -> TrainRequest:
@@ -101,169 +191,149 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         RLError: when something is unknown, out of range, or contradicts something else.
         SystemExit: after printing the help.
     """
-    wants_help = "-h" in words or "--help" in words
-    arguments = _read_arguments(words)
-    file = ConfigFile(arguments.pop("config", None))
-    algo, environment = arguments.get("algo"), arguments.get("environment")
-    if wants_help and file.path is None and (algo is None or environment is None):
-        print_help(Command(_NAME, _SUMMARY, _run_options(file)))
-    algo = file.agreed_name("algorithm", algo, "ALGO")
-    env = file.agreed_name("env", environment, "ENV")
-    _check_order(algo, env)
-    typed = {name: int(arguments[name]) for name in LENGTHS if name in arguments}
-    goal = chosen_goal(typed, file.length or {"total_steps": DEFAULT_TOTAL_STEPS}, file.path)
+    first = _parse_known(words, ())
+    import_modules(first.tables)
+    file = ConfigFile(cast("str | None", first.tables.get("config")))
+    typed = dict(zip(("algorithm", "env"), first.names, strict=False))
+    wants_help = not set(HELP).isdisjoint(words)
+    if wants_help and file.path is None and len(typed) < 2:
+        print(help_text(_command(_run_options({"total_steps": DEFAULT_TOTAL_STEPS}))), end="")
+        raise SystemExit(0)
+    algo = file.agreed_name("algorithm", typed.get("algorithm"), "ALGO")
+    env = file.agreed_name("env", typed.get("env"), "ENV")
+    if _is_algorithm(env) and not _is_algorithm(algo):
+        raise UsageError(
+            f"ALGO is '{algo}' and ENV is '{env}'; the order is ALGO ENV: rl train {env} {algo}"
+        )
+    length = file.length() or {"total_steps": DEFAULT_TOTAL_STEPS}
+    goal = chosen_goal(first.tables, length, file.path)
     assert goal is not None
     bare = _compose_bare(algo, env, file, words)
-    shown = compose(algo, env, file.sections) if wants_help and file.path else bare
-    given = _with_num_envs(parse(_full_command(shown, file), words, is_positional=_is_algorithm))
-    with _named_as_given(given, file):
-        recipe = compose(
-            algo,
-            env,
-            merged_sections(file.sections, given, {"algorithm": algo, "actor": bare.actor.name}),
-            seed=cast("int", given.get("seed", file.tables.get("seed", 0))),
-            device=cast("str", given.get("device", file.tables.get("device", "auto"))),
-        )
+    shown = compose(algo, env, file.sections()) if wants_help and file.path else bare
+    given = parse(_full_command(shown, file, length), words, is_name=_is_name)
+    typed_apart = {key: value for key, value in given.tables.items() if key not in SECTIONS}
+    shared = {**file.shared(), **typed_apart}
+    if "seeds" in typed_apart:
+        shared["seed"] = typed_apart.get("seed", 0)
+    with given.named(file.tables, file.path):
+        arguments = decode(TrainArguments, shared)
+        names = {"algorithm": algo, "actor": bare.actor.name}
+        sections = merged_sections(file.sections(), given.tables, names)
+        recipe = compose(algo, env, sections, seed=arguments.seed, device=arguments.device)
         resolve_device(recipe.device)
-    run_dir = arguments.get("run_dir")
-    return TrainRequest(
-        recipe.replace(resolved=goal.arguments),
-        goal,
-        None if run_dir is None else Path(run_dir),
-        decode(
-            TrainArguments, {"restart_model": given.get("restart_model", file.restart_model)}
-        ).restart_model,
-    )
+    return TrainRequest(recipe.replace(resolved=goal.arguments), goal, arguments)
 
 
-def chosen_goal(
-    typed: Mapping[str, int | None], filed: Tables, file: Path | str | None
-) -> Budget | None:
+def import_modules(given: Tables) -> None:
+    """Import the modules that the user typed with ``--import``, also from the current directory.
+
+    Raises:
+        UsageError: when one cannot be imported.
+    """
+    for module in cast("list[str]", given.get("imports", [])):
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise UsageError(f"--import {module}: {in_brief(error)}") from error
+
+
+def chosen_goal(typed: Tables, filed: Tables, file: object) -> Budget | None:
     """Return when a run ends: as the command line says, or else a file; None if neither does.
 
     Args:
-        typed: lengths on the command line, under the names of `rl_core.config.LENGTHS`.
+        typed: what the command line gives, under the names of `rl_core.config.LENGTHS`.
         filed: lengths in the file.
         file: name of the file, for messages.
 
     Raises:
         RLError: when there is more than one length, or one is not a whole number of at least 1.
     """
-    counts = {name: decode(int, value, f"{file}: {name}") for name, value in filed.items()}
-    goal = _goal({f"{file}: {name}": (name, count) for name, count in counts.items()})
-    given = {name: count for name, count in typed.items() if count is not None}
-    flags = {f"--{name.replace('_', '-')}": (name, count) for name, count in given.items()}
-    return _goal(flags) or goal
+    goal = None
+    for table, shown in ((filed, f"{file}: {{}}".format), (lengths_of(typed), _flag)):
+        if len(table) > 1:
+            flags = " and ".join(map(shown, table))
+            raise UsageError(f"{flags} contradict each other; give just one")
+        for name, target in table.items():
+            check_argument(shown(name), target, Count)
+            goal = Budget(name.removeprefix("total_"), cast("int", target))
+    return goal
 
 
-def _goal(lengths: Mapping[str, tuple[str, int]]) -> Budget | None:
-    if not lengths:
-        return None
-    if len(lengths) > 1:
-        raise UsageError(f"{' and '.join(lengths)} contradict each other; give just one")
-    ((shown, (name, target)),) = lengths.items()
-    if target < 1:
-        raise UsageError(f"{shown} must be at least 1, got {target}")
-    return Budget(name.removeprefix("total_"), target)
+def lengths_of(tables: Tables) -> Tables:
+    """Return the entries of a table that are lengths of a run."""
+    return {name: tables[name] for name in LENGTHS if tables.get(name) is not None}
 
 
-def _read_arguments(words: Sequence[str]) -> dict[str, str]:
-    """Read the options that do not depend on the components."""
-    given = _parse_known(words, (*_run_options(None), *_name_options(None)))
-    return {key: str(value) for key, value in given.items() if key not in SECTIONS}
+def merged_sections(
+    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str] | None = None
+) -> dict[str, Tables]:
+    """Merge options; the command line wins over the file.
+
+    Args:
+        filed: options of the file by section.
+        given: options of the command line; values outside of sections are ignored.
+        names: registered names by section. In these sections the command line also wins over
+            options of the file that its options replace.
+    """
+    merged: dict[str, Tables] = {}
+    for section in SECTIONS:
+        old, new = filed[section], cast("Tables", given.get(section, {}))
+        if names and section in names:
+            old = without_replaced(section, names[section], old, new)
+        merged[section] = merged_tables(old, new)
+    return merged
 
 
 def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -> Recipe:
     """Compose from the names and the environment alone, to learn which options there are."""
-    env_options = _choosable(component_options("env", component_of("env", env)))
-    known = (*_run_options(None), *_name_options(None), *env_options)
-    given = _with_num_envs(_parse_known(words, known))
-    merged = merged_sections(file.sections, given)
+    given = _parse_known(words, _section_options("env", component_of("env", env)))
+    merged = merged_sections(file.sections(), given.tables)
     sections = {"env": merged["env"]}
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}
-    with _named_as_given(given, file):
+    with given.named(file.tables, file.path):
         return compose(algo, env, sections)
-
-
-def _check_order(algo: str, env: str) -> None:
-    """Refuse names in the wrong order."""
-    if _is_algorithm(env) and not _is_algorithm(algo):
-        raise UsageError(
-            f"ALGO is '{algo}' and ENV is '{env}'; the order is ALGO ENV: rl train {env} {algo}"
-        )
 
 
 def _is_algorithm(word: str) -> bool:
     return word in plugins.available("algorithm")
 
 
-@contextmanager
-def _named_as_given(given: Tables, file: ConfigFile) -> Iterator[None]:
-    """Rewrite errors that begin with an option: as a flag, or after the file that sets it."""
-    try:
-        yield
-    except (ConfigError, DeviceError) as error:
-        message = str(error)
-        begin = _OPTION.match(message)
-        path = begin[0].split(".") if begin and begin[0] not in SECTIONS else [""]
-        for where in (path, ["env", *path]):
-            if _has(given, where):
-                flag = "--" + ".".join(where).replace("_", "-")
-                raise UsageError(flag + message.removeprefix(".".join(path))) from error
-            if _has(file.tables, where):
-                raise UsageError(f"{file.path}: {message}") from error
-        raise
+def _is_name(word: str) -> bool:
+    return _is_algorithm(word) or word in gymnasium.registry or word in plugins.available("env")
 
 
-def _has(tables: Tables, path: Sequence[str]) -> bool:
-    """Return whether tables have a value at a path."""
-    inside: Json = tables
-    for name in path:
-        if not isinstance(inside, dict) or name not in inside:
-            return False
-        inside = inside[name]
-    return True
-
-
-def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Tables:
+def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Given:
     """Read the options that are known so far; others may become known later."""
-    command = Command(_NAME, _SUMMARY, tuple(known))
-    return parse(command, words, may_be_more=True, is_positional=_is_algorithm)
+    options = (*_run_options({}), *_name_options(None), *known)
+    return parse(_command(options), words, partial=True, is_name=_is_name)
 
 
-def _full_command(recipe: Recipe, file: ConfigFile) -> Command:
-    options = list(_run_options(file))
-    names = {option.path[0]: option for option in _name_options(recipe)}
+def _command(options: Sequence[Option], sections: Mapping[str, str] | None = None) -> Command:
+    return Command("rl train", _SUMMARY, tuple(options), ("ALGO", "ENV"), 0, sections or {})
+
+
+def _full_command(recipe: Recipe, file: ConfigFile, length: Tables) -> Command:
+    options = [*_run_options({**file.shared(), **length})]
     titles: dict[str, str] = {}
-    for section in SECTIONS:
-        spec = ComponentSpec("env", "trainer") if section == "trainer" else getattr(recipe, section)
-        component = component_of(section, spec.name)
-        defaults = recipe.trainer if section == "trainer" else spec.kwargs
-        options += [names[section]] if section in names else []
-        options += _choosable(component_options(section, component, defaults))
-        options += _part_options(section, component, defaults)
-        titles[section] = f"{spec.name}: {first_sentence(component)}"
-    return Command(_NAME, _SUMMARY, tuple(options), titles)
+    for section in ("algorithm", "actor", "storage", "env", "trainer"):
+        name = "" if section == "trainer" else getattr(recipe, section).name
+        component = component_of(section, name)
+        defaults = recipe.trainer if section == "trainer" else getattr(recipe, section).kwargs
+        options += [option for option in _name_options(recipe) if option.path[0] == section]
+        options += _section_options(section, component, defaults)
+        titles[section] = f"{name or section}: {first_sentence(component.__doc__ or '')}"
+    return _command(options, titles)
 
 
-def _run_options(file: ConfigFile | None) -> tuple[Option, ...]:
-    filed: dict[str, Json] = {}
-    if file is not None:
-        filed = {key: file.tables.get(key) for key in ("seed", "device")}
-        filed |= file.length or {"total_steps": DEFAULT_TOTAL_STEPS}
-        filed["restart_model"] = file.restart_model
-    shown = {key: write_value(value) for key, value in filed.items() if value is not None}
-    return command_options(
-        TrainArguments,
-        positional={"algo": "ALGO", "environment": "ENV"},
-        placeholders={
-            "device": "auto|cpu|cuda",
-            "run_dir": "DIR",
-            "config": "FILE",
-            "restart_model": "DIR|TABLE",
-        },
-        defaults={"run_dir": "runs/ALGO-ENV-sSEED-TIME", **shown},
+def _run_options(defaults: Tables) -> tuple[Option, ...]:
+    text = "Number of environments that step together; short for --env.num-envs"
+    shown = {"run_dir": "runs/ALGO-ENV-sSEED-TIME", **defaults}
+    return (
+        *command_options(TrainArguments, shown),
+        Option(("env", "num_envs"), int, text, None, "INT", "--num-envs"),
     )
 
 
@@ -271,60 +341,26 @@ def _name_options(recipe: Recipe | None) -> tuple[Option, ...]:
     """Return the options that choose another actor or storage than the algorithm's own."""
     return tuple(
         Option(
-            path=(section, "name"),
-            type_=str,
-            help=f"Registered name of the {section}, as in rl list {section}s.",
-            default=None if recipe is None else getattr(recipe, section).name,
-            placeholder="NAME",
+            (section, "name"),
+            str,
+            f"Registered name of the {section}, as in rl list {section}s",
+            None if recipe is None else getattr(recipe, section).name,
+            "NAME",
         )
         for section in ("actor", "storage")
     )
 
 
-def _part_options(
-    section: str, component: Callable[..., object], defaults: Mapping[str, Json]
+def _section_options(
+    section: str, component: Callable[..., object], defaults: Mapping[str, Json] | None = None
 ) -> list[Option]:
-    """Return the option that holds a component's parts by name, where it takes any."""
-    name, of, is_list = PARTS.get(section, ("", "", False))
-    if name not in inspect.signature(component).parameters:
-        return []
-    what, table = _PARTS_HELP[of]
-    return [
-        Option(
-            path=(section, name),
-            type_=list[dict[str, Json]] if is_list else dict[str, Json],
-            help=f"{what}, as in rl list {of}s, and options.",
-            default=write_value(defaults.get(name, [] if is_list else "none")),
-            placeholder="TABLES" if is_list else "TABLE",
-            example=[table] if is_list else table,
-        )
-    ]
+    options = component_options(section, component, defaults)
+    return [option for option in options if option.path not in _GIVEN_APART]
 
 
-_PARTS_HELP: Mapping[str, tuple[str, dict[str, Json]]] = {
-    "add_on": (
-        "Additional terms of the policy loss: tables with a name",
-        {"name": "reward-predictor", "loss_weight": 0.1},
-    ),
-    "sampler": (
-        "Rule of which rows are drawn: a table with a name",
-        {"name": "by-return", "temperature": 1.0},
-    ),
-}
-"""By kind of a part: its help, and an example."""
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def _choosable(options: tuple[Option, ...]) -> tuple[Option, ...]:
-    return tuple(option for option in options if option.path not in _GIVEN_APART)
-
-
-def _with_num_envs(given: Tables) -> Tables:
-    """Read ``--num-envs`` as ``--env.num-envs``."""
-    if "num_envs" not in given:
-        return given
-    short, env = given["num_envs"], cast("Tables", given.get("env", {}))
-    if env.get("num_envs", short) != short:
-        raise UsageError(
-            f"--num-envs is {short}, but --env.num-envs is {env['num_envs']}; leave one out"
-        )
-    return {**given, "env": {**env, "num_envs": short}}
+def _written(tables: Tables) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in tables.items())

@@ -12,42 +12,51 @@ from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, check_new, new_run_dir, open_run, warn_of_skipped
-from rl_command.sections import lengths_of
+from rl_command.seeds import train_seeds
 from rl_command.summary import print_training
-from rl_command.train_arguments import chosen_goal, read_train_request
-from rl_core.config import LENGTHS, Recipe, decode
-from rl_train import Progress, Trainer
+from rl_command.train_arguments import (
+    ProgressMode,
+    chosen_goal,
+    import_modules,
+    lengths_of,
+    read_train_request,
+)
+from rl_core.config import LENGTHS, Config, Count, Recipe
+from rl_train import Callback, Progress, Trainer
 from rl_train.builder import build, build_trainer
 from rl_train.trainer import Budget, Interruption
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResumeArguments:
-    """Arguments of ``rl resume``.
+@dataclass(frozen=True, kw_only=True)
+class ResumeArguments(Config):
+    """Options of ``rl resume``.
 
     Attributes:
-        run_dir: Directory of the run.
         total_steps: Environment steps to train for, including those already done. Without a new
             total the run keeps the length it was started with.
         total_episodes: Finished episodes to train for, in place of steps.
         total_updates: Updates to train for, in place of steps.
         device: Device of the networks, in place of the one the run was started on.
+        progress: A bar, log lines, or none; auto draws a bar on a terminal and else writes lines.
+        imports: Module to import first, which registers environments; may be repeated.
     """
 
-    run_dir: str
-    total_steps: int | None = None
-    total_episodes: int | None = None
-    total_updates: int | None = None
+    total_steps: Count | None = None
+    total_episodes: Count | None = None
+    total_updates: Count | None = None
     device: str | None = None
+    progress: ProgressMode = "auto"
+    imports: tuple[str, ...] = ()
 
 
-def train(words: Sequence[str]) -> int:
-    """Train a new agent.
+def train(words: Sequence[str], title: str = "") -> int:
+    """Train a new agent, or one for each of several seeds.
 
     Args:
         words: the arguments after ``rl train``.
+        title: text before the lines of progress; with one, the run ends without a summary.
 
     Returns:
         The exit status.
@@ -55,39 +64,40 @@ def train(words: Sequence[str]) -> int:
     with ExitStack() as stack:
         with held_warnings():
             request = read_train_request(words)
-            check_new(request.run_dir)
-            parts = build(request.recipe, restart_model=request.restart_model)
-            stack.callback(parts.envs.close)
-            reserved = new_run_dir(request.run_dir, request.recipe, datetime.now())
-            run_dir = stack.enter_context(reserved)
-            interruption = Interruption(_SIGNALS, "rl: ")
-            callbacks = [Progress(), interruption]
-            trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
-        return _run(trainer, request.goal, run_dir, interruption)
+            arguments = request.arguments
+            given = None if arguments.run_dir is None else Path(arguments.run_dir)
+            if arguments.seeds is None:
+                check_new(given)
+                parts = build(request.recipe, restart_model=arguments.restart_model)
+                stack.callback(parts.envs.close)
+                reserved = new_run_dir(given, request.recipe, datetime.now())
+                run_dir = stack.enter_context(reserved)
+                interruption = Interruption(_SIGNALS, "rl: ")
+                callbacks = [*_progress(arguments.progress, title), interruption]
+                trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
+        if arguments.seeds is not None:
+            return train_seeds(request, train, resume)
+        return _run(trainer, request.goal, run_dir, interruption, title)
 
 
-def resume(words: Sequence[str]) -> int:
+def resume(words: Sequence[str], title: str = "") -> int:
     """Continue a run from its newest checkpoint.
 
     Args:
         words: the arguments after ``rl resume``.
+        title: as for `train`.
 
     Returns:
         The exit status.
     """
-    options = command_options(
-        ResumeArguments,
-        positional={"run_dir": "RUN_DIR"},
-        placeholders={"device": "auto|cpu|cuda"},
-    )
-    command = Command(
-        "rl resume", "Continue a run from its newest checkpoint.", options, required=1
-    )
-    arguments = decode(ResumeArguments, parse(command, words))
-    typed = {name: getattr(arguments, name) for name in LENGTHS}
-    goal = chosen_goal(typed, {}, None)
+    options = command_options(ResumeArguments)
+    summary = "Continue a run from its newest checkpoint."
+    given = parse(Command("rl resume", summary, options, ("RUN_DIR",), required=1), words)
+    goal = chosen_goal(given.tables, {}, None)
+    arguments = given.into(ResumeArguments)
     with held_warnings():
-        run = open_run(arguments.run_dir)
+        import_modules(given.tables)
+        run = open_run(given.names[0])
         goal = goal or chosen_goal({}, lengths_of(dict(run.recipe.resolved)), run.path)
         if goal is None:
             raise UsageError(
@@ -96,13 +106,17 @@ def resume(words: Sequence[str]) -> int:
         recipe = _continued(run.recipe, goal, arguments.device)
         parts = build(recipe, is_saved=True)
         interruption = Interruption(_SIGNALS, "rl: ")
-        callbacks = [Progress(), interruption]
+        callbacks = [*_progress(arguments.progress, title), interruption]
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)
     try:
         _restore(trainer, run, goal)
-        return _run(trainer, goal, run.path, interruption)
+        return _run(trainer, goal, run.path, interruption, title)
     finally:
         parts.envs.close()
+
+
+def _progress(mode: ProgressMode, title: str) -> list[Callback]:
+    return [] if mode == "none" else [Progress(mode, sys.stderr, title=title)]
 
 
 def _continued(recipe: Recipe, goal: Budget, device: str | None) -> Recipe:
@@ -125,7 +139,9 @@ def _longer(trainer: Trainer, goal: Budget, run_dir: Path) -> str:
     return f"rl resume {run_dir} --total-{goal.unit} {2 * goal.reached_before(trainer)}"
 
 
-def _run(trainer: Trainer, goal: Budget, run_dir: Path, interruption: Interruption) -> int:
+def _run(
+    trainer: Trainer, goal: Budget, run_dir: Path, interruption: Interruption, title: str
+) -> int:
     assert trainer.recipe is not None
     with interruption:
         result = trainer.train(**goal.arguments, progress=False)
@@ -141,6 +157,7 @@ def _run(trainer: Trainer, goal: Budget, run_dir: Path, interruption: Interrupti
             file=sys.stderr,
         )
         return 128 + interruption.number
-    longer = _longer(trainer, goal, run_dir)
-    print_training(sys.stdout, trainer.recipe, run_dir, result, longer)
+    if not title:
+        longer = _longer(trainer, goal, run_dir)
+        print_training(sys.stdout, trainer.recipe, run_dir, result, longer)
     return 0

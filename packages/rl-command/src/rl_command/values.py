@@ -1,4 +1,4 @@
-"""Values of options: from words to plain data and back."""
+"""Values of options: from words to plain data, and back."""
 
 import dataclasses
 import json
@@ -14,14 +14,13 @@ from rl_core.errors import ConfigError
 from rl_core.types import Json
 from rl_train.recipe_files import parse_json
 
-_PREFIX = "value = "
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-_COLUMN = re.compile(r"(?<=at line 1, column )\d+")
+_POINT = re.compile(r"(?<![^-+])\.(?=\d)")
+"""A decimal point at the beginning, which TOML does not read."""
 
-_SCALARS = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", type(None): "none"}
+_SCALARS = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", NoneType: "none"}
 
 
-def read_value(type_: object, words: Sequence[str], flag: str, example: Json | None = None) -> Json:
+def read_value(type_: object, words: Sequence[str], flag: str) -> Json:
     """Read words as data of a type.
 
     Numbers, lists and tables are written as in TOML, text without quotes; lists and tables may also
@@ -31,7 +30,6 @@ def read_value(type_: object, words: Sequence[str], flag: str, example: Json | N
         type_: type that `rl_core.config.decode` will convert the data to.
         words: at least one; several only for a list.
         flag: the option, for messages.
-        example: example of a value, for messages; None shows one that the type suggests.
 
     Raises:
         UsageError: when the words do not fit the type.
@@ -44,45 +42,34 @@ def read_value(type_: object, words: Sequence[str], flag: str, example: Json | N
             refusal = refusal or error
         else:
             return candidate
-    assert refusal is not None
-    raise UsageError(f"{refusal}{_syntax(words, example or _form(type_))}") from refusal
+    raise UsageError(f"{refusal}{_syntax(words[0], _form(type_))}") from refusal
 
 
 def write_value(data: Json) -> str:
     """Return the text that `read_value` reads as the data."""
-    if data is None:
-        return "none"
     if isinstance(data, bool):
         return "true" if data else "false"
-    if isinstance(data, list) and not any(isinstance(item, list | dict) for item in data):
-        return " ".join(write_value(item) for item in data) if data else "[]"
-    return _as_toml(data) if isinstance(data, list | dict) else str(data)
+    if isinstance(data, list) and data and not any(isinstance(x, list | dict) for x in data):
+        return " ".join(map(write_value, data))
+    if isinstance(data, list | dict):
+        return json.dumps(data, ensure_ascii=False)
+    return "none" if data is None else str(data)
 
 
 def is_switch(type_: object) -> bool:
     """Return whether an option of this type may be given without a value."""
-    return type_ is bool or bool in get_args(type_)
+    return bool in _members(type_)
 
 
 def takes_list(type_: object) -> bool:
     """Return whether an option of this type takes a list."""
-    members = get_args(type_) if is_union(type_) else (type_,)
-    return any(get_origin(member) in (list, tuple, Sequence) for member in members)
-
-
-def _is_table(type_: object) -> bool:
-    """Return whether a type is a dataclass whose fields are options of their own."""
-    if not isinstance(type_, type) or issubclass(type_, Schedule):
-        return False
-    return dataclasses.is_dataclass(type_)
+    return any(get_origin(member) in (list, tuple, Sequence) for member in _members(type_))
 
 
 def table_of(type_: object) -> type[object] | None:
     """Return the dataclass in ``X`` or ``X | None`` whose fields are options; None for others."""
-    members = get_args(type_) if is_union(type_) else (type_,)
-    tables = [member for member in members if _is_table(member)]
-    others = {member for member in members if not _is_table(member)}
-    return cast("type[object]", tables[0]) if len(tables) == 1 and others <= {NoneType} else None
+    tables = [member for member in _members(type_) if member is not NoneType]
+    return cast("type[object]", tables[0]) if len(tables) == 1 and _is_table(tables[0]) else None
 
 
 def metavar(type_: object) -> str:
@@ -98,28 +85,31 @@ def metavar(type_: object) -> str:
         items = [metavar(item) for item in arguments if item is not Ellipsis]
         several = origin is not tuple or Ellipsis in arguments
         return f"[{items[0]} ...]" if several else f"[{' '.join(items)}]"
-    if origin in (dict, Mapping):
-        return "TABLE"
     if is_union(type_):
-        words = [word for member in arguments if (word := metavar(member))]
-        return "|".join(dict.fromkeys(words))
-    return ""
+        return "|".join(dict.fromkeys(metavar(member) for member in arguments))
+    return "TABLE"
+
+
+def _members(type_: object) -> tuple[object, ...]:
+    return get_args(type_) if is_union(type_) else (type_,)
+
+
+def _is_table(type_: object) -> bool:
+    return dataclasses.is_dataclass(type_) and not issubclass(cast("type", type_), Schedule)
 
 
 def _candidates(words: Sequence[str], in_list: bool) -> Iterator[Json]:
     """Yield possible readings of the words, the likeliest first."""
     if len(words) == 1:
         yield from _readings(words[0])
-    if not in_list:
-        return
-    if len(words) == 1 and _is_nested(words[0]):
-        if isinstance(table := _parsed(words[0]), dict):
+    if in_list and len(words) == 1 and _is_nested(words[0]):
+        table = _parsed(words[0])
+        if isinstance(table, dict):
             yield [table]
-        return
-    items = words[0].split(",") if len(words) == 1 else words
-    stripped = [item.strip() for item in items]
-    yield [next(iter(_readings(item))) for item in stripped]
-    yield list(stripped)
+    elif in_list:
+        items = [item.strip() for item in (words[0].split(",") if len(words) == 1 else words)]
+        yield [next(_readings(item)) for item in items]
+        yield list(items)
 
 
 def _readings(word: str) -> Iterator[Json]:
@@ -149,41 +139,31 @@ def _parsed(word: str) -> Json:
 
 
 def _read_toml(word: str) -> Json:
-    if "\n" in word and not _is_nested(word):
-        raise ValueError("text of several lines")
-    tables = tomllib.loads(_PREFIX + word)
-    if len(tables) > 1:
+    tables = tomllib.loads(f"value = {_POINT.sub('0.', word)}")
+    if len(tables) > 1 or ("\n" in word and not _is_nested(word)):
         raise ValueError("more than one value")
     return cast("Json", tables["value"])
 
 
-def _syntax(words: Sequence[str], example: Json) -> str:
+def _syntax(word: str, example: Json) -> str:
     """Return a hint on how to write a list or table, if one was expected and could not be read."""
-    is_one = len(words) == 1
-    if is_one and isinstance(_parsed(words[0]), list | dict):
+    if isinstance(_parsed(word), list | dict):
         return ""
-    fault = f"; it is neither {_faults(words[0])}" if is_one and _is_nested(words[0]) else ""
-    if example is None:
-        return fault
-    return f"{fault}; write it as {_as_toml(example)} or, in JSON, {json.dumps(example)}"
-
-
-def _faults(word: str) -> str:
-    """Return why a word is neither TOML nor JSON."""
-    faults = []
-    for syntax, read in (("TOML", _read_toml), ("JSON", parse_json)):
-        try:
-            read(word)
-        except (ValueError, RecursionError) as error:
-            message = _COLUMN.sub(lambda column: str(int(column[0]) - len(_PREFIX)), str(error))
-            faults.append(f"{syntax} ({message})")
-    return " nor ".join(faults)
+    hint = "" if example is None else f"; write it as {json.dumps(example)}, or in TOML"
+    if not _is_nested(word):
+        return hint
+    syntax, read = ("TOML", _read_toml) if "=" in word else ("JSON", parse_json)
+    try:
+        read(word)
+    except (ValueError, RecursionError) as error:
+        fault = str(error).partition(" (at ")[0]  # TOML's column counts what was put before
+        return f"; it is not valid {syntax} ({fault}){hint}"
+    return hint
 
 
 def _form(type_: object) -> Json:
     """Return an example of a table, or a list of tables, of this type; None for other types."""
-    members = get_args(type_) if is_union(type_) else (type_,)
-    for member in members:
+    for member in _members(type_):
         origin, arguments = get_origin(member), get_args(member)
         if _is_table(member):
             return {dataclasses.fields(cast("type", member))[0].name: "..."}
@@ -192,21 +172,3 @@ def _form(type_: object) -> Json:
         if origin in (list, tuple, Sequence) and (inside := _form(arguments[0])) is not None:
             return [inside]
     return None
-
-
-def _as_toml(value: Json) -> str:
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(key)} = {_as_toml(item)}' for key, item in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_as_toml, value))}]"
-    if value is None or isinstance(value, str):
-        return _quoted(value or "none")
-    return write_value(value)
-
-
-def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _quoted(key)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -42,8 +42,8 @@ from rl_core.gradients.optimizers import TargetNetwork as TargetNetwork
 from rl_core.logger import Logger as Logger
 from rl_core.stateful import Stateful as Stateful
 from rl_core.storage import Storage as Storage
-from rl_core.storage.contract import DataSlice as DataSlice
-from rl_core.storage.contract import StorageSpec as StorageSpec
-from rl_core.storage.contract import TensorSpec as TensorSpec
+from rl_core.storage.spec import DataSlice as DataSlice
+from rl_core.storage.spec import StorageSpec as StorageSpec
+from rl_core.storage.spec import TensorSpec as TensorSpec
 
 __version__ = "0.1.0"

@@ -8,9 +8,11 @@ limits which can be loaded. It is not a sandbox: installed packages can already 
 import os
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
+from pathlib import Path
 from typing import cast
 
 from rl_core.errors import PluginError, in_brief, nearest
@@ -35,19 +37,17 @@ _REQUIRED = {
 }
 """By kind, the classes of which a plug-in must be a subclass of at least one."""
 
-_ONPOLICY, _OFFPOLICY, _META = "rl-algos-onpolicy", "rl-algos-offpolicy", "rl-meta"
+_ONPOLICY, _OFFPOLICY = "rl-algos-onpolicy", "rl-algos-offpolicy"
 _FIRST_PARTY = {
     "algorithms": {
         **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
         **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
-        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), _META),
     },
     "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
     "add_ons": dict.fromkeys(
         ("rnd", "attraction-kl", "repulsion-kl", "reward-predictor", "return-predictor"), _ONPOLICY
     ),
     "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
-    "executors": {"ray": "rl-distributed"},
 }
 
 
@@ -84,6 +84,18 @@ def set_allowed(distributions: Collection[str] | None) -> None:
     _allowed = None if distributions is None else frozenset(map(_normalised, distributions))
 
 
+def known_kind(kind: str) -> str:
+    """Return one of `KINDS` for its name or its singular.
+
+    Raises:
+        PluginError: when there is no such kind.
+    """
+    plural = kind if kind in KINDS else f"{kind}s"
+    if plural not in KINDS:
+        raise PluginError(f"there are no plug-ins of kind {kind!r}{nearest(kind, KINDS)}")
+    return plural
+
+
 def available(kind: str) -> Mapping[str, PluginInfo]:
     """List the plug-ins of a kind without importing them.
 
@@ -97,7 +109,7 @@ def available(kind: str) -> Mapping[str, PluginInfo]:
         PluginError: when there is no such kind.
     """
     claims: dict[str, list[PluginInfo]] = {}
-    for claim in dict.fromkeys(_claims(_known_kind(kind))):
+    for claim in dict.fromkeys(_claims(known_kind(kind))):
         claims.setdefault(claim.name, []).append(claim)
     return {name: _chosen(claims[name]) for name in sorted(claims)}
 
@@ -116,7 +128,7 @@ def load(kind: str, name: str) -> Callable[..., object]:
         PluginError: when the name is not text, unknown, registered by two distributions, outside
             the allow-list, fails to import, or stands for something of the wrong class.
     """
-    kind = _known_kind(kind)
+    kind = known_kind(kind)
     if not isinstance(name, str):
         raise PluginError(f"the name of the {kind[:-1]} is {name!r}; expected text")
     info = available(kind).get(name)
@@ -145,7 +157,7 @@ def load(kind: str, name: str) -> Callable[..., object]:
 
 def _claims(kind: str) -> Iterator[PluginInfo]:
     """Yield one plug-in for each registration; a name may be registered more than once."""
-    for entry_point in metadata.entry_points(group=f"rl_core.{kind}"):
+    for entry_point in _entry_points(f"rl_core.{kind}"):
         distribution = entry_point.dist
         name = "an unnamed distribution" if distribution is None else str(distribution.name)
         version = "unknown" if distribution is None else str(distribution.version)
@@ -153,17 +165,26 @@ def _claims(kind: str) -> Iterator[PluginInfo]:
         yield PluginInfo(kind, entry_point.name, name, version, entry_point.value, allowed)
 
 
+_read: dict[str, tuple[object, list[metadata.EntryPoint]]] = {}
+
+
+def _entry_points(group: str) -> list[metadata.EntryPoint]:
+    """Read entry points, again only after a folder of Python's path changed.
+
+    Reading takes some 10 ms, and a command looks up names some 40 times.
+    """
+    folders = [Path(folder or ".") for folder in sys.path]
+    changed = [folder.stat().st_mtime_ns if folder.exists() else 0 for folder in folders]
+    state = (metadata.entry_points, tuple(sys.path), tuple(changed))
+    if group not in _read or _read[group][0] != state:
+        _read[group] = state, list(metadata.entry_points(group=group))
+    return _read[group][1]
+
+
 def _chosen(claims: list[PluginInfo]) -> PluginInfo:
     """Return the first allowed plug-in of a name, with the rivals that prevent loading it."""
     first, *others = sorted(claims, key=lambda claim: (not claim.allowed, claim.distribution))
     return replace(first, rivals=tuple(other.distribution for other in others if other.allowed))
-
-
-def _known_kind(kind: str) -> str:
-    plural = kind if kind in KINDS else f"{kind}s"
-    if plural not in KINDS:
-        raise PluginError(f"there are no plug-ins of kind {kind!r}{nearest(kind, KINDS)}")
-    return plural
 
 
 def _is_allowed(distribution: str) -> bool:
@@ -183,13 +204,13 @@ def _normalised(distribution: str) -> str:
 def _unknown(kind: str, name: str) -> str:
     home = _FIRST_PARTY.get(kind, {}).get(name)
     if home is None:
-        known = {*available(kind), *_FIRST_PARTY.get(kind, {})}
-        return f"there is no {kind[:-1]} {name!r}{nearest(name, known)}"
+        return f"there is no {kind[:-1]} {name!r}{nearest(name, available(kind))}"
     try:
-        version = metadata.version(home)
+        fault = f"whose version {metadata.version(home)} lacks it; update it"
     except metadata.PackageNotFoundError:
-        return f"`{name}` is in {home}: pip install {home}"
-    return f"`{name}` is in {home}, whose version {version} lacks it: pip install --upgrade {home}"
+        fault = "which is not installed; install it"
+    # The packages are on no index: suggesting their bare names might install somebody else's.
+    return f"`{name}` is in {home}, {fault} from a clone: pip install ./packages/{home}"
 
 
 def _title(info: PluginInfo) -> str:

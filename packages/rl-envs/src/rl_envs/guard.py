@@ -8,6 +8,7 @@ from typing import SupportsFloat, cast
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import TimeLimit
 
 from rl_core.env import observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError, SpaceError, in_brief
@@ -40,7 +41,7 @@ class EnvGuard(gymnasium.Wrapper):
         super().__init__(env)
         self.index = index
         self.check = check
-        self.spec_id, self.max_episode_steps = name_and_limit(env.spec, env.unwrapped)
+        self.spec_id, self.max_episode_steps = name_and_limit(env.spec, env)
         self._reset_form: object = None
         self._step_form: object = None
         self._leaves = leaf_spaces(env.observation_space)
@@ -188,10 +189,14 @@ def return_problem(
 
 
 def name_and_limit(spec: object, env: object) -> tuple[str, int | None]:
-    """Return the id and time limit of a registered environment; else its class name and None."""
+    """Return the id and time limit of an environment; the class's name if it is not registered."""
     if not isinstance(spec, EnvSpec):
         # EnvPool has specs of its own, which name the limit but not the id.
         limit = getattr(getattr(spec, "config", None), "max_episode_steps", None)
+        while isinstance(env, gymnasium.Wrapper):
+            if isinstance(env, TimeLimit):
+                limit = env._max_episode_steps
+            env = env.env
         return type(env).__name__, limit
     return spec.id, spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
 

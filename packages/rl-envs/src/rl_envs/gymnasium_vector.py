@@ -67,7 +67,7 @@ class GymVecEnv(BaseGymVecEnv):
             name, max_episode_steps = name or envs.name, max_episode_steps or envs.max_episode_steps
         base = envs.unwrapped
         first = base.envs[0] if isinstance(base, SyncVectorEnv) else base
-        found_name, found_limit = name_and_limit(first.spec or base.spec, first.unwrapped)
+        found_name, found_limit = name_and_limit(first.spec or base.spec, first)
         super().__init__(
             int(envs.num_envs),
             (envs.single_observation_space, envs.single_action_space),

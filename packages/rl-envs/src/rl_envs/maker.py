@@ -194,10 +194,7 @@ class EnvMaker:
     def _missing(self, error: Exception) -> str:
         if self.family is not None and self.family.extra is not None:
             return f"{self.name} needs {self.family.name}: {self.family.install_line} ({error})"
-        message = f"{self.name} cannot be built: {error}"
-        if "pip install" in message:
-            return message
-        return f"{message}: pip install {getattr(error, 'name', None) or self.name}"
+        return f"{self.name} cannot be built: {error}; install the package that has it"
 
 
 def checked_num_envs(num_envs: int) -> int:

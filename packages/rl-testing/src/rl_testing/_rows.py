@@ -10,11 +10,10 @@ from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
-from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.storage import (
     DataSlice,
-    Storage,
+    HasSlices,
     StorageSpec,
     TensorSpec,
     check_slice,
@@ -117,24 +116,18 @@ class Places:
         self._expected = [None if pair == [0, -1] else (pair[0], pair[1]) for pair in pairs]
 
 
-class RowStorage(Storage[BatchT]):
+class RowStorage(HasSlices[BatchT]):
     """What the reference storages share: one list of rows per environment, copied one by one."""
 
+    state_fields = ("generator",)
+
     def __init__(self) -> None:
-        self._spec: StorageSpec | None = None
-        self._generator = torch.Generator()
         self._rows: list[list[Row]] = []
         self._inserted = 0
 
-    @property
-    def spec(self) -> StorageSpec | None:
-        """What `allocate` was given last."""
-        return self._spec
-
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Remember what will be inserted."""
-        self._spec = spec
-        self._generator = generator
+        super().allocate(spec, generator)
         self._inserted = 0
         self._places = Places(spec.num_envs)
         self.reset()
@@ -146,7 +139,7 @@ class RowStorage(Storage[BatchT]):
             ConfigError: when nothing was allocated.
             DataError: when a column has another shape or dtype than was allocated.
         """
-        rows = _rows_of_slice(_slice_of_transition(transition), self._allocated())
+        rows = _rows_of_slice(_slice_of_transition(transition), self.check_allocated())
         for (row,) in rows:
             row.source = None
         self._insert(rows)
@@ -158,7 +151,7 @@ class RowStorage(Storage[BatchT]):
             ConfigError: when nothing was allocated.
             DataError: when columns are missing, of other shape or dtype, or of unequal length.
         """
-        self._insert(_rows_of_slice(data, self._allocated()))
+        self._insert(_rows_of_slice(data, self.check_allocated()))
 
     def get_data_slice(self, start: int, end: int) -> DataSlice:
         """Copy rows; every column is `(L, B, ...)`.
@@ -166,14 +159,13 @@ class RowStorage(Storage[BatchT]):
         Raises:
             ConfigError: when the rows are not all stored.
         """
-        self._allocated()
+        self.check_allocated()
         if not 0 <= start <= end <= len(self):
             raise ConfigError(f"rows {start} to {end} are not within the {len(self)} stored ones")
         return self._slice([rows[start:end] for rows in self._rows], self._places.storage)
 
-    def cut(self) -> None:
+    def mark_boundary(self) -> None:
         """Let what is inserted next begin anew."""
-        self._allocated()
         self._places.cut()
 
     def reset(self) -> None:
@@ -187,10 +179,10 @@ class RowStorage(Storage[BatchT]):
     def state_dict(self) -> StateDict:
         """Return the stored rows, how many there have been, and the generator's state."""
         return {
+            **super().state_dict(),
             "data": dict(self._slice(self._rows)),
             "places": self._places.state_dict(),
             "inserted": self._inserted,
-            "generator": generator_state(self._generator),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -199,7 +191,7 @@ class RowStorage(Storage[BatchT]):
         Raises:
             CheckpointError: when the rows do not fit this storage.
         """
-        spec = self._allocated()
+        spec = self.check_allocated()
         saved = StateReader(state, "storage")
         saved.expect(self.state_dict())
         try:
@@ -213,7 +205,7 @@ class RowStorage(Storage[BatchT]):
             )
         places = Places(spec.num_envs)
         places.load_state_dict(saved.tree("places"))
-        set_generator_state(self._generator, saved.tensor("generator"))
+        self.load_fields(saved)
         for rows in added:
             for row in rows:
                 assert row.source is not None
@@ -222,11 +214,6 @@ class RowStorage(Storage[BatchT]):
         self._inserted = inserted - count
         self._append(added)
         self._places = places
-
-    def _allocated(self) -> StorageSpec:
-        if self._spec is None:
-            raise ConfigError("the storage is not allocated yet")
-        return self._spec
 
     def _share(self) -> int:
         """Return how many rows of each environment are kept, the newest ones."""
@@ -247,7 +234,7 @@ class RowStorage(Storage[BatchT]):
 
     def _slice(self, rows_of_envs: list[list[Row]], storage: int = 0) -> DataSlice:
         """Copy rows, as many of each environment, to columns; 0 is no storage in particular."""
-        spec = self._allocated()
+        spec = self.check_allocated()
         if not rows_of_envs[0]:
             return {
                 name: torch.zeros(shape, dtype=dtype, device=spec.device)

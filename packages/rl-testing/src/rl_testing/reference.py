@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import join_observation
+from rl_core.storage import HasRollouts, StorageSpec, join_observation
 from rl_testing._rows import Row, RowStorage, below
 
 
-class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
+class ReferenceRolloutStorage(RowStorage[RolloutBatch], HasRollouts):
     """A rollout storage of Python lists: one list of rows per environment, nothing preallocated.
 
     It stores each observation several times and copies row by row, so it is for tests only.
@@ -27,13 +26,11 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
         ConfigError: when ``num_steps`` is below 1, or ``sequence_length`` does not divide it.
     """
 
-    batch_type: ClassVar[type] = RolloutBatch
-
     def __init__(self, num_steps: int = 8, sequence_length: int | None = None) -> None:
         super().__init__()
         if num_steps < 1:
             raise ConfigError(f"storage.num_steps must be at least 1, got {num_steps}")
-        self.num_steps = num_steps
+        self.num_steps = self.rollout_steps = num_steps
         self.sequence_length = num_steps if sequence_length is None else sequence_length
         if self.sequence_length < 1 or num_steps % self.sequence_length:
             raise ConfigError(
@@ -41,19 +38,10 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
             )
         self._prepared: dict[str, Tensor] = {}
 
-    @property
-    def rollout_steps(self) -> int:
-        """Rows per rollout."""
-        return self.num_steps
-
-    @property
-    def steps_per_sample(self) -> int:
-        """The length of a recurrent actor's sequences, 1 for others; once allocated.
-
-        Raises:
-            ConfigError: when nothing was allocated.
-        """
-        return self.sequence_length if self._allocated().state_sizes else 1
+    def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
+        """Remember what will be inserted."""
+        super().allocate(spec, generator)
+        self.steps_per_sample = self.sequence_length if spec.state_sizes else 1
 
     def insert_transition(self, transition: Transition) -> None:
         """Take in one row of each environment.
@@ -75,7 +63,7 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
         Raises:
             ConfigError: when the sizes contradict each other or the rollout.
         """
-        samples = len(self) * self._allocated().num_envs
+        samples = len(self) * self.check_allocated().num_envs
         length = self.steps_per_sample
         units = samples // length
         if (num_minibatches is None) == (minibatch_size is None):
@@ -87,7 +75,7 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
             num_minibatches = -(-units // (minibatch_size // length))
         if num_minibatches > units:
             raise ConfigError(f"num_minibatches={num_minibatches} is more than the rollout has")
-        order = torch.randperm(units, generator=self._generator).tolist()
+        order = torch.randperm(units, generator=self.generator).tolist()
         batches = [order[first::num_minibatches] for first in range(num_minibatches)]
         longest = len(batches[0])
         yield torch.tensor([batch + [-1] * (longest - len(batch)) for batch in batches])
@@ -98,7 +86,7 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
         Raises:
             ConfigError: when no advantages were attached.
         """
-        spec = self._allocated()
+        spec = self.check_allocated()
         if not self._prepared.keys() >= set(PREPARED_COLUMNS):
             raise ConfigError(f"attach the prepared columns first: {', '.join(PREPARED_COLUMNS)}")
         columns = {**self._slice(self._rows), **self._prepared}
@@ -130,7 +118,7 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
         Raises:
             ConfigError: when rows are missing.
         """
-        spec = self._allocated()
+        spec = self.check_allocated()
         if len(self) < self.num_steps:
             raise ConfigError(f"the rollout has {len(self)} of {self.num_steps} steps")
         columns = dict(self._slice(self._rows))
@@ -163,7 +151,7 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
         Raises:
             DataError: when a column has another leading shape than the rollout.
         """
-        shape = (len(self), self._allocated().num_envs)
+        shape = (len(self), self.check_allocated().num_envs)
         for name, column in columns.items():
             if column.shape[:2] != shape:
                 raise DataError(
@@ -187,7 +175,7 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch]):
     def _insert(self, added: list[list[Row]]) -> None:
         if len(self) + len(added[0]) > self.num_steps:
             raise DataError(f"data slice of {len(added[0])} rows does not fit")
-        recurrent = self._allocated().state_sizes
+        recurrent = self.check_allocated().state_sizes
         for env, (rows, new) in enumerate(zip(self._rows, added, strict=True)):
             goes_on = not new or self._places.follows(new, env)
             if recurrent and rows and not goes_on and not new[0].columns["episode_start"]:

@@ -131,8 +131,6 @@ class ToyConfig(Config):
         gamma: discount per step, in [0, 1].
         num_epochs: passes over each rollout.
         num_minibatches: minibatches per pass.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -142,8 +140,6 @@ class ToyConfig(Config):
     gamma: ScheduledFraction = 0.9
     num_epochs: Count = 1
     num_minibatches: Count = 2
-    test_every: Count | None = None
-    num_test_episodes: Count = 4
 
 
 class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
@@ -161,8 +157,6 @@ class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
         return UpdateSchedule(
             num_epochs=config.num_epochs,
             num_minibatches=config.num_minibatches,
-            test_every=config.test_every,
-            num_test_episodes=config.num_test_episodes,
         )
 
     @classmethod

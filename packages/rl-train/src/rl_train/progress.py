@@ -53,7 +53,7 @@ class Progress(Callback):
         self._compiling_since: float | None = None
 
     def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> None:
-        """Say how long the run will be where that is not what was asked for."""
+        """Say how long the run will be where that is not what was asked for, and what may hang."""
         self._budget = Budget(unit, target)
         reached, now = self._budget.reached(trainer), self._clock()
         self._start = (reached, trainer.total_steps, now)
@@ -62,6 +62,11 @@ class Progress(Callback):
         if unit == "steps" and trainer.storage.rollout_steps is not None:
             rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
             self._planned = reached + -(-(target - reached) // rows) * rows
+        if trainer.envs.max_episode_steps is None:
+            self._write(
+                f"{trainer.envs.spec_id} has no time limit; if its episodes may not end, wrap it "
+                "in gymnasium.wrappers.TimeLimit\n"
+            )
         if self._planned > target:
             self._write(
                 f"{target:,} steps are rounded up to whole rollouts of {rows:,}: about "

@@ -51,7 +51,7 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
         storage.load_state_dict(saved.tree("storage"))
     except CheckpointError as error:
         raise CheckpointError(f"{error}{_differences(storage, saved)}") from error
-    storage.cut()  # its rows do not continue in this run
+    storage.mark_boundary()  # its rows do not continue in this run
 
 
 def open_storage(directory: str | Path) -> AnyStorage:
@@ -109,7 +109,7 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
     storage = cast("AnyStorage", construct_component("storage", component, {"device": spec.device}))
     storage.allocate(spec, torch.Generator())
     storage.load_state_dict(saved.tree("storage"))
-    storage.cut()
+    storage.mark_boundary()
     return storage
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import ActionOutput
-from rl_core.batch import Rollout, RolloutBatch
+from rl_core.batch import Rollout
 from rl_core.config import Config, Count, Needs, NonNegativeInt
 from rl_core.errors import DataError
-from rl_core.storage import AnyStorage, Storage
+from rl_core.storage import AnyStorage, HasRollouts, Storage
 from rl_core.types import Observation, State
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ class UpdateSchedule(Config):
             ``update_every`` transitions at a time.
         min_samples: how many the smallest minibatch of a rollout must have, where one teaches
             nothing.
-        test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation.
 
     Raises:
         ConfigError: for a negative or zero count.
@@ -51,8 +49,6 @@ class UpdateSchedule(Config):
     minibatch_size: Count | None = None
     keep_ratio: Annotated[bool, Needs("update_every"), Needs("num_minibatches")] = False
     min_samples: Count = 1
-    test_every: Count | None = None
-    num_test_episodes: Count = 5
 
     @classmethod
     def of(cls, config: object, **others: int | None) -> "UpdateSchedule":
@@ -185,14 +181,15 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     num_batches = schedule.batches_per_epoch(storage.num_envs)
     step = algorithm.gradients
     prepared: Mapping[str, Tensor] = {}
-    rollout = storage.rollout() if algorithm.batch_type is RolloutBatch else None
+    rollouts = storage if isinstance(storage, HasRollouts) else None
+    rollout = None if rollouts is None else rollouts.rollout()
     is_first = step.count == 0
     if is_first:  # nothing is learned from observations that were never normalised
         _refresh_normalization(algorithm, storage, rollout)
-    if rollout is not None:
+    if rollouts is not None and rollout is not None:
         added = algorithm.prepare_add_ons(rollout)
         columns, metrics = algorithm.prepare(added.rollout)
-        storage.attach({**added.columns, **columns})
+        rollouts.attach({**added.columns, **columns})
         prepared = {**added.metrics, **metrics}
     storage.before_gradients()
     step.begin_phase()

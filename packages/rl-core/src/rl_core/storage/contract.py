@@ -1,136 +1,60 @@
-"""The storage contract: where transitions go, and where batches come from."""
+"""The storage contract: where transitions go, and where batches come from.
+
+`Storage` is what every storage must be. What only some storages do has a class of its own in
+`rl_core.storage.optional`, and `IndexSampler` chooses what a replay storage draws.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_core.batch import Rollout, Trajectory, Transition
-from rl_core.env import GoalFunctions
-from rl_core.errors import ConfigError, DataError, nearest
+from rl_core.batch import ReplayBatch, Transition
+from rl_core.errors import ConfigError, nearest
+from rl_core.stateful import StateFields, StateReader
+from rl_core.storage.spec import StorageSpec
 from rl_core.types import Json, Observation, StateDict
-
-DataSlice = Mapping[str, Tensor]
-"""Consecutive rows of a storage by column name; what workers exchange. Most are `(L, B, ...)`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Shape and dtype of one entry of a column.
-
-    Attributes:
-        shape: without time and environment axes.
-        dtype: of the tensor.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class StorageSpec:
-    """All that a storage must know to allocate itself.
-
-    Attributes:
-        observation: one spec, or one per key of a dict observation.
-        action: of the actor-space action.
-        num_envs: how many environments step together.
-        state_sizes: size of each recurrent state by name; empty when feed-forward.
-        extras: what the algorithm's acting step adds, by name.
-        device: where batches must be.
-        goal_functions: ask the environments how goals are rewarded; they answer None where they
-            have no goals. None where nobody can be asked.
-        scales_rewards: rewards are not the environment's own, but scaled.
-    """
-
-    observation: TensorSpec | Mapping[str, TensorSpec]
-    action: TensorSpec
-    num_envs: int
-    state_sizes: Mapping[str, int]
-    extras: Mapping[str, TensorSpec]
-    device: torch.device
-    goal_functions: Callable[[], GoalFunctions | None] | None = None
-    scales_rewards: bool = False
-
-
-OBSERVATION_COLUMN = "observation"
-"""The column of a plain observation, and the prefix ``observation/`` of a dict's."""
-
-
-def observation_columns(
-    observation: TensorSpec | Mapping[str, TensorSpec], prefix: str = OBSERVATION_COLUMN
-) -> dict[str, TensorSpec]:
-    """Name the columns an observation is stored in."""
-    if isinstance(observation, TensorSpec):
-        return {prefix: observation}
-    return {f"{prefix}/{key}": spec for key, spec in observation.items()}
-
-
-def check_slice(
-    data: DataSlice, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-) -> None:
-    """Compare the columns of a slice with what a storage expects.
-
-    Args:
-        data: what another storage's ``get_data_slice`` returned.
-        expected: shape, leading axes included, and dtype of each column.
-
-    Raises:
-        DataError: when a column is missing, or has another shape or dtype.
-    """
-    for name, (shape, dtype) in expected.items():
-        given = data.get(name)
-        if given is None:
-            raise DataError(f"data slice lacks column '{name}'")
-        if given.dtype != dtype or given.shape != shape:
-            raise DataError(
-                f"data slice column '{name}': expected {dtype} of shape {shape}, got "
-                f"{given.dtype} of {tuple(given.shape)}"
-            )
-
-
-def join_observation(
-    columns: Mapping[str, Tensor], prefix: str = OBSERVATION_COLUMN
-) -> Observation:
-    """Rebuild an observation from its columns."""
-    if prefix in columns:
-        return columns[prefix]
-    start = prefix + "/"
-    return {
-        name.removeprefix(start): column
-        for name, column in columns.items()
-        if name.startswith(start)
-    }
-
 
 BatchT = TypeVar("BatchT", covariant=True)
 
 
-class Storage(ABC, Generic[BatchT]):
+class Storage(StateFields, ABC, Generic[BatchT]):
     """Keeps transitions and makes batches of them; it holds data, not estimators.
 
-    A subclass says how to allocate, insert, choose indices, gather and reset. What is concrete
-    here is the same for every storage.
+    A subclass writes `insert_transition`, `sample_indices`, `gather`, `reset` and `__len__`, makes
+    room in `allocate`, and lists in ``state_fields`` which attributes a checkpoint holds. All else
+    has a default.
 
     Attributes:
         batch_type: the batch dataclass that `generate_batches` yields.
+        spec: what `allocate` was given last; None before.
+        generator: draws every random index; on the CPU.
+        rollout_steps: steps of all environments after which a rollout is complete; None for
+            replay.
         n_step: rewards in a replayed transition, at most.
+        gives_sequences: replayed batches are sequences, for recurrent actors.
+        steps_per_sample: steps of an environment in each sample, burn-in included. A rollout
+            storage knows it once it is allocated.
+        needs_td_errors: `after_gradients` needs ``td_error``, to draw by.
     """
 
     batch_type: ClassVar[type]
+    spec: StorageSpec | None = None
+    generator: torch.Generator
+    rollout_steps: int | None = None
     n_step: int = 1
+    gives_sequences: bool = False
+    steps_per_sample: int = 1
+    needs_td_errors: bool = False
 
-    @property
-    @abstractmethod
-    def spec(self) -> StorageSpec | None:
-        """What `allocate` was given last; None before."""
-
-    @abstractmethod
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Make room for the data of one run.
+
+        A subclass reserves its memory, then calls this.
 
         Args:
             spec: what will be inserted.
@@ -139,14 +63,15 @@ class Storage(ABC, Generic[BatchT]):
         Raises:
             ConfigError: when the storage's options contradict the spec.
         """
+        self.spec, self.generator = spec, generator
 
     @abstractmethod
     def insert_transition(self, transition: Transition) -> None:
-        """Take in one step of all environments.
+        """Insert one step of all environments.
 
-        It goes on from the step that was inserted before it, in environments where no episode
-        begins, and in a storage that was restored from the newest step it was saved with. It does
-        not after a slice, a `reset` or a `cut`: no window, sequence or bootstrap may lead across.
+        It continues the step inserted before it in all environments where no episode begins, also
+        in a storage that was restored from a checkpoint. After a slice, `reset` or
+        `mark_boundary` it does not: no window, sequence or bootstrap may lead across.
         """
 
     @abstractmethod
@@ -177,184 +102,31 @@ class Storage(ABC, Generic[BatchT]):
     def __len__(self) -> int:
         """Return how many steps of all environments are stored."""
 
-    @abstractmethod
-    def get_data_slice(self, start: int, end: int) -> DataSlice:
-        """Copy the steps from ``start`` up to ``end`` of every column.
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`; the storage must be allocated.
 
-        The column `ORIGIN`, or those below it, say which storage this is, and which of its steps
-        these are. Steps go on being counted when the storage is emptied.
-        """
-
-    @abstractmethod
-    def insert_data_slice(self, data: DataSlice) -> None:
-        """Append rows that `get_data_slice` of a like storage returned.
-
-        They go on from the newest ones here only where these are of a slice of the same storage,
-        which ended where this one begins. Anything else is cut, whatever the observations are.
+        A resumed run continues from the newest step; any other caller calls `mark_boundary` next.
 
         Raises:
-            DataError: when columns are missing, of other shape or dtype, or of unequal length.
+            CheckpointError: when it does not fit this storage.
         """
+        self.check_allocated()
+        super().load_state_dict(state)
 
-    @abstractmethod
-    def state_dict(self) -> StateDict:
-        """Return the data, the cursors and the generator's state."""
+    def check_allocated(self) -> StorageSpec:
+        """Return what `allocate` was given last.
 
-    @abstractmethod
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`.
-
-        A run that is resumed goes on from the newest step; whoever does not, says so by `cut`.
+        Raises:
+            ConfigError: when nothing was allocated.
         """
-
-    @property
-    def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
-        return self.spec is not None
+        if self.spec is None:
+            raise ConfigError(f"the {type(self).__name__} is not allocated yet; a Trainer does it")
+        return self.spec
 
     @property
     def num_envs(self) -> int:
-        """Environments that step together, as `allocate` was told; 0 before."""
+        """Number of environments that step together; 0 before `allocate`."""
         return 0 if self.spec is None else self.spec.num_envs
-
-    @classmethod
-    def options_to_read(cls, options: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Return the options of a storage that only reads what one with others saved.
-
-        Its environment, its devices and its directories may not be there, so an option that asks
-        for them is left out; by default none is.
-
-        Args:
-            options: as in a recipe.
-        """
-        return options
-
-    @property
-    def rollout_steps(self) -> int | None:
-        """Steps of all environments after which a rollout is complete; None for replay."""
-        return None
-
-    @property
-    def gives_sequences(self) -> bool:
-        """Whether replayed batches are sequences, for actors with a memory; False by default."""
-        return False
-
-    @property
-    def steps_per_sample(self) -> int:
-        """Steps of an environment in each sample of a batch, burn-in included; 1 by default.
-
-        Sequences have more, and the graph of a recurrent network grows with them. A rollout storage
-        knows it once it is allocated.
-        """
-        return 1
-
-    @property
-    def needs_td_errors(self) -> bool:
-        """Whether `after_gradients` wants ``td_error``, to draw by; False by default."""
-        return False
-
-    def rollout(self) -> Rollout:
-        """Return the stored data as one rollout, for an on-policy algorithm to prepare.
-
-        Raises:
-            ConfigError: when this storage does not keep rollouts.
-        """
-        raise ConfigError(f"{type(self).__name__} does not keep rollouts")
-
-    def trajectories(self) -> Iterator[Trajectory]:
-        """Yield what is stored, one environment after the other, as others may take it over.
-
-        Raises:
-            ConfigError: when this storage does not keep what happened.
-        """
-        raise ConfigError(f"{type(self).__name__} gives no trajectories; replay storages do")
-
-    @property
-    def num_transitions(self) -> int:
-        """How many transitions are stored, of all environments together.
-
-        Raises:
-            ConfigError: when this storage does not keep what happened.
-        """
-        return sum(map(len, self.trajectories()))
-
-    def attach(self, columns: Mapping[str, Tensor]) -> None:
-        """Add the columns an algorithm prepared, each `(T, B, ...)`, to the batches to come.
-
-        Raises:
-            ConfigError: when this storage does not keep rollouts.
-        """
-        raise ConfigError(f"{type(self).__name__} takes no prepared columns: {sorted(columns)}")
-
-    def set_progress(self, progress: float) -> None:
-        """Move what is scheduled to a point of the run; nothing by default.
-
-        Args:
-            progress: fraction of the run that is over, in [0, 1].
-        """
-
-    def note_returns(self, returns: Sequence[float]) -> None:
-        """Take in how training goes; nothing by default.
-
-        Args:
-            returns: of the training episodes that ended since the last call, oldest first, in the
-                environment's own rewards.
-        """
-
-    def new_observations(self) -> tuple[Observation, Tensor]:
-        """Return what was inserted since the last call, for running statistics.
-
-        Only storages that replay are asked; a rollout is new as a whole.
-
-        Returns:
-            Observations `(*batch, ...)`, and which of them count, `(*batch)`, bool.
-
-        Raises:
-            ConfigError: when this storage does not tell; it goes with actors that keep no running
-                statistics.
-        """
-        raise ConfigError(
-            f"{type(self).__name__} does not tell what is new in it; give the actor no running "
-            "statistics (normalize_observations=False)"
-        )
-
-    def cut(self) -> None:
-        """Note that what is inserted next does not go on from what is stored.
-
-        Nothing by default; a storage that looks ahead or back keeps a `Continuity` that notes it.
-        """
-
-    def before_gradients(self) -> None:
-        """Do what is needed once before the batches of an update are drawn."""
-
-    def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
-        """Learn from a gradient step, such as new priorities.
-
-        Args:
-            batch: what `generate_batches` yielded.
-            info: what the gradient step answered for it.
-        """
-
-    def check_batches(
-        self,
-        num_minibatches: int | None,
-        minibatch_size: int | None,
-        min_samples: int = 1,
-    ) -> None:
-        """Refuse batches that can never be made; asked when a run is set up.
-
-        Args:
-            num_minibatches: see `generate_batches`.
-            minibatch_size: likewise.
-            min_samples: how many the smallest minibatch of a rollout must have.
-
-        Raises:
-            ConfigError: when the sizes contradict each other or what the storage will hold.
-        """
-        return
-
-    def after_update(self) -> None:
-        """Do what is needed once after an update; on-policy storages forget their data."""
 
     def generate_batches(
         self, num_minibatches: int | None, minibatch_size: int | None, num_epochs: int = 1
@@ -370,9 +142,83 @@ class Storage(ABC, Generic[BatchT]):
             for block in self.sample_indices(num_minibatches, minibatch_size):
                 yield from self.gather(block)
 
-    def get_all_buffer_data(self) -> DataSlice:
-        """Copy all rows of every column."""
-        return self.get_data_slice(0, len(self))
+    def check_batches(
+        self, num_minibatches: int | None, minibatch_size: int | None, min_samples: int = 1
+    ) -> None:
+        """Refuse batches that can never be made; called when a run is set up.
+
+        Args:
+            num_minibatches: see `generate_batches`.
+            minibatch_size: likewise.
+            min_samples: how many the smallest minibatch of a rollout must have.
+
+        Raises:
+            ConfigError: when the sizes contradict each other or what the storage will hold.
+        """
+        return
+
+    def mark_boundary(self) -> None:
+        """Mark an episode boundary: what is inserted next does not continue what is stored.
+
+        Nothing by default; a storage that looks ahead or back keeps `EpisodeBoundaries`.
+        """
+
+    def new_observations(self) -> tuple[Observation, Tensor]:
+        """Return what was inserted since the last call, for running statistics.
+
+        Only replay storages are asked; a rollout is new as a whole.
+
+        Returns:
+            Observations `(*batch, ...)`, and which of them count, `(*batch)`, bool.
+
+        Raises:
+            ConfigError: when this storage does not tell.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} does not tell what is new in it; give the actor no running "
+            "statistics (normalize_observations=False)"
+        )
+
+    def set_progress(self, progress: float) -> None:
+        """Move schedules to a fraction of the run, in [0, 1]; nothing by default."""
+
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Note the returns of training episodes that ended, oldest first; nothing by default.
+
+        Args:
+            returns: in the environment's own rewards.
+        """
+
+    def before_gradients(self) -> None:
+        """Do what is needed once before the batches of an update are drawn."""
+
+    def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
+        """Learn from a gradient step, such as new priorities.
+
+        Args:
+            batch: what `generate_batches` yielded.
+            info: what the gradient step returned for it.
+        """
+
+    def after_update(self) -> None:
+        """Do what is needed once after an update; on-policy storages forget their data."""
+
+    @classmethod
+    def options_to_read(cls, options: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the options of a storage that only reads what a storage with ``options`` saved.
+
+        Its environment, its devices and its directories may not exist, so an option that needs
+        them is left out; by default none is.
+        """
+        return options
+
+    def live_parameters(self) -> Mapping[str, float]:
+        """Return the parameters that may change while running; none by default."""
+        return {}
+
+    def set_live_parameter(self, name: str, value: float) -> None:
+        """Set one of `live_parameters`; the name is known to be right."""
+        raise ConfigError(f"{type(self).__name__} has no live parameter '{name}'")
 
     def update_storage_parameter(self, parameter_name: str, new_parameter_value: float) -> None:
         """Change a parameter while running.
@@ -388,18 +234,148 @@ class Storage(ABC, Generic[BatchT]):
             )
         self.set_live_parameter(parameter_name, new_parameter_value)
 
-    def live_parameters(self) -> Mapping[str, float]:
-        """Return the parameters that may change while running; none by default."""
-        return {}
-
     def metrics(self) -> Mapping[str, float]:
         """Return what is worth logging, by name; the live parameters by default."""
         return self.live_parameters()
 
-    def set_live_parameter(self, name: str, value: float) -> None:
-        """Set one of `live_parameters`; the name is known to be right."""
-        raise ConfigError(f"{type(self).__name__} has no live parameter '{name}'")
-
 
 AnyStorage: TypeAlias = Storage[Any]
 """A storage of whatever batches; collector and trainer treat all alike."""
+
+
+Slots: TypeAlias = npt.NDArray[np.int64]
+"""Numbers of rows."""
+
+
+class ReplayRows(Protocol):
+    """What a sampler sees of a replay buffer.
+
+    The buffer has ``num_slots`` rows, the *slots*, numbered from 0; environment ``slot % num_envs``
+    wrote them. A slot may be drawn when it holds a transition, or the first transition of a
+    sequence; its row is overwritten when it is the oldest of its environment.
+
+    Attributes:
+        num_slots: rows of all environments.
+        num_envs: how many environments.
+        learned: transitions learned from in what is drawn, at most: 1, or those of a sequence.
+        reward: of every slot, float32, environment units; kept up to date by the buffer.
+    """
+
+    num_slots: int
+    num_envs: int
+    learned: int
+    reward: npt.NDArray[np.float32]
+
+    def cursor(self) -> Any:
+        """Return a mark of what has been inserted so far."""
+        ...
+
+    def changes_since(self, cursor: Any) -> tuple[Slots, Slots]:
+        """Return the slots that can no longer be drawn since a mark, and those that are new.
+
+        Both in the order of time. Overwritten slots may be among both.
+        """
+        ...
+
+    def drawable(self) -> Slots:
+        """Return all slots that may be drawn, in ascending order."""
+        ...
+
+    def ends_episode(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Return whether the transitions in some slots are the last of their episodes."""
+        ...
+
+
+class IndexSampler(ABC):
+    """Chooses slots of a replay buffer; any sampler goes with n-step, hindsight and sequences.
+
+    A subclass writes `draw`. It is registered in the entry-point group ``rl_core.samplers`` and
+    given to a buffer as ``storage.sampler``, by its name and the arguments of its constructor.
+
+    Attributes:
+        rows: what it draws from; set by `attach`.
+        generator: draws every random number; on the CPU.
+        needs_td_errors: whether `learn` wants ``info["td_error"]``.
+    """
+
+    needs_td_errors: ClassVar[bool] = False
+    rows: ReplayRows
+    generator: torch.Generator
+
+    def attach(self, rows: ReplayRows, generator: torch.Generator) -> None:
+        """Begin to draw from rows, which are empty."""
+        self.rows = rows
+        self.generator = generator
+        self._cursor: Any = rows.cursor()
+
+    @abstractmethod
+    def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
+        """Yield blocks `(K, N)` of slots that may be drawn, in all ``num_batches`` batches of N.
+
+        A sampler whose draws depend on what the previous batch taught yields blocks of one.
+
+        Raises:
+            ConfigError: when nothing may be drawn; see `nothing_to_draw`.
+        """
+
+    def changes(self) -> tuple[Slots, Slots]:
+        """Return the slots that can no longer be drawn since the last call, and the new ones."""
+        gone, new = self.rows.changes_since(self._cursor)
+        self._cursor = self.rows.cursor()
+        return gone, new
+
+    def weights(self, slots: Tensor) -> Tensor:
+        """Return the importance weights of K batches of slots, `(K, N)`, float32; 1 by default."""
+        return torch.ones(slots.shape)
+
+    def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
+        """Take in what a gradient step returned; nothing by default."""
+        return
+
+    def note_returns(self, returns: Sequence[float]) -> None:
+        """Take in the returns of training episodes that ended; nothing by default."""
+        return
+
+    def reset(self) -> None:
+        """Forget what belongs to rows: the buffer is empty, or about to be filled anew."""
+        self._cursor = self.rows.cursor()
+
+    def set_progress(self, progress: float) -> None:
+        """Move schedules to a fraction of the run; nothing by default."""
+        return
+
+    def live_parameters(self) -> Mapping[str, float]:
+        """Return the parameters that may change while running; none by default."""
+        return {}
+
+    def set_live_parameter(self, name: str, value: float) -> None:
+        """Set one of `live_parameters`."""
+        raise ConfigError(f"{type(self).__name__} has no live parameter '{name}'")
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what is worth logging; the live parameters by default."""
+        return self.live_parameters()
+
+    def state_dict(self) -> StateDict:
+        """Return what it knows beyond the rows; nothing by default."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state returned by `state_dict`, after the rows took over theirs.
+
+        By default all rows are new again: `changes` returns them at its next call.
+
+        Raises:
+            CheckpointError: when it is of another kind of sampler.
+        """
+        StateReader(state, "storage/sampler").expect(())
+        self.reset()
+        self._cursor = None
+
+
+def nothing_to_draw() -> ConfigError:
+    """Return the error of a buffer that holds no transition."""
+    return ConfigError(
+        "the replay buffer holds no transition yet; collect some before drawing from it "
+        "(algorithm.update_after)"
+    )

@@ -23,8 +23,8 @@ from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages.config import HindsightConfig
 from rl_storages.replay.episodes import Episodes
+from rl_storages.replay.flags import TERMINATED, VALID, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import TERMINATED, VALID, Mask, Positions
 from rl_storages.sampling.uniform import UniformSampler
 
 Rewards = npt.NDArray[np.float32]

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_storages.config import SequenceConfig
-from rl_storages.replay.rows import SEQUENCE, Flags, Mask
+from rl_storages.replay.flags import SEQUENCE, Flags, Mask
 
 
 class SequenceTiles:

@@ -12,8 +12,8 @@ from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.storage import join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
 from rl_storages.gather.sequence_starts import SequenceTiles
+from rl_storages.replay.flags import ENDED, EPISODE_START, TERMINATED, VALID, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import ENDED, EPISODE_START, TERMINATED, VALID, Mask, Positions
 
 Counts = npt.NDArray[np.int64]
 

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch
-from rl_core.storage import join_observation
+from rl_core.storage import OBSERVATION_COLUMN
+from rl_core.types import Observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.replay.flags import ENDED, TERMINATED, VALID, Flags, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import ENDED, TERMINATED, VALID, Flags, Mask, Positions
+from rl_storages.transitions import names_below
 
 _GROUP_BYTES = 2**20
 """Batches of a block are gathered together up to this size, which a processor's cache holds."""
@@ -37,8 +39,9 @@ class WindowGather:
         self._rebuilt = None if observations.stacks is None else observations
         plain = observations.plain if self._rebuilt is None else {}
         self._copied = {"action": columns["action"], **plain}
-        self._extras = [name for name in columns if name.startswith("extras/")]
-        self._copied |= {name: columns[name] for name in self._extras}
+        self._keys = names_below(f"{OBSERVATION_COLUMN}/", observations.names)
+        self._extras = names_below("extras/", columns)
+        self._copied |= {name: columns[name] for name in self._extras.values()}
         self._followed = {f"next_{name}": column for name, column in plain.items()}
         self._offsets = np.arange(n_step)[:, None] * ring.num_envs
         gathered = sum(c[0].nbytes for c in (*self._copied.values(), *self._followed.values()))
@@ -69,17 +72,22 @@ class WindowGather:
 
     def _batch(self, columns: Mapping[str, Tensor]) -> ReplayBatch:
         return ReplayBatch(
-            observation=join_observation(columns),
+            observation=self._observation(columns),
             action=columns["action"],
             reward=columns["reward"],
             num_steps=columns["num_steps"],
             terminated=columns["terminated"],
-            next_observation=join_observation(columns, "next_observation"),
+            next_observation=self._observation(columns, "next_"),
             weight=columns["weight"],
             mask=columns["mask"],
             key=columns["key"],
-            extras={name.removeprefix("extras/"): columns[name] for name in self._extras},
+            extras={key: columns[name] for key, name in self._extras.items()},
         )
+
+    def _observation(self, columns: Mapping[str, Tensor], prefix: str = "") -> Observation:
+        if not self._keys:
+            return columns[prefix + OBSERVATION_COLUMN]
+        return {key: columns[prefix + name] for key, name in self._keys.items()}
 
     def _columns(self, slots: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Gather the columns of a batch, `(N, ...)`."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from rl_storages.replay.flags import VALID, Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import VALID, Positions
 
 
 class Episodes:
@@ -32,7 +32,7 @@ class Episodes:
     def begin_anew(self) -> None:
         """Look at all rows again, after they were replaced."""
         self._count: Positions = np.zeros(self._ring.num_envs, dtype=np.int64)
-        self._seen = self._ring.heads - self._ring.num_rows + 1
+        self._seen = self._ring.places.positions - self._ring.num_rows + 1
 
     def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
         """Return positions of transitions, and of the first and last of their episodes.
@@ -52,13 +52,13 @@ class Episodes:
 
     def _catch_up(self) -> None:
         ring = self._ring
-        heads = ring.heads
-        spans = heads - self._seen
+        end = ring.cursor()
+        spans = end - self._seen
         if not spans.any():
             return
         length = min(int(spans.max()), ring.num_rows - 1)
         back = np.arange(length, -1, -1)[:, None]
-        positions = heads - back
+        positions = end - back
         slots = ring.slots(positions)
         is_valid = (back <= spans) & ((ring.flags[slots] & VALID) > 0)
         follows = np.zeros_like(is_valid)
@@ -73,4 +73,4 @@ class Episodes:
         self._last[episodes[is_valid]] = positions[is_valid]  # the last one assigned stays
         self._episode[slots[is_valid]] = episodes[is_valid]
         self._count = numbers[-1]
-        self._seen = heads.copy()
+        self._seen = end

@@ -10,8 +10,9 @@ from torch import Tensor
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import OBSERVATION_COLUMN, TensorSpec
 from rl_core.types import ArrayLike
-from rl_storages.replay.columns import DEPTH, Columns, Rows
-from rl_storages.replay.rows import Mask
+from rl_storages.replay.columns import DEPTH, Columns
+from rl_storages.replay.flags import Mask
+from rl_storages.transitions import Rows
 
 Depths = npt.NDArray[np.uint8]
 
@@ -112,9 +113,9 @@ class FrameStacks:
             (name, value[:, place] if name in self.names else value) for name, value in observation
         ]
 
-    def following_depths(self, heads: npt.NDArray[np.int64]) -> Depths:
-        """Return the depths of rows that go on from these slots `(B,)`."""
-        depths: Depths = np.minimum(self._depths[heads] + np.uint8(1), np.uint8(self.size - 1))
+    def following_depths(self, slots: npt.NDArray[np.int64]) -> Depths:
+        """Return the depths of rows that continue these slots `(B,)`."""
+        depths: Depths = np.minimum(self._depths[slots] + np.uint8(1), np.uint8(self.size - 1))
         return depths
 
     def first_depths(self, observation: Rows) -> Depths:

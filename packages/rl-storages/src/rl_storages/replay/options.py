@@ -8,11 +8,6 @@ from rl_core.errors import ConfigError, DeviceError
 from rl_storages.config import PrioritizedConfig, RecentConfig, SequenceConfig
 
 
-def not_allocated() -> ConfigError:
-    """Say that there is no room yet."""
-    return ConfigError("the replay buffer is not allocated yet; a Trainer does it")
-
-
 def no_batches(num_minibatches: int | None, minibatch_size: int | None) -> ConfigError:
     """Say that one of the numbers is missing, or below 1."""
     name, value = "minibatch_size", minibatch_size
@@ -58,8 +53,8 @@ def rows_per_env(
     size: int,
     num_envs: int,
     n_step: int,
-    sequences: SequenceConfig | None,
-    frame_stack: int | None,
+    sequences: SequenceConfig | None = None,
+    frame_stack: int | None = None,
 ) -> int:
     """Return how many rows each environment needs for its share of the transitions.
 

@@ -1,32 +1,30 @@
 """Rows of several environments in rings of fixed length, one per environment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_core.batch import Transition
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 from rl_storages.gather.sequence_starts import SequenceTiles
 from rl_storages.replay.columns import DEPTH, Columns
-from rl_storages.replay.frames import FrameStacks
-from rl_storages.replay.observations import ObservationReader
-from rl_storages.replay.rows import (
+from rl_storages.replay.flags import (
     ENDED,
     KNOWN,
     SEQUENCE,
     STEP,
     VALID,
     Flags,
-    Heads,
     Mask,
     Positions,
 )
-from rl_storages.replay.writer import RowWriter
+from rl_storages.replay.frames import FrameStacks
+from rl_storages.replay.observations import ObservationReader
+from rl_storages.replay.writer import RowWriter, WritePositions
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 
@@ -35,13 +33,14 @@ class ReplayRing:
     """Steps of `B` environments, in `R` rows each, the oldest overwritten first.
 
     Each observation is stored once. The successor of a transition is its environment's next row,
-    whatever that is: the next step, the last observation of an ended episode, or the *head*: the
-    row with the observation that the environment's next action will be taken in. The row after the
-    last transition of an episode, or of what is stored of it, is never a transition: whoever looks
-    ahead stops at a row without `VALID`.
+    whatever that is: the next step, the last observation of an ended episode, or the row at the
+    *write position*, whose observation the environment's next action will be taken in. The row
+    after the last transition of an episode, or of what is stored of it, is never a transition:
+    whoever looks ahead stops at a row without `VALID`.
 
-    Environments advance each at their own pace, because an episode that ended and was reset in
-    the same step takes a row for its last observation. For *slots* and *positions* see `Heads`.
+    Environments advance each at their own pace, because an episode that ended and was reset in the
+    same step takes a row for its last observation. For *slots* and *positions* see
+    `WritePositions`; `rl_storages.replay.writer` shows the rows.
 
     What is drawn is a row with the flag `drawn`: a transition, or the first one of a sequence. It
     may need some of the rows before it: the older frames of its stack, and its burn-in. The oldest
@@ -56,14 +55,16 @@ class ReplayRing:
         tiles: how sequences are cut; None draws transitions.
 
     Attributes:
+        tiles: as given.
         flags: of every slot.
         reward: of every slot.
         drawn: the flag of rows that may be drawn.
         learned: transitions that are learned from in what is drawn, at most.
         observed: the columns that are there in every row, whether it is a step or not.
         observations: reads observations by slot.
-        slots: see `Heads.slots`.
-        generations: see `Heads.generations`.
+        places: where the next rows are written.
+        slots: see `WritePositions.slots`.
+        generations: see `WritePositions.generations`.
         writer: writes the rows.
     """
 
@@ -87,108 +88,74 @@ class ReplayRing:
         self.learned = 1 if tiles is None else tiles.learned
         self.flags: Flags = columns.slots["flags"]
         self.reward: npt.NDArray[np.float32] = columns.slots["reward"]
-        self._tiles = tiles
-        self._heads = Heads(num_rows, num_envs)
-        self.slots = self._heads.slots
-        self.generations = self._heads.generations
-        self.writer = RowWriter(columns, self._heads, self.observations, stacks, tiles)
-        self._told: Positions = self.heads.copy()
-
-    @property
-    def heads(self) -> Positions:
-        """Position of each environment's head, shape `(B,)`."""
-        return self._heads.positions
+        self.tiles = tiles
+        self.places = WritePositions(num_rows, num_envs)
+        self.slots = self.places.slots
+        self.generations = self.places.generations
+        self.writer = RowWriter(columns, self.places, self.observations, stacks, tiles)
+        self._told: Positions = self.cursor()
 
     @property
     def oldest(self) -> Positions:
         """Position of the oldest row of each environment that may be a transition, shape `(B,)`."""
-        return self.heads - self.num_rows + 1 + self.writer.lost
-
-    @property
-    def used_slots(self) -> int:
-        """The slots from 0 that were written to since the last reset."""
-        return self._heads.used_slots
-
-    def insert(self, transition: Transition) -> None:
-        """Take in one step of all environments.
-
-        Raises:
-            DataError: when a column is missing or has another shape or dtype; nothing is written.
-        """
-        self.writer.insert(transition)
-
-    def append(self, data: Mapping[str, Tensor], num_rows: Positions) -> None:
-        """Take in rows of each environment, of which the last is no step but what followed.
-
-        Args:
-            data: columns `(L, B, ...)` all of which fit, and the stacks of the first row.
-            num_rows: how many of the L are there of each environment, shape `(B,)`.
-
-        Raises:
-            DataError: when the slice does not say where it is from; nothing is written.
-        """
-        self.writer.append(data, num_rows)
+        return self.places.positions - self.num_rows + 1 + self.writer.lost
 
     def reset(self) -> None:
         """Forget all rows; positions go on, so that no later one is mistaken for an earlier."""
-        self.flags[: self.used_slots] = 0
-        heads, origin = self.heads, self._heads.origin
-        self._heads.forget()
-        self._told = self.heads.copy()
-        self.writer.continuity.forget(torch.from_numpy(heads - origin))
+        places = self.places
+        self.flags[: places.used_slots] = 0
+        num_rows = places.positions - places.origin
+        places.restart()
+        self._told = self.cursor()
+        self.writer.boundaries.forget(torch.from_numpy(num_rows))
 
     def origin(self, first: Positions) -> Tensor:
-        """Return where a slice is from that begins at some positions `(B,)`; see `Continuity`."""
-        return self.writer.continuity.origin(torch.from_numpy(first - self._heads.origin))
+        """Return the column `ORIGIN` of a slice that begins at some positions `(B,)`."""
+        return self.writer.boundaries.origin(torch.from_numpy(first - self.places.origin))
 
     def retired(self) -> Positions:
         """Return the slots of the oldest rows, which miss what they need and are not drawn."""
-        return self.slots(self.heads + np.arange(1, self.writer.guard + 1)[:, None]).ravel()
+        return self.slots(
+            self.places.positions + np.arange(1, self.writer.guard + 1)[:, None]
+        ).ravel()
 
-    def grown_since(self, heads: Positions) -> Positions:
-        """Return the slots of sequences that have more transitions than at earlier heads.
-
-        Args:
-            heads: what `heads` was, shape `(B,)`.
-        """
-        if self._tiles is None:
+    def grown_since(self, cursor: Positions) -> Positions:
+        """Return the slots of sequences that have more transitions than at a mark."""
+        if self.tiles is None:
             return _NONE
-        back = np.arange(1, self._tiles.learned)[:, None]
-        goes_on = (self.flags[self.slots(heads)] & (VALID | SEQUENCE)) == VALID
-        first = self.slots(heads - back)
+        back = np.arange(1, self.tiles.learned)[:, None]
+        goes_on = (self.flags[self.slots(cursor)] & (VALID | SEQUENCE)) == VALID
+        first = self.slots(cursor - back)
         begins = (self.flags[first] & SEQUENCE) > 0
         is_nearest = begins & (np.cumsum(begins, 0) == 1)
         grown: Positions = first[is_nearest & goes_on]
         return grown
 
-    def slots_since(self, heads: Positions) -> Positions:
-        """Return the slots of all rows from earlier heads to these, as far as they are stored.
-
-        Args:
-            heads: what `heads` was, shape `(B,)`.
+    def slots_since(self, cursor: Positions) -> Positions:
+        """Return the slots of all rows from a mark to the write positions, as far as stored.
 
         Returns:
-            Shape `(N,)`, in the order of time; both the earlier and the present heads are there.
+            Shape `(N,)`, in the order of time; the rows at both ends are included.
         """
-        spans = self.heads - heads
+        spans = self.places.positions - cursor
         back = np.arange(min(int(spans.max()), self.num_rows - 1), -1, -1)[:, None]
-        return self.slots(self.heads - back)[back <= spans]
+        return self.slots(self.places.positions - back)[back <= spans]
 
     def new_transitions(self) -> Positions:
         """Return the slots of the transitions since the last call, as far as they are stored."""
         slots = self.slots_since(self._told)
-        self._told = self.heads.copy()
+        self._told = self.cursor()
         return slots[(self.flags[slots] & VALID) > 0]
 
     def step_counts(self) -> Positions:
         """Count the steps stored of each environment, shape `(B,)`."""
-        used = (self.flags[: self.used_slots] & STEP) > 0
+        used = (self.flags[: self.places.used_slots] & STEP) > 0
         counts: Positions = np.count_nonzero(used.reshape(-1, self.num_envs), axis=0)
         return counts
 
     def cursor(self) -> Positions:
         """Return a mark of what has been inserted so far."""
-        return self.heads.copy()
+        return self.places.positions.copy()
 
     def changes_since(self, cursor: Positions | None) -> tuple[Positions, Positions]:
         """Return the slots that can no longer be drawn since a mark, and the new ones.
@@ -200,7 +167,7 @@ class ReplayRing:
         """
         if cursor is None:
             return _NONE, self.drawable()
-        if (self.heads == cursor).all():
+        if (self.places.positions == cursor).all():
             return _NONE, _NONE
         slots = np.concatenate([self.slots_since(cursor), self.retired(), self.grown_since(cursor)])
         is_new = (self.flags.take(slots) & self.drawn) > 0
@@ -208,7 +175,7 @@ class ReplayRing:
 
     def drawable(self) -> Positions:
         """Return all slots that may be drawn."""
-        slots: Positions = (self.flags[: self.used_slots] & self.drawn).nonzero()[0]
+        slots: Positions = (self.flags[: self.places.used_slots] & self.drawn).nonzero()[0]
         return slots
 
     def ends_episode(self, slots: Positions) -> Mask:
@@ -218,32 +185,32 @@ class ReplayRing:
 
     def num_transitions(self) -> int:
         """Count the transitions stored of all environments."""
-        return int(np.count_nonzero(self.flags[: self.used_slots] & VALID))
+        return int(np.count_nonzero(self.flags[: self.places.used_slots] & VALID))
 
     def step_positions(self) -> Iterator[Positions]:
         """Yield the positions of the steps stored of each environment, oldest first."""
-        for env, head in enumerate(self.heads.tolist()):
-            oldest = max(self._heads.origin, head - self.num_rows + 1)
-            positions = np.arange(oldest, head)
+        for env, end in enumerate(self.places.positions.tolist()):
+            oldest = max(self.places.origin, end - self.num_rows + 1)
+            positions = np.arange(oldest, end)
             flags = self.flags[positions % self.num_rows * self.num_envs + env]
             yield positions[(flags & STEP) > 0]
 
     def state_dict(self) -> StateDict:
-        """Return all rows that were written to, and where the heads are."""
-        rows = self.used_slots // self.num_envs
+        """Return all rows that were written to, and where the next ones go."""
+        rows = self.places.used_slots // self.num_envs
         return {
             "num_rows": self.num_rows,
-            "origin": self._heads.origin,
-            "heads": torch.from_numpy(self.heads.copy()),
+            "origin": self.places.origin,
+            "positions": torch.from_numpy(self.cursor()),
             "told": torch.from_numpy(self._told.copy()),
             "sequences": self._sequences(),
-            "continuity": self.writer.continuity.state_dict(),
+            "boundaries": self.writer.boundaries.state_dict(),
             "columns": {name: column[:rows] for name, column in self.columns.by_row.items()},
         }
 
     def _sequences(self) -> dict[str, int]:
         """Return how data is cut, by which its flags were set."""
-        tiles = self._tiles
+        tiles = self.tiles
         return {} if tiles is None else {"learned": tiles.learned, "burn_in": tiles.burn_in}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -253,7 +220,9 @@ class ReplayRing:
             CheckpointError: when it is of another size, or damaged; nothing is written.
         """
         saved = StateReader(state, "storage/ring")
-        saved.expect(("num_rows", "origin", "heads", "told", "sequences", "continuity", "columns"))
+        saved.expect(
+            ("num_rows", "origin", "positions", "told", "sequences", "boundaries", "columns")
+        )
         if saved.count("num_rows") != self.num_rows:
             raise CheckpointError(
                 f"the saved replay buffer has {saved.count('num_rows')} rows per environment, "
@@ -270,12 +239,12 @@ class ReplayRing:
             )
         origin = saved.count("origin")
         like = torch.zeros(self.num_envs, dtype=torch.int64)
-        heads, told = (
-            saved.tensor(key, like).numpy(force=True).copy() for key in ("heads", "told")
+        positions, told = (
+            saved.tensor(key, like).numpy(force=True).copy() for key in ("positions", "told")
         )
-        if origin % self.num_rows or (told < origin).any() or (heads < told).any():
+        if origin % self.num_rows or (told < origin).any() or (positions < told).any():
             raise CheckpointError("the saved replay buffer's positions contradict each other")
-        rows = min(int(heads.max()) - origin + 1, self.num_rows)
+        rows = min(int(positions.max()) - origin + 1, self.num_rows)
         inner = saved.reader("columns")
         inner.expect(self.columns.by_row)
         parts = {
@@ -286,12 +255,12 @@ class ReplayRing:
         if (flags & ~np.uint8(KNOWN)).any():
             raise CheckpointError("storage/ring/columns: 'flags' holds bits that mean nothing")
         self.reset()
-        self.writer.continuity.load_state_dict(saved.tree("continuity"))
+        self.writer.boundaries.load_state_dict(saved.tree("boundaries"))
         for name, part in parts.items():
             self.columns.by_row[name][:rows].copy_(part)
-        self._heads.origin = origin
+        self.places.origin = origin
         self._told = told
-        self._heads.set(heads)
-        if self._tiles is not None:
-            back = self.slots(heads - np.arange(1, self._tiles.learned + 1)[:, None])
-            self._tiles.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))
+        self.places.set(positions)
+        if self.tiles is not None:
+            back = self.slots(positions - np.arange(1, self.tiles.learned + 1)[:, None])
+            self.tiles.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))

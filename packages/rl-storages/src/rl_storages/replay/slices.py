@@ -7,8 +7,8 @@ from torch import Tensor
 from rl_core.errors import DataError
 from rl_core.storage import ORIGIN, DataSlice, check_slice
 from rl_storages.replay.columns import FIRST
+from rl_storages.replay.flags import STEP, Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import STEP, Positions
 
 NUM_ROWS = "num_rows"
 """The column `(B,)` that says how many rows of each environment a slice has."""
@@ -27,7 +27,7 @@ def copy_slice(ring: ReplayRing, start: int, end: int, length: int) -> DataSlice
         end: after the last step.
         length: the most steps that are stored of an environment.
     """
-    first: Positions = ring.heads.copy()
+    first: Positions = ring.cursor()
     num_rows = np.zeros(ring.num_envs, dtype=np.int64)
     for env, steps in enumerate(ring.step_positions()):
         missing = length - len(steps)

@@ -9,8 +9,8 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, Trajectory
 from rl_core.types import Observation
 from rl_storages.gather.windows import WindowGather
+from rl_storages.replay.flags import VALID
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import VALID
 
 
 def ring_trajectories(ring: ReplayRing) -> Iterator[Trajectory]:

@@ -1,28 +1,127 @@
-"""How steps become rows: each observation is written once, where its environment's head is."""
+"""How steps become rows: each observation is written once, where its environment writes next.
 
-from collections.abc import Mapping
+An environment's rows, oldest first: ``o`` is an observation, ``a`` the action taken in it, ``r``
+its reward. A row is a transition if it has the flag ``VALID``; the observation that it leads to is
+always in the row after it, whatever that row is::
+
+    row     p        p+1        p+2        p+3        p+4            p+5
+    holds   o0 a0 r0 o1 a1 r1   o2         o0 a0 r0   o1             -
+    flags   VALID    VALID      -          VALID      -              -
+            START    TERMINATED            START
+            |------ episode ------|        |- next -| write position  overwritten next
+
+Row p+2 holds the last observation of an episode and is never drawn. Where an environment resets in
+a step of its own (next-step autoreset), that row is this step, with the flag ``STEP``. The row at
+the write position holds the observation that the next action will be taken in.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.storage import Continuity
+from rl_core.storage import EpisodeBoundaries
+from rl_core.types import ArrayLike
 from rl_storages.gather.sequence_starts import SequenceTiles
-from rl_storages.replay.columns import DEPTH, FIRST, Columns, Rows, TransitionFitter
-from rl_storages.replay.frames import FrameStacks
-from rl_storages.replay.observations import ObservationReader
-from rl_storages.replay.rows import (
+from rl_storages.replay.columns import DEPTH, FIRST, Columns
+from rl_storages.replay.flags import (
     EPISODE_START,
     SEQUENCE,
     STEP,
+    TERMINATED,
+    TRUNCATED,
     VALID,
     Flags,
-    Heads,
     Mask,
     Positions,
-    pack_flags,
 )
+from rl_storages.replay.frames import FrameStacks
+from rl_storages.replay.observations import ObservationReader
+from rl_storages.transitions import Rows, TransitionFitter
+
+
+class WritePositions:
+    """Where each environment writes next: the row that its next action will be taken in.
+
+    Row `r` of environment `b` is in *slot* `r * B + b`. *Positions* count an environment's rows
+    without end; row `p` is overwritten by `p + R`.
+
+    Args:
+        num_rows: R.
+        num_envs: B.
+
+    Attributes:
+        common: the position of all environments while they are side by side; None otherwise.
+        origin: the position of the first row since the storage was emptied.
+    """
+
+    def __init__(self, num_rows: int, num_envs: int) -> None:
+        self.num_rows = num_rows
+        self.num_envs = num_envs
+        self.envs = np.arange(num_envs)
+        self.origin = 0
+        self.set(np.zeros(num_envs, dtype=np.int64))
+
+    @property
+    def positions(self) -> Positions:
+        """Each environment's position, shape `(B,)`."""
+        if self.common is not None:
+            return np.full(self.num_envs, self.common)
+        return self._positions
+
+    @property
+    def used_slots(self) -> int:
+        """The slots from 0 that were written to since the storage was emptied."""
+        highest = int(self._positions.max()) if self.common is None else self.common
+        return min(highest - self.origin + 1, self.num_rows) * self.num_envs
+
+    def slots(self, positions: Positions) -> Positions:
+        """Return the slots of positions, the last axis being environments."""
+        slots: Positions = positions % self.num_rows * self.num_envs + self.envs
+        return slots
+
+    def set(self, positions: Positions) -> None:
+        """Move each environment to a position, shape `(B,)`."""
+        first = int(positions[0])
+        self.common: int | None = first if (positions == first).all() else None
+        self._positions = positions
+        self._own_slots = self.slots(positions)  # kept up to date only while common is None
+
+    def step(self) -> None:
+        """Advance all environments by one row."""
+        if self.common is not None:
+            self.common += 1
+            return
+        self._positions += 1
+        self._own_slots = self.slots(self._positions)
+
+    def index(self, ahead: int = 0) -> int | Positions:
+        """Return the number of the row while environments are side by side, else slots `(B,)`.
+
+        Args:
+            ahead: of the row so many positions further.
+        """
+        if self.common is not None:
+            return (self.common + ahead) % self.num_rows
+        return self.slots(self._positions + ahead) if ahead else self._own_slots
+
+    def restart(self) -> None:
+        """Begin anew in the first row, at positions that no row had yet."""
+        self.origin = -(-int(self.positions.max()) // self.num_rows) * self.num_rows
+        self.set(np.full(self.num_envs, self.origin))
+
+    def generations(self, slots: Positions) -> Positions:
+        """Return how many times each slot had been filled before it got what it holds."""
+        # Slots up to the write position were filled in this lap, those after it in the last one.
+        if self.common is not None:
+            lap, row = divmod(self.common, self.num_rows)
+            return lap - (slots >= (row + 1) * self.num_envs)
+        env = slots % self.num_envs
+        laps: Positions = self._positions // self.num_rows
+        return laps[env] - (slots > self._own_slots[env])
 
 
 class RowWriter:
@@ -30,7 +129,7 @@ class RowWriter:
 
     Args:
         columns: the memory.
-        heads: where the next rows are; it moves them.
+        places: where the next rows are written; the writer moves them.
         observations: reads what is stored.
         stacks: which columns are stacks of frames.
         tiles: how sequences are cut; None draws transitions.
@@ -38,33 +137,33 @@ class RowWriter:
     Attributes:
         guard: how many of the oldest rows miss what they need before them, to be drawn.
         lost: how many of these miss frames of their own stack, and are no steps any more.
-        kept: by n, which flags a row keeps when it comes to be the n-th oldest.
-        continuity: knows what goes on from the newest rows.
+        kept: by n, which flags a row keeps when it becomes the n-th oldest.
+        boundaries: knows what continues the newest rows.
     """
 
     def __init__(
         self,
         columns: Columns,
-        heads: Heads,
+        places: WritePositions,
         observations: ObservationReader,
         stacks: FrameStacks | None,
         tiles: SequenceTiles | None,
     ) -> None:
-        self.guard = needed_before(stacks, tiles)
-        self.continuity = Continuity(heads.num_envs)
+        self.lost = 0 if stacks is None else stacks.size - 1
+        self.guard = self.lost + (0 if tiles is None else tiles.burn_in)
+        self.boundaries = EpisodeBoundaries(places.num_envs)
         self._columns = columns
-        self._heads = heads
+        self._places = places
         self._observations = observations
         self._stacks = stacks
         self._tiles = tiles
-        self.lost = older_frames(stacks)
         # Sequences may lead through the rows of a burn-in, but not where stacks are gone.
         self.kept = {self.guard: np.uint8(0xFF & ~SEQUENCE)} if self.guard else {}
         if self.lost:
             self.kept[self.lost] = np.uint8(0xFF & ~(VALID | STEP | SEQUENCE))
         self._flags: Flags = columns.slots["flags"]
         self._fitter = TransitionFitter(
-            columns.fit, columns.specs, heads.num_envs, observations.names
+            columns.expected, places.num_envs, observations.names, columns.device
         )
 
     def insert(self, transition: Transition) -> None:
@@ -73,14 +172,16 @@ class RowWriter:
         Raises:
             DataError: when a column is missing or has another shape or dtype; nothing is written.
         """
-        columns, heads, fit = self._columns, self._heads, self._fitter
+        places, fit, stacks = self._places, self._fitter, self._stacks
         observation = fit.observation("observation", transition.observation)
         after = fit.observation("next_observation", transition.next_observation)
         last = transition.final_observation
         final = None if last is None else fit.observation("final_observation", last)
         values = fit.values(transition)
-        starts, terminated, truncated, valid = fit.masks(transition)
-        stacks = self._stacks
+        starts = fit.mask("episode_start", transition.episode_start)
+        terminated = fit.mask("terminated", transition.terminated)
+        truncated = fit.mask("truncated", transition.truncated)
+        valid = fit.mask("valid", transition.valid)
         if stacks is not None:
             ended = terminated | truncated
             stays = valid if final is None else valid & ~ended
@@ -90,36 +191,28 @@ class RowWriter:
         num_starts = np.count_nonzero(starts)
         num_ended = np.count_nonzero(terminated) + np.count_nonzero(truncated)
         flags: int | Flags = VALID | STEP
-        if num_starts or num_ended or np.count_nonzero(valid) < heads.num_envs:
-            flags = pack_flags(starts, terminated, truncated, valid)
-        if num_starts or self.continuity.has_seam:
-            self._join(observation, starts | self.continuity.breaks().numpy())
-            self.continuity.inserted()
+        if num_starts or num_ended or np.count_nonzero(valid) < places.num_envs:
+            flags = _pack_flags(starts, terminated, truncated, valid)
+        if num_starts or self.boundaries.is_pending:
+            self._join(observation, starts | self.boundaries.breaks().numpy())
+            self.boundaries.inserted()
         if self._tiles is not None:
             flags = flags | self._tiles.mark(self._begins()[None])[0] * valid
         if stacks is not None:
-            depths = (DEPTH, stacks.following_depths(heads.slots(heads.positions)))
+            depths = (DEPTH, stacks.following_depths(places.slots(places.positions)))
             after = [*stacks.newest(after), depths]
             final = None if final is None else [*stacks.newest(final), depths]
-        common = heads.common
-        if common is None:
-            slots = heads.own_slots
-            for name, value in values:
-                columns.slots[name][slots] = value
-            columns.slots["flags"][slots] = flags
-        else:
-            row = common % heads.num_rows
-            for name, value in values:
-                columns.rows[name][row] = value
-            columns.rows["flags"][row] = flags
+        self._write([*values, ("flags", flags)])
         if num_ended and final is not None:
             self._advance()
             jumps = (terminated | truncated).nonzero()[0]
-            self._write_heads(final, jumps)
+            self._write_some(final, jumps)
             self._advance(jumps)
-            self._write_heads(after)
-        else:
-            self._step(after)
+            self._write_some(after)
+            return
+        places.step()
+        self._write([*after, ("flags", 0)])
+        self._retire()
 
     def append(self, data: Mapping[str, Tensor], num_rows: Positions) -> None:
         """Take in rows of each environment, of which the last is no step but what followed.
@@ -131,39 +224,40 @@ class RowWriter:
         Raises:
             DataError: when the slice does not say where it is from; nothing is written.
         """
-        origin = self.continuity.checked_origin(data)
-        heads, given = self._heads, num_rows > 0
+        origin = self.boundaries.checked_origin(data)
+        places, given = self._places, num_rows > 0
         if not given.any():
             return
         starts = (data["flags"][0].numpy(force=True) & EPISODE_START) > 0
         stacked = () if self._stacks is None else self._stacks.names
         observation: Rows = [
-            (name, self._columns.fit(name, data[FIRST + name if name in stacked else name][0]))
+            (name, self._fitter.fit(name, data[FIRST + name if name in stacked else name][0]))
             for name in self._observations.names
         ]
-        elsewhere = starts | self.continuity.breaks_before(origin).numpy() | self._begins()
+        elsewhere = starts | self.boundaries.breaks_before(origin).numpy() | self._begins()
         self._join(observation, elsewhere & given)
         steps = np.arange(len(data["flags"]))[:, None]
         data = {**data, **self._derived(data, steps, num_rows)}
         # Rows that would be overwritten by later ones of the same slice are left out.
-        kept = (steps < num_rows) & (steps >= num_rows - heads.num_rows)
-        place = torch.from_numpy(heads.slots(heads.positions + steps)[kept])
+        kept = (steps < num_rows) & (steps >= num_rows - places.num_rows)
+        place = torch.from_numpy(places.slots(places.positions + steps)[kept])
         mask = torch.from_numpy(kept)
         for name, column in self._columns.by_slot.items():
             part = data[name]
             column[place.to(column.device)] = part[mask.to(part.device)].to(column.device)
-        heads.set(heads.positions + np.maximum(num_rows - 1, 0))
+        places.set(places.positions + np.maximum(num_rows - 1, 0))
         for oldest, flags in self.kept.items():
-            self._retire(heads.positions[:, None] + np.arange(1, oldest + 1), flags)
-        self.continuity.appended(origin, torch.from_numpy(np.maximum(num_rows - 1, 0)))
+            ahead = np.arange(1, oldest + 1)[:, None]
+            self._flags[places.slots(places.positions + ahead)] &= flags
+        self.boundaries.appended(origin, torch.from_numpy(np.maximum(num_rows - 1, 0)))
 
     def _join(self, observation: Rows, elsewhere: Mask) -> None:
-        """Make the heads hold what is acted on, in environments that do not just go on.
+        """Write what is acted on, in environments that do not just continue.
 
-        Where an episode begins, the row before the head is often an ended episode's last
-        observation, or a step that only reset; then the head is the episode's first row. If it is
-        a transition, the head is what followed that one, and has to stay: the episode begins one
-        row further.
+        Where an episode begins, the row before the write position usually holds the last
+        observation of an ended episode, or a step that only reset; then the new episode begins at
+        the write position. If that row is a transition, the row at the write position holds what
+        followed it and has to stay: the episode begins one row further.
 
         Args:
             observation: what is acted on, shape `(B, ...)`, by column.
@@ -173,22 +267,22 @@ class RowWriter:
         self._advance(leaves.nonzero()[0])
         stacks = self._stacks
         if stacks is None:
-            self._write_heads(observation, elsewhere.nonzero()[0])
+            self._write_some(observation, elsewhere.nonzero()[0])
             return
         depths = stacks.first_depths(observation)
-        is_first = elsewhere & (self._heads.positions == self._heads.origin)
-        self.continuity.precede(torch.from_numpy(np.where(is_first, depths, 0).astype(np.int64)))
+        is_first = elsewhere & (self._places.positions == self._places.origin)
+        self.boundaries.precede(torch.from_numpy(np.where(is_first, depths, 0).astype(np.int64)))
         for back in range(int((depths * elsewhere).max()), 0, -1):
             deeper = (elsewhere & (depths >= back)).nonzero()[0]
             older = [*stacks.frame(observation, back), (DEPTH, depths - np.uint8(back))]
-            self._write_heads(older, deeper)
+            self._write_some(older, deeper)
             self._advance(deeper)
-        self._write_heads([*stacks.newest(observation), (DEPTH, depths)], elsewhere.nonzero()[0])
+        self._write_some([*stacks.newest(observation), (DEPTH, depths)], elsewhere.nonzero()[0])
 
     def _begins(self) -> Mask:
-        """Return where the head does not go on from a transition in the row before, `(B,)`."""
-        heads = self._heads
-        begins: Mask = (self._flags[heads.slots(heads.positions - 1)] & VALID) == 0
+        """Return where no transition is in the row before the write position, `(B,)`."""
+        places = self._places
+        begins: Mask = (self._flags[places.slots(places.positions - 1)] & VALID) == 0
         return begins
 
     def _derived(
@@ -201,9 +295,9 @@ class RowWriter:
         if self._stacks is not None:
             follows = np.logical_and.accumulate(is_valid)[:-1]
             goes_on = np.concatenate([np.ones_like(is_valid[:1]), follows])
-            slots = self._heads.slots(self._heads.positions)
-            head = self._columns.slots[DEPTH][slots].astype(np.int64)
-            deeper = np.minimum(head + steps, self._stacks.size - 1).astype(np.uint8)
+            slots = self._places.slots(self._places.positions)
+            depth = self._columns.slots[DEPTH][slots].astype(np.int64)
+            deeper = np.minimum(depth + steps, self._stacks.size - 1).astype(np.uint8)
             depths = np.where(goes_on, deeper, data[DEPTH].numpy(force=True))
             derived[DEPTH] = torch.from_numpy(depths)
         if self._tiles is not None:
@@ -212,58 +306,51 @@ class RowWriter:
             derived["flags"] = torch.from_numpy(flags | marks * is_valid)
         return derived
 
-    def _retire(self, positions: Positions, kept: np.uint8) -> None:
-        """Let rows `(B, N)` keep only some flags, because what they need is overwritten."""
-        heads = self._heads
-        slots = (positions % heads.num_rows) * heads.num_envs + heads.envs[:, None]
-        self._flags[slots] &= kept
-
-    def _step(self, observation: Rows) -> None:
-        """Advance all heads by one row and write there what is acted on next."""
-        columns, heads = self._columns, self._heads
-        heads.step()
-        if heads.common is None:
-            slots = heads.own_slots
-            columns.slots["flags"][slots] = 0
-            for oldest, kept in self.kept.items():
-                self._retire((heads.positions + oldest)[:, None], kept)
-            for name, value in observation:
-                columns.slots[name][slots] = value
-            return
-        row = heads.common % heads.num_rows
-        columns.rows["flags"][row] = 0
+    def _retire(self) -> None:
+        """Let the oldest rows keep only some flags, because what they need is overwritten."""
+        flags = self._at_write_positions()["flags"]
         for oldest, kept in self.kept.items():
-            columns.rows["flags"][(row + oldest) % heads.num_rows] &= kept
-        for name, value in observation:
-            columns.rows[name][row] = value
+            flags[self._places.index(oldest)] &= kept
+
+    def _at_write_positions(self) -> Mapping[str, Any]:
+        """Return the columns that `WritePositions.index` is an index of."""
+        return self._columns.slots if self._places.common is None else self._columns.rows
+
+    def _write(self, row: Iterable[tuple[str, ArrayLike | int]]) -> None:
+        """Write one row of all environments at their write positions."""
+        columns, index = self._at_write_positions(), self._places.index()
+        for name, value in row:
+            columns[name][index] = value
 
     def _advance(self, envs: Positions | None = None) -> None:
-        """Advance heads by one row, clearing what they come to; None advances all."""
-        heads = self._heads
-        positions = heads.positions.copy()
+        """Advance environments by one row, clearing the rows they come to; None advances all."""
+        places = self._places
+        positions = places.positions.copy()
         if envs is None:
-            envs = heads.envs
+            envs = places.envs
         positions[envs] += 1
-        self._flags[heads.slots(positions)[envs]] = 0
-        heads.set(positions)
-        for oldest, kept in self.kept.items():
-            self._retire((positions + oldest)[:, None], kept)
+        self._flags[places.slots(positions)[envs]] = 0
+        places.set(positions)
+        self._retire()
 
-    def _write_heads(self, observation: Rows, envs: Positions | None = None) -> None:
-        """Write some environments' rows of an observation to their heads; None writes all."""
-        heads = self._heads
+    def _write_some(self, observation: Rows, envs: Positions | None = None) -> None:
+        """Write some environments' rows at their write positions; None writes all."""
+        places = self._places
         if envs is None:
-            envs = heads.envs
-        slots = heads.slots(heads.positions)[envs]
+            envs = places.envs
+        slots = places.slots(places.positions)[envs]
         for name, value in observation:
             self._columns.slots[name][slots] = value[envs]
 
 
-def needed_before(stacks: FrameStacks | None, tiles: SequenceTiles | None) -> int:
-    """Return how many rows before a row that is drawn are read with it."""
-    return older_frames(stacks) + (0 if tiles is None else tiles.burn_in)
-
-
-def older_frames(stacks: FrameStacks | None) -> int:
-    """Return how many rows before a row hold frames of its stack."""
-    return 0 if stacks is None else stacks.size - 1
+def _pack_flags(starts: Mask, terminated: Mask, truncated: Mask, valid: Mask) -> Flags:
+    """Return the flags of one step of all environments, each `(B,)`."""
+    flags = np.full(len(starts), STEP, dtype=np.uint8)
+    for mask, flag in (
+        (valid, VALID),
+        (terminated, TERMINATED),
+        (truncated, TRUNCATED),
+        (starts, EPISODE_START),
+    ):
+        flags[mask] |= flag
+    return flags

@@ -9,8 +9,8 @@ from rl_core.batch import Rollout, Transition
 from rl_core.errors import DataError
 from rl_core.storage import (
     ORIGIN,
-    Continuity,
     DataSlice,
+    EpisodeBoundaries,
     StorageSpec,
     TensorSpec,
     check_slice,
@@ -18,8 +18,8 @@ from rl_core.storage import (
     observation_columns,
 )
 from rl_core.types import Array, ArrayLike
-from rl_storages.replay.columns import Rows, TransitionFitter, fitted
 from rl_storages.rollout.final_observations import FinalObservations
+from rl_storages.transitions import Rows, TransitionFitter
 
 _FLAGS = ("terminated", "truncated", "valid", "episode_start")
 
@@ -38,7 +38,7 @@ class RolloutRows:
         spec: as given.
         columns: by name, each `(T, B, ...)`; state and extras are ``state/...``, ``extras/...``.
         count: how many rows are written.
-        continuity: knows what goes on from the newest row.
+        boundaries: knows what goes on from the newest row.
     """
 
     def __init__(self, spec: StorageSpec, num_steps: int) -> None:
@@ -61,7 +61,7 @@ class RolloutRows:
             for name, column in columns.items()
         }
         self.count = 0
-        self.continuity = Continuity(spec.num_envs)
+        self.boundaries = EpisodeBoundaries(spec.num_envs)
         self._num_steps = num_steps
         self._arrays: dict[str, Array] = (
             {name: column.numpy() for name, column in self.columns.items()}
@@ -76,14 +76,12 @@ class RolloutRows:
             {name: column[:0] for name, column in self._next_observation.items()}
         )
         written = self._arrays or self.columns
-        self._expected = {
-            name: (tuple(column.shape[1:]), column.dtype) for name, column in written.items()
-        }
-        self._fitter = TransitionFitter(self._fit, columns, spec.num_envs, tuple(observations))
+        expected = {n: (tuple(column.shape[1:]), column.dtype) for n, column in written.items()}
+        self._fitter = TransitionFitter(expected, spec.num_envs, tuple(observations))
 
     def clear(self) -> None:
         """Forget all rows."""
-        self.continuity.forget(self.count)
+        self.boundaries.forget(self.count)
         self.count = 0
         self._unwritten_next = []
         self._finals.clear()
@@ -98,14 +96,14 @@ class RolloutRows:
         row, fit = self.count, self._fitter
         values = fit.observation("observation", transition.observation)
         values += fit.values(transition)
-        values += [(name, self._fit(name, getattr(transition, name))) for name in _FLAGS]
+        values += [(name, fit.fit(name, getattr(transition, name))) for name in _FLAGS]
         following = fit.observation("next_observation", transition.next_observation)
         last = transition.final_observation
         final = None if last is None else fit.observation("final_observation", last)
         starts = to_flags(transition.episode_start)
-        if np.count_nonzero(starts) or self.continuity.has_seam:
-            self._cut(torch.from_numpy(starts), self.continuity.breaks())
-            self.continuity.inserted()
+        if np.count_nonzero(starts) or self.boundaries.is_pending:
+            self._cut(torch.from_numpy(starts), self.boundaries.breaks())
+            self.boundaries.inserted()
         if self._arrays:
             for name, value in values:
                 self._arrays[name][row] = value
@@ -138,7 +136,7 @@ class RolloutRows:
     def get_slice(self, start: int, end: int) -> DataSlice:
         """Copy rows; `final_index` counts from ``start``, `next/...` follows row ``end - 1``."""
         data = {name: column[start:end].clone() for name, column in self.columns.items()}
-        data[ORIGIN] = self.continuity.origin(start)
+        data[ORIGIN] = self.boundaries.origin(start)
         for name, last in self._following().items():
             following = self.columns[name][end] if end < self.count else last
             data[f"next/{name}"] = following.clone()
@@ -159,11 +157,11 @@ class RolloutRows:
             DataError: when columns are missing, of other shape or dtype, or too long, or when a
                 recurrent rollout would go on in the middle of another episode.
         """
-        length, origin = self._checked_length(data), self.continuity.checked_origin(data)
+        length, origin = self._checked_length(data), self.boundaries.checked_origin(data)
         if length == 0:
             return 0
         start = self.count
-        self._cut(data["episode_start"][0].cpu(), self.continuity.breaks_before(origin))
+        self._cut(data["episode_start"][0].cpu(), self.boundaries.breaks_before(origin))
         for name, column in self.columns.items():
             column[start : start + length].copy_(data[name])
         for name, last in self._next_observation.items():
@@ -173,7 +171,7 @@ class RolloutRows:
         index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
         self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
         self.count += length
-        self.continuity.appended(origin, torch.full((self.spec.num_envs,), length))
+        self.boundaries.appended(origin, torch.full((self.spec.num_envs,), length))
         return length
 
     def _following(self) -> dict[str, Tensor]:
@@ -240,10 +238,6 @@ class RolloutRows:
                 f"data slice of {length} rows does not fit: {self.count} of {self._num_steps} used"
             )
         return length
-
-    def _fit(self, name: str, value: ArrayLike) -> ArrayLike:
-        shape, dtype = self._expected[name]
-        return fitted(name, value, shape, dtype)
 
     def _keep_final(self, row: int, final: Rows, truncated: ArrayLike) -> None:
         """Keep the final observations of rows that were cut; a terminated one is never needed."""

@@ -1,7 +1,6 @@
 """The rollout storage of on-policy algorithms."""
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,9 +8,8 @@ from torch import Tensor
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.config import Count, checked_arguments
 from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
-from rl_core.seeding import generator_state, set_generator_state
 from rl_core.stateful import StateReader
-from rl_core.storage import ORIGIN, DataSlice, Storage, StorageSpec
+from rl_core.storage import ORIGIN, DataSlice, HasRollouts, HasSlices, StorageSpec
 from rl_core.types import StateDict
 from rl_storages.rollout.minibatches import (
     count_minibatches,
@@ -22,7 +20,7 @@ from rl_storages.rollout.minibatches import (
 from rl_storages.rollout.rows import RolloutRows
 
 
-class RolloutStorage(Storage[RolloutBatch]):
+class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
     """Keep the last ``num_steps`` steps of all environments, then start anew.
 
     Memory is allocated once, `(T, B, ...)`. Each observation is stored once: the successor of a
@@ -50,35 +48,16 @@ class RolloutStorage(Storage[RolloutBatch]):
             ``num_steps``.
     """
 
-    batch_type: ClassVar[type] = RolloutBatch
+    state_fields = ("generator",)
 
     @checked_arguments("storage")
     def __init__(self, num_steps: Count = 128, sequence_length: Count | None = None) -> None:
         self.num_steps = num_steps
         self.sequence_length = sequence_length
         self._length = sequence_length_of(num_steps, sequence_length)
+        self.rollout_steps = num_steps
         self._rows: RolloutRows | None = None
-        self._generator = torch.Generator()
         self._attached: dict[str, Tensor] = {}
-
-    @property
-    def spec(self) -> StorageSpec | None:
-        """What `allocate` was given last."""
-        return None if self._rows is None else self._rows.spec
-
-    @property
-    def rollout_steps(self) -> int:
-        """Rows per rollout."""
-        return self.num_steps
-
-    @property
-    def steps_per_sample(self) -> int:
-        """The length of a recurrent actor's sequences, or 1 without memory; once allocated.
-
-        Raises:
-            ConfigError: when nothing was allocated.
-        """
-        return self._drawn_length or 1
 
     @property
     def is_full(self) -> bool:
@@ -104,8 +83,10 @@ class RolloutStorage(Storage[RolloutBatch]):
                 f"storage.num_steps={self.num_steps}: there is no memory for so many steps of "
                 f"{spec.num_envs} environments ({in_brief(error)}); use shorter rollouts"
             ) from error
-        self._generator = generator
+        self._drawn_length = self._length if spec.state_sizes else None
+        self.steps_per_sample = self._drawn_length or 1
         self._attached = {}
+        super().allocate(spec, generator)
 
     def insert_transition(self, transition: Transition) -> None:
         """Take in one row.
@@ -135,13 +116,10 @@ class RolloutStorage(Storage[RolloutBatch]):
         rows = self._allocated()
         count = self._count_batches(num_minibatches, minibatch_size, rows.count)
         units = rows.count * rows.spec.num_envs // self.steps_per_sample
-        yield shuffled_block(units, count, self._generator).to(rows.spec.device)
+        yield shuffled_block(units, count, self.generator).to(rows.spec.device)
 
     def check_batches(
-        self,
-        num_minibatches: int | None,
-        minibatch_size: int | None,
-        min_samples: int = 1,
+        self, num_minibatches: int | None, minibatch_size: int | None, min_samples: int = 1
     ) -> None:
         """Refuse sizes that a whole rollout does not have; see `Storage.check_batches`."""
         count = self._count_batches(num_minibatches, minibatch_size, self.num_steps)
@@ -205,9 +183,9 @@ class RolloutStorage(Storage[RolloutBatch]):
         """Forget the rollout that was learned from."""
         self.reset()
 
-    def cut(self) -> None:
-        """Let running episodes count as truncated, where what comes next belongs to others."""
-        self._allocated().continuity.cut()
+    def mark_boundary(self) -> None:
+        """Mark an episode boundary: episodes that run now count as truncated."""
+        self._allocated().boundaries.mark()
 
     def reset(self) -> None:
         """Start a new rollout in the same memory."""
@@ -245,15 +223,11 @@ class RolloutStorage(Storage[RolloutBatch]):
 
     def state_dict(self) -> StateDict:
         """Return the stored rows and the generator's state."""
-        count = len(self)
-        data = dict(self.get_data_slice(0, count)) if count else {}
+        rows = self._allocated()
+        data = dict(rows.get_slice(0, rows.count)) if rows.count else {}
         data.pop(ORIGIN, None)
-        return {
-            "step": count,
-            "data": data,
-            "continuity": self._allocated().continuity.state_dict(),
-            "generator": generator_state(self._generator),
-        }
+        boundaries = rows.boundaries.state_dict()
+        return {**super().state_dict(), "step": rows.count, "data": data, "boundaries": boundaries}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`; the storage must be allocated.
@@ -266,15 +240,15 @@ class RolloutStorage(Storage[RolloutBatch]):
         step = saved.count("step")
         self.reset()
         if step:
-            data = {**saved.tensors("data"), ORIGIN: rows.continuity.origin(0)}
+            data = {**saved.tensors("data"), ORIGIN: rows.boundaries.origin(0)}
             try:
-                self.insert_data_slice(data)
+                rows.insert_slice(data)
             except DataError as error:
                 raise CheckpointError(f"the saved rollout does not fit: {error}") from error
-        if len(self) != step:
-            raise CheckpointError(f"the saved rollout has {len(self)} rows; expected {step}")
-        rows.continuity.load_state_dict(saved.tree("continuity"))
-        set_generator_state(self._generator, saved.tensor("generator"))
+        if rows.count != step:
+            raise CheckpointError(f"the saved rollout has {rows.count} rows; expected {step}")
+        rows.boundaries.load_state_dict(saved.tree("boundaries"))
+        self.load_fields(saved)
 
     def _count_batches(
         self, num_minibatches: int | None, minibatch_size: int | None, num_steps: int
@@ -287,12 +261,7 @@ class RolloutStorage(Storage[RolloutBatch]):
             sequence_length=self._drawn_length,
         )
 
-    @property
-    def _drawn_length(self) -> int | None:
-        """Rows of the sequences that are drawn; None where samples are drawn alone."""
-        return self._length if self._allocated().spec.state_sizes else None
-
     def _allocated(self) -> RolloutRows:
-        if self._rows is None:
-            raise ConfigError("the rollout storage is not allocated yet; a Trainer does it")
+        self.check_allocated()
+        assert self._rows is not None
         return self._rows

@@ -9,8 +9,8 @@ import torch
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
+from rl_storages.replay.flags import STEP, Flags, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import STEP, Flags, Mask, Positions
 from rl_storages.sampling.sum_tree import SumTree
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
@@ -36,7 +36,7 @@ class IndexLayout(ABC):
 
     @abstractmethod
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows from the last heads to the new ones.
+        """Look at the rows since the last call.
 
         Returns:
             The places that are given up, and the slots that are new or hold a sequence that has
@@ -76,7 +76,7 @@ class LayoutBySlot(IndexLayout):
     """The place of a slot is its number."""
 
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows from the last heads to the new ones; see `IndexLayout.catch_up`."""
+        """Look at the rows since the last call; see `IndexLayout.catch_up`."""
         changes = self._ring.changes_since(self._seen)
         self._seen = self._ring.cursor()
         return changes
@@ -132,14 +132,14 @@ class LayoutByTime(IndexLayout):
         return int(self._tree.total)
 
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows from the last heads to the new ones; see `IndexLayout.catch_up`."""
+        """Look at the rows since the last call; see `IndexLayout.catch_up`."""
         ring = self._ring
-        heads = ring.heads
-        if (heads == self._seen).all():
+        end = ring.cursor()
+        if (end == self._seen).all():
             return _NONE, _NONE
         slots, flags, is_there = self._rows_since(self._seen)
         grown = ring.grown_since(self._seen)
-        self._seen = heads.copy()
+        self._seen = end
         is_step = (flags & STEP) > 0
         steps_from_newest = is_step[::-1].cumsum(0)[::-1] - is_step
         rows, envs = ((flags & ring.drawn) > 0).nonzero()
@@ -214,14 +214,14 @@ class LayoutByTime(IndexLayout):
 
     def state_dict(self) -> StateDict:
         """Return the numbers of the slots in use, counted from 0, after `catch_up`."""
-        numbers = self._number[: self._ring.used_slots] - 1
+        numbers = self._number[: self._ring.places.used_slots] - 1
         return {"end": self.end - 1, "numbers": torch.from_numpy(numbers)}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over what is of a state returned by `state_dict`; see `IndexLayout`."""
         ring = self._ring
         saved = StateReader(state, "storage/sampler")
-        end, used = saved.count("end") + 1, ring.used_slots
+        end, used = saved.count("end") + 1, ring.places.used_slots
         like = torch.zeros(used, dtype=torch.int64)
         numbers = saved.tensor("numbers", like).numpy(force=True) + 1
         slots = (numbers > 0).nonzero()[0]
@@ -246,11 +246,11 @@ class LayoutByTime(IndexLayout):
         """Return the first place from a number to the last, and the end."""
         return first % self._ring.num_slots, self.end % self._ring.num_slots
 
-    def _rows_since(self, heads: Positions) -> tuple[Positions, Flags, Mask]:
-        """Return slots and flags of all rows since some heads `(L, B)`, and which of them are."""
+    def _rows_since(self, cursor: Positions) -> tuple[Positions, Flags, Mask]:
+        """Return slots and flags of all rows since a mark `(L, B)`, and which are there."""
         ring = self._ring
-        spans = ring.heads - heads
+        spans = ring.places.positions - cursor
         back = np.arange(min(int(spans.max()), ring.num_rows - 1), -1, -1)[:, None]
-        slots = ring.slots(ring.heads - back)
+        slots = ring.slots(ring.places.positions - back)
         is_there = back <= spans
         return slots, np.where(is_there, ring.flags[slots], 0), is_there

@@ -31,8 +31,8 @@ from rl_core.stateful import StateReader
 from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
 from rl_core.types import StateDict, StateValue
 from rl_storages.config import PrioritizedConfig, RecentConfig
+from rl_storages.replay.flags import Mask
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import Mask
 from rl_storages.sampling.index_layout import IndexLayout, LayoutBySlot, LayoutByTime
 from rl_storages.sampling.recent import Windows
 from rl_storages.sampling.sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, PriorityTree
@@ -171,7 +171,7 @@ class PrioritizedSampler(IndexSampler):
     def state_dict(self) -> StateDict:
         """Return errors and priorities of the slots in use, and the parameters."""
         self._catch_up()
-        used, slots = self.rows.used_slots, self._order.stored()
+        used, slots = self.rows.places.used_slots, self._order.stored()
         priorities: Priorities = np.zeros(used, dtype=np.float32)
         priorities[slots] = self._tree.leaves[self._order.places(slots)]
         state: dict[str, StateValue] = {
@@ -202,7 +202,7 @@ class PrioritizedSampler(IndexSampler):
             replace(self._config, beta=schedule)
         except ConfigError as error:
             raise CheckpointError(f"the saved draws are damaged: {error}") from error
-        used = self.rows.used_slots
+        used = self.rows.places.used_slots
         like = torch.zeros(used)
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
         largest = saved.number("largest")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from rl_core.storage import IndexSampler, nothing_to_draw
+from rl_storages.replay.flags import Positions
 from rl_storages.replay.ring import ReplayRing
-from rl_storages.replay.rows import Positions
 
 _ROUNDS = 8
 """Draws before a search: of a ring in normal use at least half the rows are transitions."""
@@ -29,7 +29,7 @@ class UniformSampler(IndexSampler):
     def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, drawn by rejection: the first that may be drawn, of more slots."""
         ring = self.rows
-        flags, used = ring.flags, ring.used_slots
+        flags, used = ring.flags, ring.places.used_slots
         wanted = ring.drawn if self._flag is None else self._flag
         missing = num_batches * size
         parts: list[Positions] = []

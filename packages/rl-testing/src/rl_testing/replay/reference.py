@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, Trajectory
 from rl_core.errors import ConfigError
 from rl_core.stateful import StateReader
-from rl_core.storage import StorageSpec, join_observation
+from rl_core.storage import HasTrajectories, StorageSpec, join_observation
 from rl_core.types import Observation, StateDict
 from rl_testing._rows import Row, RowStorage, below, stack
 
@@ -18,7 +18,7 @@ _NOT_DRAWN = ("truncated", "valid", "episode_start", "state/", "next/", "success
 """Columns of a row that are no part of a batch of transitions."""
 
 
-class ReferenceReplayStorage(RowStorage[ReplayBatch]):
+class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatch]):
     """A replay storage of Python lists: one list of rows per environment, split into episodes.
 
     Every row keeps the observation it led to, so nothing about a window has to be inferred: it is
@@ -84,7 +84,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch]):
         """
         return [
             (env, episode, start)
-            for env in range(self._allocated().num_envs)
+            for env in range(self.check_allocated().num_envs)
             for episode in self.episodes(env)
             for start in range(len(episode))
         ]
@@ -119,7 +119,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch]):
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield every environment's `episodes`."""
-        for env in range(self._allocated().num_envs):
+        for env in range(self.check_allocated().num_envs):
             for episode in self.episodes(env):
                 columns = stack([row.columns for row in episode], 0)
                 last = {name: part[None] for name, part in episode[-1].successor.items()}
@@ -147,7 +147,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch]):
                 "num_minibatches and minibatch_size must both be at least 1, got "
                 f"{num_minibatches} and {minibatch_size}"
             )
-        yield torch.randint(count, (num_minibatches, minibatch_size), generator=self._generator)
+        yield torch.randint(count, (num_minibatches, minibatch_size), generator=self.generator)
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
         """Make one batch per row of the block."""

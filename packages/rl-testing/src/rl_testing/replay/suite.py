@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.errors import CheckpointError, ConfigError, DataError, RLError
-from rl_core.storage import AnyStorage, observation_columns
+from rl_core.storage import AnyStorage, HasTrajectories, observation_columns
 from rl_core.types import StateDict, StateValue
 from rl_testing.replay.checks import (
     check_sequences,
@@ -62,7 +62,7 @@ LIVES: Mapping[str, TransitionScript] = {
 """What replay storages are filled with: all ways to reset, and every kind of column."""
 
 
-class ReplaySuite(StorageSuite):
+class ReplaySuite(StorageSuite[AnyStorage]):
     """What storages of transitions and of sequences have in common; subclass the suite of yours.
 
     What ``size`` promises: of each of ``B`` environments, the storage has ``size // B`` rows. A
@@ -265,8 +265,6 @@ class ReplayStorageSuite(ReplaySuite):
         storage = self.new_storage()
         assert storage.batch_type is ReplayBatch
         assert storage.rollout_steps is None
-        with pytest.raises(ConfigError):
-            storage.rollout()
 
     def test_batches_have_just_this_form(self, life: TransitionScript, n_step: int) -> None:
         """Columns keep the shape and the dtype they came with, and are where the spec says."""
@@ -311,7 +309,7 @@ class ReplayStorageSuite(ReplaySuite):
             for each in worker:
                 each.reset()
                 if number % 3 == 0:
-                    each.cut()
+                    each.mark_boundary()
             start += 3 * (number // 3)
             insert_all(transitions[start : start + 3], *worker)
             ship(worker, pair)
@@ -323,8 +321,8 @@ class ReplayStorageSuite(ReplaySuite):
         transitions = life.transitions(self.steps)
         for start in range(0, self.steps, 10):
             insert_all(transitions[start : start + 7], storage, oracle)
-            storage.cut()
-            oracle.cut()
+            storage.mark_boundary()
+            oracle.mark_boundary()
             if start % 20:
                 state = storage.state_dict()
                 storage, _ = self.pair(life, n_step)
@@ -345,6 +343,8 @@ class ReplayStorageSuite(ReplaySuite):
     def test_trajectories_are_what_happened(self, life: TransitionScript) -> None:
         """All that there must be room for, and nothing that never happened."""
         storage, oracle = self.filled_pair(life, n_step=1)
+        if not isinstance(storage, HasTrajectories):
+            pytest.skip("it has no trajectories")
         held = check_trajectories(storage.trajectories(), oracle)
         assert set(self.must_hold(oracle)) <= set(held), "steps are missing from the trajectories"
         assert storage.num_transitions == len(held), "num_transitions is not what is there"

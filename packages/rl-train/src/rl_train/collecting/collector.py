@@ -80,7 +80,8 @@ class Collector(StateFields):
         self._observation: ArrayObservation | None = None
         self._state: State = {}
         self._tracker = EpisodeTracker(envs.num_envs)
-        self._check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
+        mask_check = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
+        self._mask_check = mask_check if mask_check.has_masks else None
 
     def storage_spec(self) -> StorageSpec:
         """Return the shapes and dtypes of what `collect` will insert."""
@@ -151,7 +152,8 @@ class Collector(StateFields):
                 env_action = env_action.clone()  # environments may write into their actions
             outcome = envs.step(self._to_env(env_action))
             ended = self._tracker.track(outcome)
-            self._check_masks.check_step(outcome)
+            if self._mask_check is not None:
+                self._mask_check.check_step(outcome)
             episodes += ended
             self.total_episodes += len(ended)
             into.insert_transition(
@@ -200,7 +202,8 @@ class Collector(StateFields):
             observation = to_tensors(self._observation, self._device)
             action = actor.random_actions(envs.num_envs, self.generator, observation)
             outcome = envs.step(self._to_env(actor.to_env_action(action)))
-            self._check_masks.check_step(outcome)
+            if self._mask_check is not None:
+                self._mask_check.check_step(outcome)
             self._observation = outcome.observation
             self.algorithm.observe(to_tensors(outcome.observation, self._device))
             self.warm_up_rows += envs.num_envs
@@ -225,7 +228,8 @@ class Collector(StateFields):
         """Start new episodes in all environments; only the first reset seeds them."""
         seed, self.seed = self.seed, None
         self._observation = self.envs.reset(seed)
-        self._check_masks(self._observation)
+        if self._mask_check is not None:
+            self._mask_check(self._observation)
         self._state = self.algorithm.actor.actor_initial_states(self.envs.num_envs)
         self._tracker.reset()
         if self.reward_scaler is not None:

@@ -66,10 +66,15 @@ class EpisodeTracker(StateFields):
         self._length[ended] = 0
         return episodes
 
-    @property
-    def longest(self) -> int:
-        """Number of steps of the longest running episode."""
-        return int(self._length.max())
+    def cut(self, limit: int) -> list[Episode]:
+        """Return the running episodes that have so many steps, and count anew in their rows."""
+        if self._length.max() < limit:
+            return []
+        rows = np.flatnonzero(self._length >= limit)
+        cut = [Episode(float(self._return[env]), int(self._length[env]), int(env)) for env in rows]
+        self._return[rows] = 0.0
+        self._length[rows] = 0
+        return cut
 
     def reset(self) -> None:
         """Start new episodes in all environments."""

@@ -12,7 +12,7 @@ from rl_core.actor import Actor
 from rl_core.arrays import to_tensors
 from rl_core.batch import Trajectory, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import AnyStorage, StorageSpec
+from rl_core.storage import AnyStorage, HasTrajectories, StorageSpec
 from rl_core.types import Array, ArrayObservation, State
 from rl_train.demonstrations.sources import Source, read_demonstrations
 
@@ -35,7 +35,7 @@ def fill_storage(storage: AnyStorage, source: Source, actor: Actor) -> int:
         SpaceError: when the data was recorded in other spaces.
         DataError: when the data does not fit its spaces.
     """
-    if storage.rollout_steps is not None:
+    if not isinstance(storage, HasTrajectories):
         raise ConfigError(
             f"demonstrations need a replay storage; {type(storage).__name__} keeps rollouts of "
             "the policy that learns"
@@ -44,7 +44,7 @@ def fill_storage(storage: AnyStorage, source: Source, actor: Actor) -> int:
 
 
 def insert_trajectories(
-    storage: AnyStorage, trajectories: Iterable[Trajectory], actor: Actor | None = None
+    storage: HasTrajectories[object], trajectories: Iterable[Trajectory], actor: Actor | None = None
 ) -> int:
     """Insert trajectories, one after the other in each environment's rows.
 
@@ -75,12 +75,12 @@ def insert_trajectories(
     if spec.state_sizes and actor is None:
         raise ConfigError("recurrent states are stored; give the actor that computes them")
     before, count = storage.num_transitions, 0
-    storage.cut()
+    storage.mark_boundary()
     with torch.no_grad():
         for transition in _transitions(spec, iter(trajectories), actor):
             storage.insert_transition(transition)
             count += int(np.count_nonzero(transition.valid))
-    storage.cut()
+    storage.mark_boundary()
     if count == 0:
         raise DataError("the demonstrations hold no transition; expected at least one")
     if storage.num_transitions < before + count:

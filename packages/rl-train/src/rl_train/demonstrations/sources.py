@@ -12,7 +12,7 @@ from rl_core.actor import Actor
 from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
-from rl_core.storage import AnyStorage, Storage, TensorSpec
+from rl_core.storage import AnyStorage, HasTrajectories, Storage, TensorSpec
 from rl_train.builder.saved_actors import build_actor, read_run, recipe_of
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint
 from rl_train.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
@@ -49,7 +49,7 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
             return _of_checkpoint(load_checkpoint(path), actor, str(source))
         return dataset_trajectories(load_minari(str(source)), actor, str(source))
     if isinstance(source, Storage):
-        return _own(source.trajectories(), actor, type(source).__name__)
+        return _own(_trajectories_of(source), actor, type(source).__name__)
     if hasattr(source, "iterate_episodes"):
         return dataset_trajectories(cast("EpisodeDataset", source), actor)
     if not isinstance(source, Iterable):
@@ -60,9 +60,15 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
     return _own(iter(source), actor, "the demonstrations")
 
 
+def _trajectories_of(storage: AnyStorage) -> Iterator[Trajectory]:
+    if not isinstance(storage, HasTrajectories):
+        raise ConfigError(f"{type(storage).__name__} gives no trajectories; replay storages do")
+    return storage.trajectories()
+
+
 def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[Trajectory]:
     try:
-        trajectories = storage_of(checkpoint).trajectories()
+        trajectories = _trajectories_of(storage_of(checkpoint))
     except ConfigError as error:
         raise ConfigError(f"demonstrations: {name} cannot be learned from: {error}") from error
     if checkpoint.recipe_text is None:

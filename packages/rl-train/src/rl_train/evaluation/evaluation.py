@@ -1,22 +1,32 @@
 """Evaluation of a policy over a fixed number of episodes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rl_core.actor import Actor, HasActor, evaluation_mode
+from rl_core.actor import ActionOutput, Actor, HasActor, evaluation_mode
+from rl_core.algorithm import Algorithm
 from rl_core.arrays import to_tensors
 from rl_core.config import Count, check_argument
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, EnvironmentFaultError
+from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space, made_up_observation
-from rl_core.types import Json
+from rl_core.types import Json, Observation, State
 from rl_envs import AnyEnv, as_vec_env, is_built
-from rl_train.collecting import ActionMaskCheck, EpisodeTracker
+from rl_train.collecting import ActionMaskCheck, Episode, EpisodeTracker
 from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
+
+_MOST_STEPS = 27_000
+"""Of an episode without another limit: the limit of Atari games, 108,000 frames."""
+
+_Act: TypeAlias = Callable[[Observation, State, Tensor], ActionOutput]
+"""From observation, recurrent state and episode starts, each with axis `B`, to actions."""
 
 
 class EvaluationStoppedError(Exception):
@@ -36,6 +46,7 @@ class EvaluationResult:
         mean_length: mean number of steps per episode.
         success_rate: share of successful episodes; None where the environment reports none.
         returns: return of each episode.
+        num_cut: how many of the episodes had not ended when they reached the limit of steps.
 
     Source:
         Interquartile mean and interval: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
@@ -49,6 +60,7 @@ class EvaluationResult:
     mean_length: float
     success_rate: float | None
     returns: tuple[float, ...]
+    num_cut: int = 0
 
     def as_dict(self) -> dict[str, Json]:
         """Return the statistics as a JSON object."""
@@ -61,7 +73,8 @@ class EvaluationResult:
             f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} episodes "
             f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
         )
-        return text if self.success_rate is None else f"{text}, success {self.success_rate:.0%}"
+        text += "" if self.success_rate is None else f", success {self.success_rate:.0%}"
+        return text if not self.num_cut else f"{text}, {self.num_cut} cut at the limit of steps"
 
 
 @torch.no_grad()
@@ -71,9 +84,10 @@ def evaluate_policy(
     num_episodes: int = 100,
     *,
     deterministic: bool = True,
+    explore: bool = False,
     num_envs: int = 8,
     seed: int = 0,
-    max_episode_steps: int = 100_000,
+    max_episode_steps: int | None = None,
     is_stopping: Callable[[], bool] | None = None,
     on_episode: Callable[[int], None] | None = None,
 ) -> EvaluationResult:
@@ -88,9 +102,12 @@ def evaluate_policy(
             and stay open.
         num_episodes: number of episodes over all environments (>= 1).
         deterministic: True takes the mode of the distribution, False samples from it.
+        explore: act as in training, with the exploration of the algorithm, which ``policy`` must
+            be or have.
         num_envs: number of environments that step together, where they are built here.
         seed: seed of the environments and of the sampled actions.
-        max_episode_steps: longest episode that is taken to end.
+        max_episode_steps: steps after which an episode is cut and counts as it is; None takes the
+            environments' own limit, or 27,000 where they have none.
         is_stopping: called before each step; returning True stops the evaluation.
         on_episode: called with the number of finished episodes whenever it grows.
 
@@ -99,7 +116,6 @@ def evaluate_policy(
         ConfigError: when there is no actor, ``num_episodes`` is not a whole number of at least 1,
             or ``deterministic`` is False and the policy is deterministic (see `draws_actions`).
         SpaceError: when the actor was built for other spaces than the environments have.
-        EnvironmentFaultError: when an episode does not end.
         DataError: when an action mask forbids every action.
     """
     check_argument("num_episodes", num_episodes, Count)
@@ -108,14 +124,30 @@ def evaluate_policy(
         raise ConfigError(
             f"policy is {type(policy).__name__}; expected an actor, or an object with one"
         )
-    if not (deterministic or draws_actions(actor)):
+    source = getattr(policy, "algorithm", policy) if explore else actor
+    if not isinstance(source, Algorithm | Actor) or (explore and isinstance(source, Actor)):
+        raise ConfigError(f"explore needs an algorithm, got {type(policy).__name__}; leave it out")
+    if not (deterministic or explore or draws_actions(actor)):
         raise nothing_to_draw(actor)
-    with evaluation_mode(actor):
-        options = num_episodes, deterministic, seed, max_episode_steps, is_stopping, on_episode
-        if is_built(env):
-            return _run(actor, as_vec_env(env), *options)
-        with as_vec_env(env, min(num_envs, num_episodes), testing=True) as envs:
-            return _run(actor, envs, *options)
+    generator = spawn_generators(seed, ["evaluation"], device=actor.device)["evaluation"]
+
+    def act(observation: Observation, state: State, start: Tensor) -> ActionOutput:
+        if deterministic and not explore:
+            return actor.get_action(observation, state, None, True, start)
+        noise = source.draw_noise((len(start),), generator)
+        if isinstance(source, Algorithm):
+            return source.explore(observation, state, noise, start)
+        return actor.get_action(observation, state, noise, False, start)
+
+    with ExitStack() as stack:
+        count = None if is_built(env) else min(num_envs, num_episodes)
+        envs = as_vec_env(env, count, testing=True)
+        if not is_built(env):
+            stack.enter_context(envs)
+        stack.enter_context(evaluation_mode(actor))
+        _check_spaces(actor, envs)
+        limit = max_episode_steps or envs.max_episode_steps or _MOST_STEPS
+        return _run(act, actor, envs, num_episodes, seed, limit, is_stopping, on_episode)
 
 
 @torch.no_grad()
@@ -141,22 +173,28 @@ def nothing_to_draw(actor: Actor) -> ConfigError:
     )
 
 
-def _run(
-    actor: Actor,
-    envs: VecEnv,
-    num_episodes: int,
-    deterministic: bool,
-    seed: int,
-    max_episode_steps: int,
-    is_stopping: Callable[[], bool] | None,
-    on_episode: Callable[[int], None] | None,
-) -> EvaluationResult:
+def _check_spaces(actor: Actor, envs: VecEnv) -> None:
     check_same_space(
         actor.observation_space, envs.single_observation_space, "environments' observation space"
     )
     check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
-    device = actor.device
-    generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
+
+
+def _run(
+    act: _Act,
+    actor: Actor,
+    envs: VecEnv,
+    num_episodes: int,
+    seed: int,
+    limit: int,
+    is_stopping: Callable[[], bool] | None,
+    on_episode: Callable[[int], None] | None,
+) -> EvaluationResult:
+    """Step the environments until each has its share of episodes.
+
+    Rows whose episode was cut wait for one that begins: their environment may end it after all,
+    and when all rows wait, all are reset.
+    """
     tracker = EpisodeTracker(envs.num_envs)
     check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
     observation = envs.reset(spawn_seed(seed, "evaluation"))
@@ -164,37 +202,42 @@ def _run(
     state = actor.actor_initial_states(envs.num_envs)
     quota = np.full(envs.num_envs, num_episodes // envs.num_envs)
     quota[: num_episodes % envs.num_envs] += 1
-    returns: list[list[float]] = [[] for _ in range(envs.num_envs)]
-    lengths: list[int] = []
-    successes: list[bool] = []
+    waits = np.zeros(envs.num_envs, bool)
+    episodes: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
+    num_cut = 0
     while quota.any():
         if is_stopping is not None and is_stopping():
             raise EvaluationStoppedError
-        start = torch.from_numpy(tracker.episode_start).to(device)
-        noise = None if deterministic else actor.draw_noise((envs.num_envs,), generator)
-        output = actor.get_action(
-            to_tensors(observation, device), state, noise, deterministic, start
-        )
+        start = torch.from_numpy(tracker.episode_start).to(actor.device)
+        output = act(to_tensors(observation, actor.device), state, start)
         action = output.env_action
         outcome = envs.step(action if envs.array_type == "torch" else action.cpu().numpy())
         check_masks.check_step(outcome)
         observation, state = outcome.observation, output.state
-        for episode in tracker.track(outcome):
-            if quota[episode.env] > 0:
+        ended, cut = tracker.track(outcome), tracker.cut(limit)
+        for episode in (*ended, *cut):
+            if quota[episode.env] > 0 and not waits[episode.env]:
                 quota[episode.env] -= 1
-                returns[episode.env].append(episode.episode_return)
-                lengths.append(episode.length)
-                if episode.success is not None:
-                    successes.append(episode.success)
+                episodes[episode.env].append(episode)
+                num_cut += episode in cut
                 if on_episode is not None:
-                    on_episode(len(lengths))
-        if tracker.longest > max_episode_steps:
-            raise EnvironmentFaultError(
-                f"{envs.spec_id}: an episode has not ended after {max_episode_steps} steps of an "
-                "evaluation; give the environment a time limit (gymnasium's TimeLimit wrapper, or "
-                "max_episode_steps when it is made)"
-            )
-    return summarize([value for row in returns for value in row], lengths, successes, seed=seed)
+                    on_episode(num_episodes - int(quota.sum()))
+        waits[[episode.env for episode in ended]] = False
+        waits[[episode.env for episode in cut]] = True
+        if (ended or cut) and quota.any() and waits[quota > 0].all():
+            observation = envs.reset()
+            check_masks(observation)
+            tracker.reset()
+            waits[:] = False
+    every = [episode for row in episodes for episode in row]
+    successes = [episode.success for episode in every if episode.success is not None]
+    result = summarize(
+        [episode.episode_return for episode in every],
+        [episode.length for episode in every],
+        successes,
+        seed=seed,
+    )
+    return replace(result, num_cut=num_cut)
 
 
 def summarize(

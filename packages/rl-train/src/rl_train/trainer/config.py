@@ -37,8 +37,13 @@ class TrainerConfig(Config):
         num_threads: of PyTorch while training; None chooses by the size of the networks.
         demonstrations: what the replay storage is filled with before the first step: a run
             directory, what ``Storage.save`` wrote, or the id or directory of a Minari data set.
-        final_test_episodes: episodes of the evaluation at the end, divided among the test
-            environments; None takes the algorithm's ``num_test_episodes``.
+        test_every: updates between evaluations; None evaluates only at the end.
+        num_test_episodes: episodes per evaluation, divided among the test environments.
+        final_test_episodes: episodes of the evaluation at the end; None takes
+            ``num_test_episodes``.
+        explore_in_tests: evaluate with the exploration of the algorithm, as in training.
+        max_test_steps: steps after which an episode of an evaluation is cut and counts as it is;
+            None takes the environment's own limit, or 27,000 where it has none.
         keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory,
             where ``test_every`` asks for evaluations.
         tensorboard: write event files into ``tensorboard`` of the run directory.
@@ -58,7 +63,11 @@ class TrainerConfig(Config):
     on_nonfinite: OnNonFinite = "stop"
     num_threads: Annotated[int, Interval(ge=1, le=_MOST_THREADS)] | None = None
     demonstrations: str | None = None
+    test_every: Count | None = None
+    num_test_episodes: Count = 5
     final_test_episodes: Count | None = None
+    explore_in_tests: bool = False
+    max_test_steps: Count | None = None
     keep_best: bool = True
     tensorboard: bool = False
     log_histograms: bool = False

@@ -12,6 +12,7 @@ from rl_core.errors import ConfigError
 from rl_core.spaces import check_same_space
 from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.evaluation import EvaluationResult, evaluate_policy
+from rl_train.trainer.config import TrainerConfig
 
 TestEnvs: TypeAlias = AnyEnv | Callable[[], VecEnv | VectorEnv]
 """Environments to evaluate in, or what makes them: also a function that makes a vector of them."""
@@ -24,16 +25,21 @@ class Evaluator:
         test_envs: the environments, or an id, class or function that makes them; None where there
             are none.
         envs: those learned in, which an evaluation would reset in the middle of their episodes.
+        config: says how to act in tests, and for how long.
 
     Raises:
-        ConfigError: when both are, or wrap, the same environment.
+        ConfigError: when both are, or wrap, the same environment, or there are none to test in
+            and ``test_every`` asks for evaluations.
         SpaceError: when they have other spaces.
     """
 
-    def __init__(self, test_envs: TestEnvs | None, envs: VecEnv) -> None:
+    def __init__(self, test_envs: TestEnvs | None, envs: VecEnv, config: TrainerConfig) -> None:
         self._test_envs = test_envs
+        self._config = config
         self._envs = envs
         self._open: VecEnv | None = None
+        if config.test_every is not None and test_envs is None:
+            raise ConfigError("test_every needs test environments: give the Trainer test_envs")
         if test_envs is not None and is_built(test_envs):
             self._check(test_envs)
 
@@ -50,7 +56,7 @@ class Evaluator:
         is_stopping: Callable[[], bool] | None = None,
         on_episode: Callable[[int], None] | None = None,
     ) -> EvaluationResult:
-        """Evaluate the current policy deterministically; see `evaluate_policy`.
+        """Evaluate the current policy; see `evaluate_policy`.
 
         Raises:
             EvaluationStoppedError: when ``is_stopping`` broke it off.
@@ -67,6 +73,8 @@ class Evaluator:
             self._open,
             num_episodes,
             seed=seed,
+            explore=self._config.explore_in_tests,
+            max_episode_steps=self._config.max_test_steps,
             is_stopping=is_stopping,
             on_episode=on_episode,
         )

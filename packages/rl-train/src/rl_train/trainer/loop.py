@@ -166,7 +166,7 @@ class Loop:
                 is_over = self._learn()
             tested: Mapping[str, float] = {}
             if self._is_test_due():
-                result = self._evaluate(self._algorithm.schedule.num_test_episodes)
+                result = self._evaluate(trainer.config.num_test_episodes)
                 if result is None:
                     return
                 is_over = self._use(result) or is_over
@@ -233,7 +233,7 @@ class Loop:
         return any(ends)
 
     def _is_test_due(self) -> bool:
-        every, updates = self._algorithm.schedule.test_every, self._state.updates
+        every, updates = self._trainer.config.test_every, self._state.updates
         was_skipped = updates == self._state.iteration.start["updates"]
         return not was_skipped and every is not None and updates % every == 0
 
@@ -304,7 +304,7 @@ class Loop:
 
     def _result(self, seconds: float) -> TrainingResult:
         trainer = self._trainer
-        episodes = trainer.config.final_test_episodes or self._algorithm.schedule.num_test_episodes
+        episodes = trainer.config.final_test_episodes or trainer.config.num_test_episodes
         evaluation = self._evaluate(episodes) if self._evaluator.has_envs else None
         steps = trainer.total_steps - self._started_steps
         return TrainingResult(

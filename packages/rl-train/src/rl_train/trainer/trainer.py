@@ -95,10 +95,8 @@ class Trainer:
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
         self.callbacks = listeners("callbacks", callbacks, Callback)
         self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
-        self._evaluator = Evaluator(test_envs, envs)
+        self._evaluator = Evaluator(test_envs, envs, self.config)
         self._loop: Loop | None = None
-        if algorithm.schedule.test_every is not None and test_envs is None:
-            raise ConfigError("test_every needs test environments: give the Trainer test_envs")
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
         algorithm.generator = on_device["algorithm"]
@@ -123,9 +121,9 @@ class Trainer:
                 "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
                 "it out"
             )
-        if storage.rollout_steps is None and storage.is_allocated and len(storage):
+        if storage.rollout_steps is None and len(storage):
             raise ConfigError(
-                f"the {type(storage).__name__} holds {storage.num_transitions} transitions, which "
+                f"the {type(storage).__name__} holds {len(storage)} steps, which "
                 "a new run would drop; save it and give that directory as trainer.demonstrations, "
                 "or load it into a new storage when the Trainer is made, or reset it"
             )
@@ -251,7 +249,7 @@ class Trainer:
             self._loop.stop()
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
-        """Evaluate the current policy deterministically on the test environments.
+        """Evaluate the current policy on the test environments.
 
         Environments that are made for it are closed again, but for those of a running session.
 
@@ -259,7 +257,7 @@ class Trainer:
             ConfigError: when there are no test environments.
         """
         if num_episodes is None:
-            num_episodes = self.algorithm.schedule.num_test_episodes
+            num_episodes = self.config.num_test_episodes
         seed = spawn_seed(self.seed, "test")
         try:
             return self._evaluator.evaluate(self.algorithm, num_episodes, seed)

@@ -1,4 +1,4 @@
-"""Whether what comes into a storage goes on from what it holds."""
+"""Whether what is inserted into a storage continues what it holds."""
 
 import secrets
 
@@ -7,59 +7,59 @@ from torch import Tensor
 
 from rl_core.errors import CheckpointError, DataError
 from rl_core.stateful import StateReader
-from rl_core.storage.contract import DataSlice, check_slice
+from rl_core.storage.spec import DataSlice, check_slice
 from rl_core.types import StateDict
 
 ORIGIN = "origin"
-"""The column of a slice, and the prefix ``origin/`` of several, that tell where it is from.
+"""The column of a slice, and the prefix ``origin/`` of several, that tell where it comes from.
 
-They alone differ between slices of two storages that hold the same.
+Only these differ between slices of two storages with the same contents.
 """
 
 _OWN, _NOTHING = 0, -1
 
 
-class Continuity:
-    """Tells where steps go on from those before them, by what is known of them.
+class EpisodeBoundaries:
+    """Tells where an episode boundary lies between what is stored and what is inserted next.
 
     Observations are not compared: states recur, and another worker's episode may lead through the
-    very state that one's own was left in. What goes on are transitions that are inserted one after
-    the other, and slices that one storage gave, the second from where the first one ended.
+    very state in which this one was left. A transition continues the transition inserted before
+    it, and a slice the slice of the same storage that ended where it begins; anything else does
+    not.
 
     A slice's column `ORIGIN` is int64 `(B, 2)`: which storage gave the rows of each environment,
-    and the *place* of the first one in it. Places count rows as its storage counts them, without
-    end.
+    and the *place* of the first row in it. Places count the rows of a storage without end.
 
     Args:
         num_envs: B.
 
     Attributes:
-        has_seam: a transition that is inserted next may not go on.
+        is_pending: a transition that is inserted next may not continue the newest row.
     """
 
     def __init__(self, num_envs: int) -> None:
         self._follows = torch.zeros((num_envs, 2), dtype=torch.int64)
         self._places = torch.zeros(num_envs, dtype=torch.int64)
-        self.cut()
+        self.mark()
 
-    def cut(self) -> None:
-        """Note that nothing goes on from what is stored."""
+    def mark(self) -> None:
+        """Mark a boundary: nothing continues what is stored."""
         self._storage = _new_number()
         self._expect_nothing()
 
     def forget(self, num_rows: Tensor | int) -> None:
-        """Note that the storage was emptied; the places of what comes go on.
+        """Note that the storage was emptied; places continue to be counted.
 
         Args:
             num_rows: how many rows of each environment there were, shape `(B,)`.
         """
         if (self._follows[:, 0] > _OWN).any():
-            self._storage = _new_number()  # what is inserted next does not go on from a slice
+            self._storage = _new_number()  # what is inserted next does not continue a slice
         self._places = self._places + num_rows
         self._expect_nothing()
 
     def precede(self, num_rows: Tensor) -> None:
-        """Note that rows which are no steps come before the first one since it was emptied.
+        """Note rows that are no steps before the first one since the storage was emptied.
 
         Args:
             num_rows: how many of each environment, shape `(B,)`.
@@ -93,59 +93,59 @@ class Continuity:
         return origin
 
     def breaks(self) -> Tensor:
-        """Return where the next transition does not go on, `(B,)`, unless an episode begins."""
+        """Return where the next transition continues nothing, `(B,)`, unless an episode begins."""
         return self._follows[:, 0] != _OWN
 
     def breaks_before(self, origin: Tensor) -> Tensor:
-        """Return where a slice of some origin does not go on, `(B,)`."""
+        """Return where a slice of some origin does not continue the newest row, `(B,)`."""
         return (self._follows != origin).any(1)
 
     def inserted(self) -> None:
-        """Note that a transition came in."""
+        """Note that a transition was inserted."""
         self._follows.zero_()
-        self.has_seam = False
+        self.is_pending = False
 
     def appended(self, origin: Tensor, num_rows: Tensor) -> None:
-        """Note that a slice came in.
+        """Note that a slice was inserted.
 
         Args:
             origin: its column.
-            num_rows: by how many its places went on, shape `(B,)`; where none, it held nothing of
-                that environment.
+            num_rows: how many places it covered, shape `(B,)`; 0 where it held nothing of that
+                environment.
         """
         if (self._follows[:, 0] == _NOTHING).any():
-            self._storage = _new_number()  # or its rows would seem to go on from what was forgotten
+            self._storage = _new_number()  # or its rows would seem to continue what was forgotten
         after = origin + torch.stack([torch.zeros_like(num_rows), num_rows], 1)
         self._follows = torch.where(num_rows[:, None] > 0, after, self._follows)
-        self.has_seam = bool(self.breaks().any())
+        self.is_pending = bool(self.breaks().any())
 
     def state_dict(self) -> StateDict:
-        """Return what goes on from the newest rows."""
+        """Return what continues the newest rows."""
         return {"follows": self._follows.clone()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
 
-        The storage is another one from now on for those that it gives slices to: there may be
-        several that go on from one state.
+        From now on the slices of this storage come from another one than before: several storages
+        may continue one state.
 
         Raises:
             CheckpointError: when it does not fit.
         """
-        saved = StateReader(state, "storage/continuity")
+        saved = StateReader(state, "storage/boundaries")
         saved.expect(("follows",))
         follows = saved.tensor("follows", like=self._follows)
         if (follows[:, 0] < _NOTHING).any():
-            raise CheckpointError("storage/continuity: 'follows' names no storage")
-        self.cut()
+            raise CheckpointError("storage/boundaries: 'follows' names no storage")
+        self.mark()
         self._places = torch.zeros_like(self._places)
         self._follows = follows.cpu().clone()
-        self.has_seam = bool(self.breaks().any())
+        self.is_pending = bool(self.breaks().any())
 
     def _expect_nothing(self) -> None:
         self._follows = torch.zeros_like(self._follows)
         self._follows[:, 0] = _NOTHING
-        self.has_seam = True
+        self.is_pending = True
 
 
 def _new_number() -> int:

@@ -1,0 +1,97 @@
+"""The command ``rl plot``."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_command.curve import TRAIN_RETURN, Curve, draw_image, draw_text, over_runs, read_curve
+from rl_command.errors import UsageError
+from rl_command.options import command_options
+from rl_command.parser import Command, parse
+from rl_command.run_directory import METRICS, RECIPE, runs_in
+from rl_command.summary import shows_lines
+from rl_core.config import Config
+from rl_train.recipe_files import load_recipe
+
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotArguments(Config):
+    """Options of ``rl plot``.
+
+    Attributes:
+        output: Image to draw; its ending chooses the format (.png, .svg or .pdf).
+        csv: File to write the numbers into.
+        metric: Metric of the vertical axis, as in metrics.jsonl.
+    """
+
+    output: str | None = None
+    csv: str | None = None
+    metric: str = TRAIN_RETURN
+
+
+def plot(words: Sequence[str]) -> int:
+    """Draw the learning curves of runs, grouped by algorithm and environment.
+
+    Several runs of a group become one curve: their interquartile mean, with its 95 % bootstrap
+    interval. Without a file to write, curves are drawn as text.
+
+    Args:
+        words: the arguments after ``rl plot``.
+
+    Returns:
+        The exit status.
+    """
+    options = command_options(PlotArguments)
+    summary = (
+        "Draw learning curves; runs of one algorithm and environment share a curve and a band."
+    )
+    given = parse(Command("rl plot", summary, options, ("RUN_DIRS...",), required=1), words)
+    arguments = given.into(PlotArguments)
+    if arguments.output is not None and Path(arguments.output).suffix not in _FORMATS:
+        raise UsageError(f"-o: got '{arguments.output}'; expected {', '.join(_FORMATS)}")
+    groups = _grouped([run for name in given.names for run in runs_in(Path(name))])
+    curves = {name: _curve(runs, arguments.metric) for name, runs in groups.items()}
+    if arguments.output is not None:
+        draw_image(curves, Path(arguments.output), "", arguments.metric)
+    if arguments.csv is not None:
+        _write_csv(Path(arguments.csv), curves, groups)
+    for name, curve in {} if arguments.output or arguments.csv else curves.items():
+        lines = draw_text(curve, ascii_only=not shows_lines()) or ["too few points to draw"]
+        print(f"{name}: {arguments.metric}", *lines, "", sep="\n")
+    return 0
+
+
+def _grouped(runs: Sequence[Path]) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = {}
+    for run in runs:
+        if not (run / RECIPE).is_file():
+            raise UsageError(f"{run} is not a run: it has no {RECIPE}")
+        recipe = load_recipe(run / RECIPE)
+        groups.setdefault(f"{recipe.algorithm.name} on {recipe.env.name}", []).append(run)
+    return {
+        f"{name} ({len(paths)} runs)" if len(paths) > 1 else name: paths
+        for name, paths in groups.items()
+    }
+
+
+def _curve(runs: Sequence[Path], metric: str) -> Curve:
+    curves = [read_curve(run / METRICS, metric) for run in runs]
+    for run, curve in zip(runs, curves, strict=True):
+        if not curve.steps:
+            raise UsageError(f"{run} has no metric '{metric}'; see its {METRICS} for their names")
+    return over_runs(curves)
+
+
+def _write_csv(
+    path: Path, curves: Mapping[str, Curve], groups: Mapping[str, Sequence[Path]]
+) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["curve", "runs", "step", "value", "low", "high"])
+        for name, curve in curves.items():
+            bands = curve.band or [("", "")] * len(curve.steps)
+            for step, value, band in zip(curve.steps, curve.values, bands, strict=True):
+                writer.writerow([name, len(groups[name]), step, value, *band])

@@ -1,0 +1,186 @@
+"""Several seeds of one recipe: a directory with a run for each."""
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import FrameType
+from typing import Protocol, cast
+
+from rl_command.errors import UsageError, print_error
+from rl_command.evaluation import described_over_runs, statistics_over_runs
+from rl_command.run_directory import CHECKPOINTS, RECIPE, check_new, default_run_dir
+from rl_command.train_arguments import TrainRequest
+from rl_core.config import Recipe
+from rl_core.errors import RLError
+from rl_core.types import Json
+from rl_train.checkpoint import list_checkpoints
+from rl_train.recipe_files import load_recipe, save_recipe
+from rl_train.trainer import Budget
+
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_NUMBER = re.compile(r"\d+")
+
+
+class Start(Protocol):
+    """A command that trains: takes its words, and a title for its progress."""
+
+    def __call__(self, words: Sequence[str], title: str = "") -> int:
+        """Run the command and return its exit status."""
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Read seeds that are written as ``1..5`` or ``1,2,7``.
+
+    Raises:
+        UsageError: when they are not.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        bounds = _RANGE.fullmatch(part.strip())
+        if bounds is None and not _NUMBER.fullmatch(part.strip()):
+            raise UsageError(f"--seeds: got '{text}'; expected seeds as in 1..5 or 1,2,7")
+        first, last = (int(part), int(part)) if bounds is None else map(int, bounds.groups())
+        seeds += range(first, last + 1)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise UsageError(f"--seeds: got '{text}', with {'a seed twice' if seeds else 'no seed'}")
+    return tuple(seeds)
+
+
+def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
+    """Train a run for each seed; finished ones are skipped, and interrupted ones continued.
+
+    Args:
+        request: what to train; its ``run_dir`` is the directory of all runs.
+        train: starts a run.
+        resume: continues a run.
+
+    Returns:
+        The exit status: 0, or that of the first run which failed.
+    """
+    arguments = request.arguments
+    seeds = read_seeds(arguments.seeds or "")
+    group = _open_group(request)
+    runs = {seed: group / f"seed-{seed}" for seed in seeds}
+    starts: list[tuple[Start, list[str], str]] = []
+    for seed, run in runs.items():
+        if _is_finished(run, request.goal):
+            print(f"seed {seed}: has finished, and is skipped", file=sys.stderr)
+            continue
+        words = [f"--total-{request.goal.unit}={request.goal.target}"]
+        words += [f"--import={module}" for module in arguments.imports]
+        is_log = arguments.jobs > 1 and arguments.progress != "none"
+        words.append(f"--progress={'log' if is_log else arguments.progress}")
+        if list_checkpoints(run / CHECKPOINTS):
+            starts.append((resume, [str(run), *words], f"seed {seed}"))
+            continue
+        if (run / RECIPE).exists():
+            shutil.rmtree(run)  # ended before its first checkpoint
+        words += [f"--config={group / RECIPE}", f"--seed={seed}", f"--run-dir={run}"]
+        starts.append((train, words, f"seed {seed}"))
+    status = _in_turn(starts) if arguments.jobs == 1 else _side_by_side(starts, arguments.jobs)
+    finished = {seed: mean for seed, run in runs.items() if (mean := _final_mean(run)) is not None}
+    for seed, mean in finished.items():
+        print(f"seed {seed}: final return {mean:.1f}")
+    if len(finished) > 1:
+        print(described_over_runs(statistics_over_runs(list(finished.values()))))
+    print(f"runs        {group}\nnext        rl eval {group}\n            rl plot {group}")
+    return status
+
+
+def _open_group(request: TrainRequest) -> Path:
+    """Make the directory of all runs, or check that it belongs to the same recipe."""
+    given, recipe = request.arguments.run_dir, request.recipe
+    group = default_run_dir(recipe, datetime.now(), "seeds") if given is None else Path(given)
+    file = group / RECIPE
+    if file.is_file() and not (group / CHECKPOINTS).exists():
+        if _comparable(load_recipe(file)) != _comparable(recipe):
+            raise UsageError(f"{group} holds runs with other options; choose another --run-dir")
+        return group
+    check_new(group)
+    group.mkdir(parents=True, exist_ok=True)
+    resolved: dict[str, Json] = {**recipe.resolved}
+    if request.arguments.restart_model is not None:
+        resolved["restart_model"] = cast("Json", request.arguments.restart_model)
+    save_recipe(recipe.replace(resolved=resolved), file)
+    return group
+
+
+def _comparable(recipe: Recipe) -> Recipe:
+    return recipe.replace(seed=0, resolved={})
+
+
+def _summary(run: Path) -> dict[str, Json]:
+    try:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def _final_mean(run: Path) -> float | None:
+    return cast("float | None", _summary(run).get("final_return_mean"))
+
+
+def _is_finished(run: Path, goal: Budget) -> bool:
+    """Return whether a run has nothing left to train."""
+    newest = list_checkpoints(run / CHECKPOINTS)[-1:]
+    if newest and goal.unit == "steps":
+        return int(newest[0].name.removeprefix("step-")) >= goal.target
+    reached = _summary(run).get(f"total_{goal.unit}", goal.target)
+    return _final_mean(run) is not None and cast("int", reached) >= goal.target
+
+
+def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:
+    for start, words, title in starts:
+        if status := start(words, title):
+            return status
+    return 0
+
+
+def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> int:
+    """Run processes, and pass Ctrl-C and SIGTERM on to them, so that each saves its run."""
+    spawn = multiprocessing.get_context("spawn")
+    waiting = [spawn.Process(target=_child, args=start) for start in starts]
+    running: list[multiprocessing.process.BaseProcess] = []
+    status = 0
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal status
+        status = 128 + number
+        waiting.clear()
+        for process in running:
+            process.terminate()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(waiting.pop(0))
+                running[-1].start()
+            wait([process.sentinel for process in running])
+            for process in [one for one in running if not one.is_alive()]:
+                process.join()
+                running.remove(process)
+                status = status or cast("int", process.exitcode)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status
+
+
+def _child(start: Start, words: list[str], title: str) -> None:
+    os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on
+    try:
+        status = start(words, title)
+    except (RLError, UsageError) as error:
+        print_error(f"{title}: {error}")
+        status = 2
+    sys.exit(status)

@@ -1,0 +1,103 @@
+"""What a storage keeps of each step: columns by name, with their shapes and dtypes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_core.env import GoalFunctions
+from rl_core.errors import DataError
+from rl_core.types import Observation
+
+DataSlice = Mapping[str, Tensor]
+"""Consecutive rows of a storage by column name; what workers exchange. Most are `(L, B, ...)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and dtype of one entry of a column.
+
+    Attributes:
+        shape: without time and environment axes.
+        dtype: of the tensor.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSpec:
+    """All that a storage must know to allocate itself.
+
+    Attributes:
+        observation: one spec, or one per key of a dict observation.
+        action: of the actor-space action.
+        num_envs: how many environments step together.
+        state_sizes: size of each recurrent state by name; empty when feed-forward.
+        extras: what the algorithm's acting step adds, by name.
+        device: where batches must be.
+        goal_functions: ask the environments how goals are rewarded; they answer None where they
+            have no goals. None where nobody can be asked.
+        scales_rewards: rewards are not the environment's own, but scaled.
+    """
+
+    observation: TensorSpec | Mapping[str, TensorSpec]
+    action: TensorSpec
+    num_envs: int
+    state_sizes: Mapping[str, int]
+    extras: Mapping[str, TensorSpec]
+    device: torch.device
+    goal_functions: Callable[[], GoalFunctions | None] | None = None
+    scales_rewards: bool = False
+
+
+OBSERVATION_COLUMN = "observation"
+"""The column of a plain observation, and the prefix ``observation/`` of a dict's."""
+
+
+def observation_columns(
+    observation: TensorSpec | Mapping[str, TensorSpec], prefix: str = OBSERVATION_COLUMN
+) -> dict[str, TensorSpec]:
+    """Name the columns an observation is stored in."""
+    if isinstance(observation, TensorSpec):
+        return {prefix: observation}
+    return {f"{prefix}/{key}": spec for key, spec in observation.items()}
+
+
+def check_slice(
+    data: DataSlice, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+) -> None:
+    """Compare the columns of a slice with what a storage expects.
+
+    Args:
+        data: what another storage's ``get_data_slice`` returned.
+        expected: shape, leading axes included, and dtype of each column.
+
+    Raises:
+        DataError: when a column is missing, or has another shape or dtype.
+    """
+    for name, (shape, dtype) in expected.items():
+        given = data.get(name)
+        if given is None:
+            raise DataError(f"data slice lacks column '{name}'")
+        if given.dtype != dtype or given.shape != shape:
+            raise DataError(
+                f"data slice column '{name}': expected {dtype} of shape {shape}, got "
+                f"{given.dtype} of {tuple(given.shape)}"
+            )
+
+
+def join_observation(
+    columns: Mapping[str, Tensor], prefix: str = OBSERVATION_COLUMN
+) -> Observation:
+    """Rebuild an observation from its columns."""
+    if prefix in columns:
+        return columns[prefix]
+    start = prefix + "/"
+    return {
+        name.removeprefix(start): column
+        for name, column in columns.items()
+        if name.startswith(start)
+    }

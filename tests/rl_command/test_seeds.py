@@ -1,0 +1,140 @@
+"""Several seeds of one recipe: trained one after the other or side by side, evaluated together."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rl_command.errors import UsageError
+from rl_command.evaluation import statistics_over_runs
+from rl_command.seeds import read_seeds
+
+Run = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("1..3", (1, 2, 3)), ("7", (7,)), ("1,2,7", (1, 2, 7)), ("0..1, 5", (0, 1, 5))],
+)
+def test_seeds_are_written_as_a_range_or_a_list(text: str, seeds: tuple[int, ...]) -> None:
+    assert read_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "1..", "-1", "1,1", "2..1"])
+def test_other_seeds_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--seeds: got"):
+        read_seeds(text)
+
+
+def test_each_run_is_one_sample() -> None:
+    table = statistics_over_runs([1.0, 2.0, 3.0, 10.0])
+    assert table["num_runs"] == 4
+    assert (table["mean"], table["iqm"]) == (4.0, 2.5)
+    assert isinstance(table["ci95"], list)
+    low, high = map(float, map(str, table["ci95"]))
+    assert 1.0 <= low < 2.5 < high <= 10.0
+
+
+@pytest.fixture
+def group(trained_group: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_group, tmp_path / "group"))
+
+
+def steps_of(run: Path) -> int:
+    return int(json.loads((run / "summary.json").read_text())["total_steps"])
+
+
+def test_each_seed_has_a_run_of_its_own(trained_group: Path) -> None:
+    assert {path.name for path in trained_group.iterdir()} == {"recipe.toml", "seed-3", "seed-4"}
+    for seed in (3, 4):
+        run = trained_group / f"seed-{seed}"
+        assert f"seed = {seed}\n" in (run / "recipe.toml").read_text()
+        assert steps_of(run) >= 256
+    first, second = ((trained_group / f"seed-{s}/metrics.jsonl").read_text() for s in (3, 4))
+    assert first != second
+
+
+def test_a_second_call_skips_what_has_finished_and_resumes_the_rest(
+    rl: Run, group: Path, tiny: tuple[str, ...]
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--seeds=3..4", f"--run-dir={group}")
+    assert rl("resume", group / "seed-3", "--total-steps=320")[0] == 0
+    status, out, err = rl(*words, "--total-steps=320")
+    assert status == 0, err
+    assert "seed 3: has finished, and is skipped\n" in err
+    assert "seed 4" not in err.replace("seed 4: 320 of 320", "")
+    assert [steps_of(group / f"seed-{seed}") for seed in (3, 4)] == [320, 320]
+    lines = out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:3]] == ["seed 3", "seed 4", "2 seeds"]
+    assert f"rl eval {group}" in out
+    assert f"rl plot {group}" in out
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_starts_anew(
+    rl: Run, group: Path, tiny: tuple[str, ...]
+) -> None:
+    shutil.rmtree(group / "seed-4/checkpoints")
+    (group / "seed-4/summary.json").unlink()
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=256", "--progress=none")
+    status, _, err = rl(*words, "--seeds=4", f"--run-dir={group}")
+    assert (status, err) == (0, "")
+    assert steps_of(group / "seed-4") == 256
+
+
+def test_seeds_train_side_by_side(rl: Run, group: Path, tiny: tuple[str, ...]) -> None:
+    shutil.rmtree(group / "seed-4")
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=256", "--jobs=2")
+    status, out, err = rl(*words, "--seeds=3..5", f"--run-dir={group}")
+    assert status == 0, err
+    assert "3 seeds: IQM " in out
+    assert [steps_of(group / f"seed-{seed}") for seed in (4, 5)] == [256, 256]
+
+
+def test_a_group_with_other_options_is_refused(
+    refused: Refused, group: Path, trained_run: Path, tiny: tuple[str, ...]
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=256", "--seeds=3..4")
+    message = refused(*words, "--algorithm.gamma=0.9", f"--run-dir={group}")
+    assert "holds runs with other options" in message
+    assert "exists and is not empty" in refused(*words, f"--run-dir={trained_run}")
+
+
+def test_a_group_is_evaluated_over_its_seeds(rl: Run, trained_group: Path) -> None:
+    status, out, err = rl("eval", trained_group, "--episodes=3", "--json")
+    assert (status, err) == (0, "")
+    table = json.loads(out)
+    assert (table["num_runs"], table["num_episodes"]) == (2, 6)
+    assert [Path(run["checkpoint"]).parts[-3] for run in table["runs"]] == ["seed-3", "seed-4"]
+    assert table["mean"] == pytest.approx(sum(run["mean"] for run in table["runs"]) / 2)
+    low, high = table["ci95"]
+    assert low <= table["iqm"] <= high
+    _, out, _ = rl("eval", trained_group, "--episodes=3")
+    assert "ppo on CartPole-v1, seed 4, step 256, deterministic: " in out
+    assert out.splitlines()[-1].startswith("2 seeds: IQM ")
+
+
+def test_curves_are_drawn_with_a_band_over_the_seeds(
+    rl: Run, trained_group: Path, trained_run: Path
+) -> None:
+    words = ("plot", trained_group, "-o", "curves.png", "--csv", "curves.csv")
+    assert rl(*words) == (0, "", "")
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+    with Path("curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["64", "128", "192", "256"]
+    assert {row["curve"] for row in rows} == {"ppo on CartPole-v1 (2 runs)"}
+    for row in rows:
+        assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
+    status, out, _ = rl("plot", trained_run, trained_group)
+    assert status == 0
+    assert out.startswith("ppo on CartPole-v1 (3 runs): train/episode_return\n")
+    assert "┤" in out
+
+
+def test_a_metric_that_no_run_has_is_refused(refused: Refused, trained_run: Path) -> None:
+    message = refused("plot", trained_run, "--metric", "train/retrun")
+    assert "has no metric 'train/retrun'" in message

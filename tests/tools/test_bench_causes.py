@@ -1,0 +1,127 @@
+from collections import namedtuple
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bench.as_ours import (
+    WAYS,
+    divide_by_population_std,
+    hold_statistics,
+    start_policies_at_zero,
+    step_together,
+)
+from bench.causes import causes_table, changed_rows
+from bench.learning import all_plans
+from bench.plan import PlanRow, load_plans
+from bench.results import Record
+from torch import nn
+
+Batch = namedtuple("Batch", ["advantages"])  # as Stable-Baselines3 has it
+
+ROW = PlanRow(
+    algorithm="sac",
+    env="Pendulum-v1",
+    steps=10,
+    seeds=(0, 1),
+    options={"ours": {}, "sb3": {"learning_rate": 0.001}},
+)
+
+
+def part(weight: float) -> Any:
+    """Return a network of one weight with an optimizer that subtracts the gradient."""
+    network: Any = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(network.weight, weight)
+    network.optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    return network
+
+
+@pytest.mark.parametrize(("together", "policy"), [(False, -4.0), (True, -3.0)])
+def test_the_policy_steps_with_the_critics_or_after_them(together: bool, policy: float) -> None:
+    model = SimpleNamespace(critic=part(3.0), actor=part(0.0), _n_updates=1)
+    if together:
+        step_together(model)
+    (-model.critic.weight).sum().backward()
+    model.critic.optimizer.step()  # to 4
+    (model.actor.weight * model.critic.weight).sum().backward()  # its gradient is the critic
+    model.actor.optimizer.step()
+    assert model.actor.weight.item() == policy
+    assert model.critic.weight.item() == 4.0
+
+
+def test_critics_step_alone_where_the_policy_takes_no_step() -> None:
+    model = SimpleNamespace(critic=part(3.0), actor=part(0.0), _n_updates=1, policy_delay=2)
+    step_together(model)
+    (-model.critic.weight).sum().backward()
+    model.critic.optimizer.step()
+    assert model.critic.weight.item() == 4.0
+
+
+def test_policies_start_at_zero_and_so_do_their_targets() -> None:
+    def policy() -> Any:
+        network: Any = nn.Module()
+        network.mu = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Tanh())
+        return network
+
+    model = SimpleNamespace(actor=policy(), actor_target=policy())
+    before = model.actor.mu[0].weight.clone()
+    start_policies_at_zero(model)
+    inputs = torch.randn(16, 4)
+    assert model.actor.mu(inputs).abs().max() < 0.1
+    assert torch.equal(model.actor.mu[0].weight, before)
+    assert torch.equal(model.actor.mu(inputs), model.actor_target.mu(inputs))
+
+
+def test_statistics_are_included_after_the_update() -> None:
+    events: list[Any] = []
+    statistics = SimpleNamespace(update=lambda values: events.append(values.tolist()))
+    model = SimpleNamespace(
+        get_vec_normalize_env=lambda: SimpleNamespace(obs_rms=statistics),
+        train=lambda: events.append("learned"),
+    )
+    hold_statistics(model)
+    for number in (1.0, 2.0):
+        statistics.update(np.array([[number]]))
+    model.train()
+    assert events == ["learned", [[1.0], [2.0]]]
+
+
+def test_advantages_get_the_populations_standard_deviation() -> None:
+    buffer = SimpleNamespace(get=lambda size: iter([Batch(torch.tensor([1.0, 3.0]))]))
+    model = SimpleNamespace(rollout_buffer=buffer, normalize_advantage=True)
+    divide_by_population_std(model)
+    (batch,) = model.rollout_buffer.get(2)
+    assert batch.advantages.tolist() == [-1.0, 1.0]
+    assert model.normalize_advantage is False
+
+
+def test_every_way_changes_a_row_of_the_plans() -> None:
+    changed = changed_rows(load_plans(all_plans()))
+    assert {row.note for row, _ in changed} == set(WAYS)
+    for row, plain in changed:
+        assert row.options == {"sb3": {**plain.options["sb3"], "as_ours": row.note}}
+        assert (row.algorithm, row.env, row.steps) == (plain.algorithm, plain.env, plain.steps)
+
+
+def test_the_table_compares_the_peer_with_itself() -> None:
+    (changed, plain), *_ = changed_rows([ROW])
+    found = [
+        Record(
+            run=row.run("sb3", seed),
+            returns=np.array([value]),
+            steps_per_second=1.0,
+            machine="m",
+        )
+        for row, values in ((changed, (4.0, 6.0)), (plain, (3.0, 3.0)))
+        for seed, value in enumerate(values)
+    ]
+    text = causes_table([(changed, plain)], {record.run.key: record for record in found})
+    assert (
+        "| `sac/Pendulum-v1` | policies start at zero | 2 | 5.0 | 2 | 3.0 | +2.0 [+1.0, +3.0] "
+        "| 1.00 |" in text
+    )
+    other = replace(ROW, env="E-v0")
+    assert changed_rows([other]) == []
+    assert causes_table([(changed, plain)], {}) == "Nothing was run yet."

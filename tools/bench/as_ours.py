@@ -1,0 +1,81 @@
+"""Stable-Baselines3 with one of our ways, to see what the difference does."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def start_policies_at_zero(model: Any) -> None:
+    """Start the outputs of a policy of SAC, TD3 or DDPG near zero: orthogonal weights of 0.01."""
+    if hasattr(model.actor, "log_std"):
+        heads = [model.actor.mu, model.actor.log_std]
+    else:
+        heads = [[layer for layer in model.actor.mu if isinstance(layer, nn.Linear)][-1]]
+    for head in heads:
+        nn.init.orthogonal_(head.weight, 0.01)
+        nn.init.zeros_(head.bias)
+    if hasattr(model, "actor_target"):
+        model.actor_target.load_state_dict(model.actor.state_dict())
+
+
+def step_together(model: Any) -> None:
+    """Take the policy's gradient at the critics before their step, not after it."""
+    critic, actor = model.critic.optimizer, model.actor.optimizer
+    step_critic, step_actor = critic.step, actor.step
+    parameters = list(model.critic.parameters())
+    held: list[torch.Tensor] = []
+
+    def hold() -> None:
+        if model._n_updates % getattr(model, "policy_delay", 1):  # the policy takes no step
+            step_critic()
+        else:
+            held.extend(parameter.grad.clone() for parameter in parameters)
+
+    def step_both() -> None:
+        step_actor()
+        for parameter, gradient in zip(parameters, held, strict=True):
+            parameter.grad = gradient  # without what the policy's loss has added
+        held.clear()
+        step_critic()
+
+    critic.step, actor.step = hold, step_both
+
+
+def hold_statistics(model: Any) -> None:
+    """Take observations into the running statistics once per update, after it."""
+    statistics = model.get_vec_normalize_env().obs_rms
+    include, train = statistics.update, model.train
+    seen: list[Any] = []
+    statistics.update = seen.append
+
+    def train_and_include() -> None:
+        train()
+        include(np.concatenate(seen))
+        seen.clear()
+
+    model.train = train_and_include
+
+
+def divide_by_population_std(model: Any) -> None:
+    """Divide advantages by the standard deviation of the minibatch, not the estimated one."""
+    get = model.rollout_buffer.get
+    model.normalize_advantage = False
+
+    def normalized(batch_size: int | None = None) -> Iterator[Any]:
+        for batch in get(batch_size):
+            std, mean = torch.std_mean(batch.advantages, correction=0)
+            yield batch._replace(advantages=(batch.advantages - mean) / (std + 1e-8))
+
+    model.rollout_buffer.get = normalized
+
+
+WAYS: Mapping[str, Callable[[Any], None]] = {
+    "policies start at zero": start_policies_at_zero,
+    "policy steps with its critics": step_together,
+    "statistics once per update": hold_statistics,
+    "population's standard deviation": divide_by_population_std,
+}
+"""By what they are called in plans."""
