@@ -160,6 +160,8 @@ def learn(run: Run, weights: Path) -> Outcome:
     with contextlib.closing(make_agent(run)) as agent:
         callbacks = [_Progress(Progress(run.steps)), _Returns(curve)]
         training = agent.train(run.steps, callbacks=callbacks, progress=False)
+        if training.total_steps < run.steps:  # Ctrl-C ends it early
+            raise KeyboardInterrupt
         save_file(
             {name: tensor.clone() for name, tensor in agent.actor.state_dict().items()}, weights
         )
