@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar, cast
 
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -114,9 +115,16 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Take 20 environments for each of 20 tasks, and rollouts of 100 steps."""
+        """Take 20 environments for each of 20 tasks, and rollouts of 100 steps.
+
+        Actions with bounds are scaled to them: a step of adaptation then moves the policy about as
+        far whatever their size is.
+        """
+        actor: dict[str, Json] = {"normalize_observations": False}
+        if isinstance(env.action_space, spaces.Box) and env.action_space.is_bounded():
+            actor |= {"squash_actions": True, "initial_log_std": -0.5}
         return DefaultRecipe(
-            actor=ComponentSpec("actor", "on-policy", {"normalize_observations": False}),
+            actor=ComponentSpec("actor", "on-policy", actor),
             storage=ComponentSpec("storage", "rollout", {"num_steps": 100}),
             env={"num_envs": 400},
             algorithm={},
