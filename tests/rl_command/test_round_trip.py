@@ -97,6 +97,16 @@ def test_evaluation_reads_well(rl: Run, trained_run: Path) -> None:
     assert re.search(r"step [\d,]+, deterministic: [\d.]+ ± [\d.]+ over 3 episodes", out)
 
 
+def test_a_long_evaluation_says_how_far_it_is(
+    rl: Run, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_command.evaluation._EVERY_SECONDS", 0.0)
+    status, out, err = rl("eval", trained_run, "--episodes=3", "--json")
+    assert status == 0
+    assert json.loads(out)["num_episodes"] == 3
+    assert err.splitlines() == [f"{finished} of 3 episodes" for finished in (1, 2, 3)]
+
+
 def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
     words = ("eval", trained_run, "--episodes=6", "--seed=1")
     certain, drawn, again = (

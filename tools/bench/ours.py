@@ -159,7 +159,9 @@ def learn(run: Run, weights: Path) -> Outcome:
     curve = Curve(run.steps)
     with contextlib.closing(make_agent(run)) as agent:
         callbacks = [_Progress(Progress(run.steps)), _Returns(curve)]
-        training = agent.train(run.steps, callbacks=callbacks)
+        training = agent.train(run.steps, callbacks=callbacks, progress=False)
+        if training.total_steps < run.steps:  # Ctrl-C ends it early
+            raise KeyboardInterrupt
         save_file(
             {name: tensor.clone() for name, tensor in agent.actor.state_dict().items()}, weights
         )

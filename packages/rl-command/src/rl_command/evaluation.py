@@ -5,7 +5,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -23,6 +24,8 @@ from rl_train import EvaluationResult, evaluate_policy
 from rl_train.builder import build_algorithm, build_envs, resolve_device
 from rl_train.checkpoint import Checkpoint, latest_checkpoint
 from rl_train.evaluation import draws_actions, summarize
+
+_EVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +146,24 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
             arguments.episodes,
             deterministic=not arguments.stochastic,
             seed=arguments.seed,
+            on_episode=_counter(arguments.episodes),
         )
     finally:
         envs.close()
     return checkpoint, result
+
+
+def _counter(episodes: int) -> Callable[[int], None]:
+    """Return what says every few seconds how many episodes have finished."""
+    last = time.monotonic()
+
+    def count(finished: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY_SECONDS:
+            last = time.monotonic()
+            print(f"{finished} of {episodes} episodes", file=sys.stderr)
+
+    return count
 
 
 def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:

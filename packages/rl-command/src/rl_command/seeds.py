@@ -91,7 +91,10 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
         print(f"seed {seed}: final return {mean:.1f}")
     if len(finished) > 1:
         print(described_over_runs(statistics_over_runs(list(finished.values()))))
-    print(f"runs        {group}\nnext        rl eval {group}\n            rl plot {group}")
+    if status:
+        print(f"rl: to continue: the same command with --run-dir {group}", file=sys.stderr)
+    else:
+        print(f"runs        {group}\nnext        rl eval {group}\n            rl plot {group}")
     return status
 
 
