@@ -1,5 +1,6 @@
 """Demonstrations from real data sets and runs, through the trainer and the command line."""
 
+import itertools
 import json
 import sys
 import warnings
@@ -21,7 +22,7 @@ from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import HindsightConfig, ReplayBuffer, RolloutStorage
 from rl_train import Trainer, TrainerConfig, load_actor, make
-from rl_train.demonstrations import load_minari, read_demonstrations
+from rl_train.demonstrations import insert_trajectories, load_minari, read_demonstrations
 
 ID = "toolbox/swing-v0"
 SMALL: Mapping[str, Mapping[str, Json]] = {
@@ -146,6 +147,14 @@ def test_a_new_run_does_not_drop_what_a_storage_holds(minari_id: str) -> None:
         Trainer(_envs(), first.algorithm, first.storage, seed=0)
     first.storage.reset()
     Trainer(_envs(), first.algorithm, first.storage, seed=0)
+
+
+def test_a_source_without_end_is_refused(minari_id: str) -> None:
+    trainer = _trainer(minari_id, size=500)
+    (trajectory, *_) = read_demonstrations(minari_id, trainer.algorithm.actor)
+    assert isinstance(trainer.storage, ReplayBuffer)
+    with pytest.raises(ConfigError, match=r"storage.size is too small: \d+ demonstrated"):
+        insert_trajectories(trainer.storage, itertools.repeat(trajectory))
 
 
 def test_wrong_options_are_refused(minari_id: str) -> None:

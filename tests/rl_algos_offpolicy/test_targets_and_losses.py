@@ -252,6 +252,21 @@ def test_a_fixed_temperature_stays_exactly_as_it_is() -> None:
     assert "loss/temperature" not in algorithm.read_metrics()
 
 
+def test_sac_puts_its_loss_together_from_two() -> None:
+    algorithm = SAC(_twin_actor("stochastic"))
+    batch = _batch(torch.zeros(1, 1))
+    noise = algorithm.draw_update_noise(batch)
+    critic = algorithm.critic_loss(batch, noise)
+    policy, metrics = algorithm.policy_loss(batch, noise)
+    whole = algorithm.loss(batch, noise)
+    assert whole.loss.item() == pytest.approx((critic.loss + policy).item())
+    assert whole.metrics.keys() == {*critic.metrics, *metrics}
+    critic.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    actor = algorithm.actor
+    assert all(p.grad is None or not p.grad.any() for p in algorithm.policy.parameters())
+    assert any(p.grad is not None and p.grad.any() for p in actor.critics.parameters())
+
+
 def test_sac_sums_over_discrete_actions() -> None:
     config = OffPolicyActorConfig(hidden_sizes=(), num_critics=1)
     actor = OffPolicyActor(VECTOR, spaces.Discrete(2), config)

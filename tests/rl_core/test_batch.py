@@ -76,3 +76,34 @@ def test_batches_are_frozen(cls: type) -> None:
     parameters = cls.__dataclass_params__  # type: ignore[attr-defined]  # of a dataclass
     assert parameters.frozen
     assert not hasattr(_batch(1), "__dict__")
+
+
+def test_a_rollout_is_cut_along_environments() -> None:
+    numbers = torch.arange(6.0).reshape(2, 3)  # (T, B)
+    never = torch.zeros(2, 3, dtype=torch.bool)
+    rollout = Rollout(
+        observation={"a": numbers},
+        next_observation={"a": torch.tensor([6.0, 7.0, 8.0])},
+        action=numbers + 10.0,
+        reward=numbers + 20.0,
+        terminated=never,
+        truncated=torch.tensor([[False, False, True], [True, False, False]]),
+        valid=~never,
+        episode_start=never,
+        state={"policy": torch.tensor([[0.0], [1.0], [2.0]])},
+        final_index=torch.tensor([[0, 2], [1, 0]]),
+        final_observation={"a": torch.tensor([50.0, 60.0])},
+        extras={"surprise": numbers},
+    )
+    part = rollout.select([2, 1])
+    assert isinstance(part.observation, dict)
+    assert isinstance(part.next_observation, dict)
+    assert isinstance(part.final_observation, dict)
+    assert part.observation["a"].tolist() == [[2.0, 1.0], [5.0, 4.0]]
+    assert part.next_observation["a"].tolist() == [8.0, 7.0]
+    assert part.action.tolist() == [[12.0, 11.0], [15.0, 14.0]]
+    assert part.truncated.tolist() == [[True, False], [False, False]]
+    assert part.state["policy"].tolist() == [[2.0], [1.0]]
+    assert part.final_index.tolist() == [[0, 0]], "environment 2 is the first one now"
+    assert part.final_observation["a"].tolist() == [50.0]
+    assert part.extras["surprise"].tolist() == [[2.0, 1.0], [5.0, 4.0]]

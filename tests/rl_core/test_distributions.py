@@ -611,3 +611,15 @@ def test_distributions_are_frozen(case: Case) -> None:
     field = "logits" if hasattr(distribution, "logits") else "mean"
     with pytest.raises(FrozenInstanceError):
         setattr(distribution, field, torch.zeros(1))
+
+
+def test_a_detached_distribution_is_a_constant() -> None:
+    logits = torch.randn(2, 3, requires_grad=True)
+    mask = torch.tensor([True, False, True]).expand(2, 3)
+    policy = Categorical(logits, mask)
+    constant = policy.detach()
+    assert policy.entropy().requires_grad
+    assert not constant.entropy().requires_grad
+    assert torch.equal(constant.logits, policy.logits)
+    assert constant.mask is not None
+    assert torch.equal(constant.mask, mask)

@@ -142,6 +142,7 @@ def test_what_was_loaded_must_be_of_the_kind(good: Site) -> None:
 def test_each_kind_has_its_base_class(site: Site, kind: str, base: str) -> None:
     module, _, name = base.partition(":")
     source = f"from {module} import {name}\nclass Right({name}): pass\nclass Wrong: pass\n"
+    source += "Right.__abstractmethods__ = frozenset()\n"
     lines = "right = planted_kind:Right\nwrong = planted_kind:Wrong"
     site.install("rl-kind", "planted_kind", source, **{kind: lines})
     assert plugins.load(kind, "right").__name__ == "Right"
@@ -232,3 +233,10 @@ def test_an_old_first_party_package_is_to_be_upgraded(
     refused(
         "algorithms", "sac", "version 0.0.1 lacks it", "pip install ./packages/rl-algos-offpolicy"
     )
+
+
+def test_a_class_that_lacks_methods_is_refused_with_their_names(site: Site) -> None:
+    source = "from rl_core.logger import Logger\n\nclass Bare(Logger):\n    pass\n"
+    site.install("rl-bare", "planted_bare", source, loggers="bare = planted_bare:Bare")
+    with pytest.raises(PluginError, match=r"of rl-bare 1\.2 .* lacks close, log; write"):
+        plugins.load("logger", "bare")

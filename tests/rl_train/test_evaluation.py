@@ -281,3 +281,11 @@ def test_other_spaces_are_refused_before_anything_runs() -> None:
 def test_a_policy_without_an_actor_is_refused() -> None:
     with pytest.raises(ConfigError, match="policy is NoneType; expected an actor"):
         evaluate_policy(None, _identity_envs(), 2)  # type: ignore[arg-type]  # what is tested
+
+
+def test_actions_have_no_gradients_outside_of_no_grad() -> None:
+    envs = make_gym_vec(lambda: IdentityEnv(spaces.Box(-1.0, 1.0, (2,), np.float32), 5), 2)
+    algorithm = ToyActorCritic(_actor(envs))
+    observation = torch.zeros(2, 2)
+    output = algorithm.acting_step(observation, {}, None, deterministic=True)
+    assert output.env_action.numpy().shape == (2, 2)

@@ -250,3 +250,11 @@ def test_histograms_are_optional_for_a_logger(tmp_path: Path) -> None:
     Silent().histogram(1, "x", torch.zeros(3))
     with pytest.raises(TypeError, match="abstract"):
         Logger()  # type: ignore[abstract]  # the mistake
+
+
+def test_paths_may_be_text(tmp_path: Path) -> None:
+    path = str(tmp_path / "metrics.jsonl")
+    logger = JsonlLogger(path)
+    logger.log(1, {"a": 2.0})
+    logger.close()
+    assert [line["a"] for line in read_metrics(path)] == [2.0]

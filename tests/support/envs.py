@@ -180,11 +180,14 @@ FaultName: TypeAlias = Literal[
     "raise_step",
     "raise_unpicklable",
     "raise_long",
+    "raise_mute",
     "raise_exit",
     "raise_reset",
     "bare_reset",
     "raise_close",
     "hang",
+    "hang_reset",
+    "hang_close",
     "exit",
     "kill",
 ]
@@ -197,10 +200,10 @@ class FaultyEnv(gymnasium.Wrapper):
     Args:
         env: behaves well; observations must be floating-point arrays.
         fault: what goes wrong.
-        at_step: in which step of its life, counted from 1. ``raise_reset`` and ``bare_reset``,
-            which returns the observation alone, go wrong in the first reset after so many steps,
-            ``raise_close`` whenever it is closed.
-        hang_s: how long ``hang`` sleeps.
+        at_step: in which step of its life, counted from 1. ``raise_reset``, ``hang_reset``
+            and ``bare_reset``, which returns the observation alone, go wrong in the first reset
+            after so many steps, ``raise_close`` and ``hang_close`` whenever it is closed.
+        hang_s: how long those that hang sleep.
     """
 
     def __init__(
@@ -217,6 +220,8 @@ class FaultyEnv(gymnasium.Wrapper):
         is_due = self.steps >= self.at_step
         if self.fault == "raise_reset" and is_due:
             raise RuntimeError("scripted reset fault")
+        if self.fault == "hang_reset" and is_due:
+            time.sleep(self.hang_s)
         answer = self.env.reset(seed=seed, options=options)
         return answer[0] if self.fault == "bare_reset" and is_due else answer
 
@@ -231,6 +236,8 @@ class FaultyEnv(gymnasium.Wrapper):
         self.env.close()
         if self.fault == "raise_close":
             raise RuntimeError("scripted close fault")
+        if self.fault == "hang_close":
+            time.sleep(self.hang_s)
 
     def _spoil(
         self,
@@ -272,6 +279,8 @@ class FaultyEnv(gymnasium.Wrapper):
             raise _UnpicklableError("scripted step fault")
         if self.fault == "raise_long":
             raise ValueError("scripted\n" * 1000)
+        if self.fault == "raise_mute":
+            raise _MuteError
         if self.fault == "raise_exit":
             sys.exit("scripted exit")
         if self.fault == "hang":
@@ -280,6 +289,11 @@ class FaultyEnv(gymnasium.Wrapper):
             os._exit(3)
         elif self.fault == "kill":
             os.kill(os.getpid(), 9)
+
+
+class _MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
 
 
 class _UnpicklableError(Exception):

@@ -164,19 +164,39 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
         """Eq. (2) for the critics and, when due, (3) and (5) for the policy, (4) for α."""
         policy_obs, policy_next_obs = obs_and_next_obs_inputs(self.policy, batch)
-        target = self.target(batch, noise, policy_next_obs)
         critic_obs = obs_inputs(self.actor.critics, batch)
+        output = self.critic_loss(batch, noise, critic_obs, policy_next_obs)
+        if not self.is_due("policy"):
+            return output
+        loss, metrics = self.policy_loss(batch, noise, policy_obs, detached(critic_obs))
+        return replace(output, loss=output.loss + loss, metrics={**output.metrics, **metrics})
+
+    def critic_loss(
+        self,
+        batch: ReplayBatch,
+        noise: Noise,
+        critic_obs: NetworkInputs | None = None,
+        policy_next_obs: NetworkInputs | None = None,
+    ) -> LossOutput:
+        """Eq. (2), which reaches the critics and what their inputs were computed by.
+
+        Args:
+            batch: transitions.
+            noise: see `draw_update_noise`.
+            critic_obs: the critics' inputs at the observations; None finds them.
+            policy_next_obs: the policy's inputs at what follows; None finds them.
+        """
+        if critic_obs is None:
+            critic_obs = obs_inputs(self.actor.critics, batch)
+        target = self.target(batch, noise, policy_next_obs)
         values = self.actor.critics(critic_obs, batch.action, noise.get("dropout/values"))
-        total = critic_loss = squared_error_loss(values, target, batch)  # Eq. (2)
+        loss = squared_error_loss(values, target, batch)  # Eq. (2)
         metrics = {
-            "loss/critic": critic_loss,
+            "loss/critic": loss,
             "value/mean": masked_mean(values.mean(0), batch.mask),
             "policy/temperature": self.temperature(),
         }
-        if self.is_due("policy"):
-            loss, more = self.policy_loss(batch, policy_obs, detached(critic_obs), noise)
-            total, metrics = total + loss, {**metrics, **more}
-        return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})
+        return LossOutput(loss, metrics, {"td_error": absolute_error(values.detach(), target)})
 
     @torch.no_grad()
     def target(
@@ -201,16 +221,26 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return bootstrapped_target(batch, next_value, self.hyper)
 
     def policy_loss(
-        self, batch: ReplayBatch, policy_obs: NetworkInputs, critic_obs: NetworkInputs, noise: Noise
+        self,
+        batch: ReplayBatch,
+        noise: Noise,
+        policy_obs: NetworkInputs | None = None,
+        critic_obs: NetworkInputs | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Eq. (3) or (7), (4) and (5) and the add-ons' terms, 0-dim, and the metrics of each.
 
+        Critics are constant here.
+
         Args:
             batch: transitions.
-            policy_obs: the policy's inputs at the observations.
-            critic_obs: the critics' inputs there, constant.
             noise: see `draw_update_noise`.
+            policy_obs: the policy's inputs at the observations; None finds them.
+            critic_obs: the critics' inputs there, constant; None finds them.
         """
+        if policy_obs is None:
+            policy_obs = obs_inputs(self.policy, batch)
+        if critic_obs is None:
+            critic_obs = detached(obs_inputs(self.actor.critics, batch))
         distribution: Distribution = self.policy(policy_obs)
         actions = PolicyActions.of(distribution, noise, "now")
         q_pi = call_frozen(

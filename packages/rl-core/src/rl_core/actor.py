@@ -234,6 +234,8 @@ class Actor(nn.Module, ABC):
             action = distribution.sample(noise)
         else:
             raise ConfigError("get_action: give noise from draw_noise, or deterministic=True")
+        if torch.is_grad_enabled():  # a caller without no_grad wants an action, not its history
+            action = action.detach()
         after = self.remember_action(observation, action, state, after, episode_start)
         return ActionOutput(action, self.to_env_action(action), None, after)
 

@@ -4,13 +4,13 @@ All are frozen dataclasses of tensors, registered with `torch.export` so that th
 ``torch.compile`` and ``vmap`` like any other tree of tensors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rl_core.types import Array, ArrayObservation, Observation, State
+from rl_core.types import Array, ArrayObservation, Observation, State, map_observation
 
 Extras = Mapping[str, Tensor]
 """What an algorithm's acting step answers beyond the action, by name."""
@@ -102,6 +102,34 @@ class Rollout:
     final_index: Tensor
     final_observation: Observation
     extras: Extras = field(default_factory=dict)
+
+    def select(self, envs: Sequence[int]) -> "Rollout":
+        """Return the rollout of some of the environments, in the order given.
+
+        Args:
+            envs: their numbers, from 0.
+        """
+        index = torch.tensor(envs, dtype=torch.int64, device=self.reward.device)
+        row, env = self.final_index.unbind(1)
+        chosen, place = (env.unsqueeze(1) == index).nonzero(as_tuple=True)
+
+        def columns(tensor: Tensor) -> Tensor:
+            return tensor[:, index]
+
+        return Rollout(
+            observation=map_observation(columns, self.observation),
+            next_observation=map_observation(lambda part: part[index], self.next_observation),
+            action=columns(self.action),
+            reward=columns(self.reward),
+            terminated=columns(self.terminated),
+            truncated=columns(self.truncated),
+            valid=columns(self.valid),
+            episode_start=columns(self.episode_start),
+            state={name: part[index] for name, part in self.state.items()},
+            final_index=torch.stack([row[chosen], place], 1),
+            final_observation=map_observation(lambda part: part[chosen], self.final_observation),
+            extras={name: columns(part) for name, part in self.extras.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,9 @@ def _checked(info: PluginInfo, loaded: object) -> Callable[..., object]:
     required = _REQUIRED[info.kind]
     if isinstance(loaded, type):
         if any(issubclass(loaded, cast("type", pkgutil.resolve_name(p))) for p in required):
+            missing = sorted(getattr(loaded, "__abstractmethods__", ()))
+            if missing:
+                raise PluginError(f"{_title(info)} lacks {', '.join(missing)}; write them")
             return loaded
     elif info.kind == "envs" and callable(loaded):
         return loaded

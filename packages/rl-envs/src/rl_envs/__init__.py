@@ -17,6 +17,7 @@ from rl_envs.vectorize import as_vec_env as as_vec_env
 from rl_envs.vectorize import is_built as is_built
 from rl_envs.vectorize import make_gym_vec as make_gym_vec
 from rl_envs.vectorize import make_vec as make_vec
+from rl_envs.workers import ProcessVecEnv as ProcessVecEnv
 
 __version__ = "0.1.0"
 

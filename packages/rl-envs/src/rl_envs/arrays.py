@@ -306,6 +306,10 @@ class LazyInfo(Mapping[str, object]):
         self._ended = ended
         self._joined: Info | None = None
 
+    def parts(self) -> tuple[Sequence[Info], Mapping[int, Last]]:
+        """Return the infos and the ends it was made of; only before it is read."""
+        return self._infos, self._ended
+
     def __getitem__(self, key: str) -> object:
         return self._join()[key]
 

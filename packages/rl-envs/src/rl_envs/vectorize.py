@@ -14,7 +14,7 @@ from rl_envs.envpool import make_envpool
 from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import preset_of_id
-from rl_envs.workers import WorkerVectorEnv
+from rl_envs.workers import ProcessVecEnv
 from rl_envs.wrappers import MaskVelocity
 
 BuiltEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
@@ -41,6 +41,7 @@ def make_vec(
     mask_velocity: bool = False,
     check: bool = True,
     timeout_s: float | None = _TIMEOUT_S,
+    max_restarts: int = 0,
     testing: bool = False,
     preset: bool = True,
 ) -> VecEnv:
@@ -61,8 +62,10 @@ def make_vec(
         mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
-        timeout_s: how long one reset or step may take before its process counts as hung; async
-            only, None for no limit.
+        timeout_s: how long a start, reset, step or close may take before its process counts as
+            hung; async only, None for no limit.
+        max_restarts: how often failed processes are started again, their episodes truncated; async
+            only. See `ProcessVecEnv`.
         testing: prepare the environments for testing: Atari games are then played to their end for
             their own rewards.
         preset: prepare the environments of an id as their preset says (DeepMind's preprocessing for
@@ -87,11 +90,15 @@ def make_vec(
         raise ConfigError(f"env_kwargs={env_kwargs!r}; expected a mapping of arguments, or None")
     if not isinstance(wrappers, Sequence):
         raise ConfigError(f"wrappers={wrappers!r}; expected a list of functions of environments")
-    if vectorization != "async" and timeout_s != _TIMEOUT_S:
-        raise ConfigError(
-            f"timeout_s={timeout_s!r} has no effect with vectorization={vectorization!r}: only "
-            "'async' has processes that could hang; leave it out"
-        )
+    for name, value, default in (
+        ("timeout_s", timeout_s, _TIMEOUT_S),
+        ("max_restarts", max_restarts, 0),
+    ):
+        if vectorization != "async" and value != default:
+            raise ConfigError(
+                f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
+                "'async' has processes that could hang; leave it out"
+            )
     masks = [MaskVelocity] if mask_velocity else []
     component = None
     if isinstance(env, str) and not wrappers:
@@ -100,6 +107,7 @@ def make_vec(
             "vectorization": vectorization,
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
+            **({"max_restarts": max_restarts} if max_restarts else {}),
             **({"mask_velocity": True} if mask_velocity else {}),
             **({"testing": True} if testing else {}),
             **({} if preset else {"preset": False}),
@@ -121,13 +129,12 @@ def make_vec(
         return GymVecEnv(pool, seed=seed, check=check, component=component)
     maker = EnvMaker(env, env_kwargs, [*masks, *wrappers], check, testing=testing, preset=preset)
     if vectorization == "async":
-        workers = WorkerVectorEnv(maker.numbered(num_envs), timeout_s=timeout_s)
-        return GymVecEnv(
-            workers,
+        return ProcessVecEnv(
+            maker.numbered(num_envs),
             seed=seed,
             check=check,
-            name=workers.get_attr("spec_id")[0],
-            max_episode_steps=workers.get_attr("max_episode_steps")[0],
+            timeout_s=timeout_s,
+            max_restarts=max_restarts,
             component=component,
         )
     is_auto_native = vectorization == "auto" and num_envs >= _MANY and maker.has_native_vector

@@ -39,9 +39,9 @@ class JsonlLogger(Logger):
     """
 
     def __init__(
-        self, path: Path, append: bool = False, clock: Callable[[], float] = time.time
+        self, path: str | Path, append: bool = False, clock: Callable[[], float] = time.time
     ) -> None:
-        self._path = path
+        self._path = path = Path(path)
         self._clock = clock
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ class TensorBoardLogger(Logger):
         MissingExtraError: when TensorBoard is not installed.
     """
 
-    def __init__(self, log_dir: Path, purge_step: int | None = None) -> None:
+    def __init__(self, log_dir: str | Path, purge_step: int | None = None) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -200,7 +200,7 @@ class TensorBoardLogger(Logger):
         self._writer.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, float | None]]:
+def read_metrics(path: str | Path) -> list[dict[str, float | None]]:
     """Read what `JsonlLogger` wrote; an incomplete last line is left out.
 
     Args:
@@ -213,7 +213,7 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
         DataError: when the file cannot be read, or a line before the last is damaged.
     """
     try:
-        return [line for _, line in _lines(path) if line is not None]
+        return [line for _, line in _lines(Path(path)) if line is not None]
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; expected the metrics of a run"

@@ -27,7 +27,7 @@ _SHORT_ARRAY = re.compile(rf"\[\n((?: +(?:[-+.\w]+|{_STRING}),\n)+) *\]")
 _JSON_TOKEN = re.compile(r'[{}]|("(?:[^"\\]|\\.)*")(\s*:)?')
 
 
-def load_recipe(path: Path) -> Recipe:
+def load_recipe(path: str | Path) -> Recipe:
     """Read a recipe from a file, in JSON where its name ends in ``.json``, else in TOML.
 
     Raises:
@@ -36,7 +36,7 @@ def load_recipe(path: Path) -> Recipe:
     return Recipe.from_tables(load_tables(path), str(path))
 
 
-def save_recipe(recipe: Recipe, path: Path) -> None:
+def save_recipe(recipe: Recipe, path: str | Path) -> None:
     """Write a recipe to a file, which at any time holds the complete old one or the new one.
 
     Args:
@@ -46,6 +46,7 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
     Raises:
         ConfigError: when writing fails.
     """
+    path = Path(path)
     text = (
         json.dumps(recipe.to_tables(), indent=2) + "\n"
         if syntax_of(path) == "JSON"
@@ -122,12 +123,13 @@ def _other_syntax(text: str, syntax: Syntax) -> str:
     return f"; {other} is read from files whose names end in {ending}"
 
 
-def load_tables(path: Path) -> Tables:
+def load_tables(path: str | Path) -> Tables:
     """Read a file that is a recipe or a part of one, in JSON where its name ends in ``.json``.
 
     Raises:
         ConfigError: when the file cannot be read, or as `parse_tables` says.
     """
+    path = Path(path)
     try:
         if not path.is_file():
             kind = "a directory" if path.is_dir() else "not a regular file"

@@ -283,13 +283,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> ActionOutput:
         """Choose actions while collecting: a pure function, which is compiled where that pays.
 
-        The default samples the policy; exploration beyond the policy's own belongs here.
-
-        Args:
-            observation: shape `(B, ...)`.
-            state: recurrent state, each `(B, S)`.
-            noise: shape `(B, ...)`, one step of what `draw_noise` drew.
-            episode_start: shape `(B,)`, bool; only recurrent actors need it.
+        The default samples the policy; exploration beyond the policy's own belongs here. Arguments
+        are those of `Actor.get_action`.
         """
         return self.actor.get_action(observation, state, noise, False, episode_start)
 
@@ -410,11 +405,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`.
-
-        Raises:
-            CheckpointError: when it belongs to an algorithm built otherwise.
-        """
+        """Take over a `state_dict`, or raise CheckpointError where another algorithm's."""
         saved = StateReader(state, "algorithm")
         self.schedules.read(saved.tree("schedules"))  # refused before anything is taken over
         self.load_modules(state)

@@ -74,21 +74,28 @@ def insert_trajectories(
         )
     if spec.state_sizes and actor is None:
         raise ConfigError("recurrent states are stored; give the actor that computes them")
-    before, count = storage.num_transitions, 0
+    before, count, rows = storage.num_transitions, 0, 0
     storage.mark_boundary()
     with torch.no_grad():
         for transition in _transitions(spec, iter(trajectories), actor):
             storage.insert_transition(transition)
             count += int(np.count_nonzero(transition.valid))
+            rows += 1
+            if rows % 1000 == 0:  # a source may have no end
+                _check_room(storage.num_transitions, before + count)
     storage.mark_boundary()
     if count == 0:
         raise DataError("the demonstrations hold no transition; expected at least one")
-    if storage.num_transitions < before + count:
+    _check_room(storage.num_transitions, before + count)
+    return count
+
+
+def _check_room(held: int, count: int) -> None:
+    if held < count:
         raise ConfigError(
             f"storage.size is too small: {count} demonstrated transitions do not fit into it; "
             "make it larger, with room for collected transitions too"
         )
-    return count
 
 
 @dataclass(frozen=True, slots=True)

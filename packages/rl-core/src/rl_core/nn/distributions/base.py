@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import gymnasium
@@ -76,6 +77,14 @@ class Distribution(ABC):
         Raises:
             DataError: if it is of another class.
         """
+
+    def detach(self) -> Self:
+        """Return the same distribution as a constant, for a dataclass of tensors."""
+        assert is_dataclass(self)
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self, **{name: p.detach() for name, p in parts.items() if isinstance(p, Tensor)}
+        )
 
     def _check_same_class(self, other: "Distribution") -> None:
         if type(self) is not type(other):
