@@ -6,8 +6,8 @@ from rl_testing.loggers import LoggerSuite
 
 
 class TestCsvLogger(LoggerSuite):
-    def make_logger(self, path: Path) -> Logger:
-        return CsvLogger(path / "metrics.csv")
+    def make_logger(self, directory: Path) -> Logger:
+        return CsvLogger(directory / "metrics.csv")
 
 
 def test_rows_have_the_metrics_of_the_first_one(tmp_path: Path) -> None:

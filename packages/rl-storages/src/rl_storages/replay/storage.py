@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Trajectory, Transition
+from rl_core.config import Count, checked_arguments
 from rl_core.errors import ConfigError
 from rl_core.storage import (
     DataSlice,
@@ -51,12 +52,16 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
         size: transitions over all environments.
         sampler: chooses what is drawn.
         n_step: rewards in a transition, at most.
+
+    Raises:
+        ConfigError: when a number is below 1.
     """
 
     batch_type: ClassVar[type] = ReplayBatch
     state_fields = ("ring", "_sampler", "generator")
 
-    def __init__(self, size: int, sampler: IndexSampler, n_step: int = 1) -> None:
+    @checked_arguments("storage")
+    def __init__(self, size: Count, sampler: IndexSampler, n_step: Count = 1) -> None:
         self.size = size
         self.n_step = n_step
         self.needs_td_errors = sampler.needs_td_errors
