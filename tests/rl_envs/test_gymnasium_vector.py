@@ -17,7 +17,7 @@ from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, 
 from rl_core.stateful import Stateful
 from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, find_spec, make_gym_vec
-from rl_envs.gymnasium_vector import DEFERRED_STEPS, TorchArrays
+from rl_envs.gymnasium_vector import _DEFERRED_STEPS, _TorchArrays
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
 from support.envs import FaultyEnv
@@ -316,13 +316,13 @@ def test_on_an_accelerator_the_check_waits_but_names_the_step() -> None:
     live = LiveEnv(as_tensor=True)
     envs = GymVecEnv(live)
     envs.reset()
-    assert isinstance(envs._arrays, TorchArrays)
+    assert isinstance(envs._arrays, _TorchArrays)
     envs._arrays.waits = False
     envs.step(ZEROS)
     live.spoil["reward"] = torch.tensor([0.0, NAN])
     envs.step(ZEROS)
     live.spoil.clear()
-    for _ in range(DEFERRED_STEPS - 3):
+    for _ in range(_DEFERRED_STEPS - 3):
         envs.step(ZEROS)
     with pytest.raises(EnvironmentFaultError, match=r"environment 1: the reward .* in step 2"):
         envs.step(ZEROS)

@@ -15,7 +15,7 @@ from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.scripted import IdentityEnv
 from rl_testing.toy import ToyActor, ToyActorCritic
 from rl_train import Progress, Trainer
-from rl_train.progress import _duration
+from rl_train.trainer.progress import _duration
 
 
 class Clock:

@@ -14,12 +14,12 @@ from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy, spread_s
 from rl_core.errors import ConfigError, nearest
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation
-from rl_envs.arrays import Arrays, ArraySpec, Fault, Rows
-from rl_envs.envpool import EnvPoolVectorEnv, is_envpool
+from rl_envs._arrays import Arrays, ArraySpec, Fault, Rows
+from rl_envs._envpool import EnvPoolVectorEnv, is_envpool
 from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_problem
 from rl_envs.sync import BaseGymVecEnv
 
-DEFERRED_STEPS = 32
+_DEFERRED_STEPS = 32
 """How many steps an accelerator runs between two looks at the results of finite checks."""
 
 
@@ -143,8 +143,8 @@ class GymVecEnv(BaseGymVecEnv):
         array: Any = raw
         while isinstance(array, Mapping | tuple):
             array = next(iter(array.values() if isinstance(array, Mapping) else array), None)
-        if isinstance(array, Tensor) and not isinstance(self._arrays, TorchArrays):
-            self._arrays = TorchArrays(
+        if isinstance(array, Tensor) and not isinstance(self._arrays, _TorchArrays):
+            self._arrays = _TorchArrays(
                 self._observation_space, self._num_envs, self._fault, array.device
             )
         self._ended = ~self._arrays.every_row()
@@ -195,7 +195,7 @@ class GymVecEnv(BaseGymVecEnv):
         return tuple(returned)
 
 
-class TorchArrays(Arrays):
+class _TorchArrays(Arrays):
     """Operations on tensors, without waiting for an accelerator.
 
     Args:
@@ -233,7 +233,7 @@ class TorchArrays(Arrays):
             self._first_bad[spec.field] = torch.full_like(bad, -1, dtype=torch.int64)
         first = self._first_bad[spec.field]
         first.masked_fill_(bad & (first < 0), step)
-        if self.waits or step - self._looked_at >= DEFERRED_STEPS:
+        if self.waits or step - self._looked_at >= _DEFERRED_STEPS:
             self._looked_at = step
             self.raise_deferred()
 

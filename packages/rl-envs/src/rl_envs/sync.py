@@ -24,7 +24,7 @@ from rl_core.env import (
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, in_brief
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
-from rl_envs.arrays import Arrays, Info, Last, LazyInfo, NumpyArrays, Rows
+from rl_envs._arrays import Arrays, Info, Last, LazyInfo, NumpyArrays, Rows
 from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces, warn_of_texts
 
 _USUAL_NUMBERS = frozenset({float, np.float64, np.float32})

@@ -10,7 +10,7 @@ from rl_core.config import ComponentSpec
 from rl_core.env import VecEnv, checked_seed
 from rl_core.errors import ConfigError, nearest
 from rl_core.types import Json
-from rl_envs.envpool import make_envpool
+from rl_envs._envpool import make_envpool
 from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import preset_of_id

@@ -16,9 +16,8 @@ from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error, resumed_seed, spread_seed
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
 from rl_core.types import ArrayLike, ArrayObservation
-from rl_envs.arrays import Last, LazyInfo, Rows
-from rl_envs.sync import BaseGymVecEnv
-from rl_envs.worker_process import (
+from rl_envs._arrays import Last, LazyInfo, Rows
+from rl_envs._worker_process import (
     LAST_WORDS_S,
     Worker,
     named_arrays,
@@ -26,6 +25,7 @@ from rl_envs.worker_process import (
     shared_size,
     shared_views,
 )
+from rl_envs.sync import BaseGymVecEnv
 
 
 class ProcessVecEnv(BaseGymVecEnv):

@@ -13,10 +13,10 @@ from rl_train.evaluation.evaluation import evaluate_policy as evaluate_policy
 from rl_train.loggers import ConsoleLogger as ConsoleLogger
 from rl_train.loggers import JsonlLogger as JsonlLogger
 from rl_train.loggers import TensorBoardLogger as TensorBoardLogger
-from rl_train.progress import Progress as Progress
 from rl_train.trainer import Trainer as Trainer
 from rl_train.trainer import TrainerConfig as TrainerConfig
 from rl_train.trainer import TrainingResult as TrainingResult
 from rl_train.trainer.callbacks import Callback as Callback
+from rl_train.trainer.progress import Progress as Progress
 
 __version__ = "0.1.0"

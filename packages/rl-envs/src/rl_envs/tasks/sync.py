@@ -8,7 +8,7 @@ from torch import Tensor
 from rl_core.env import TaskSplit, TaskVecEnv
 from rl_core.errors import DataError
 from rl_core.types import Array, ArrayObservation, StateDict
-from rl_envs.arrays import Info
+from rl_envs._arrays import Info
 from rl_envs.sync import SyncVecEnv
 
 

@@ -20,7 +20,6 @@ from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult
 from rl_train.loggers import TensorBoardLogger
-from rl_train.progress import Progress
 from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback
@@ -29,6 +28,7 @@ from rl_train.trainer.evaluator import Evaluator, TestEnvs
 from rl_train.trainer.interruption import Interruption
 from rl_train.trainer.listeners import check_histograms, listeners
 from rl_train.trainer.loop import Loop, TrainingResult
+from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
 from rl_train.trainer.setup import check_parts, resolve_auto_settings
 from rl_train.trainer.state import RunState

@@ -32,7 +32,7 @@ from rl_core.errors import (
 )
 from rl_core.spaces import LEAF_TYPES, event_shape, leaf_spaces, tensor_dtype
 from rl_core.types import ArrayObservation
-from rl_envs.arrays import LazyInfo, Rows
+from rl_envs._arrays import LazyInfo, Rows
 from rl_envs.guard import EnvGuard
 from rl_envs.sync import SyncVecEnv
 

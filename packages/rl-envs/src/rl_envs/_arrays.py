@@ -110,7 +110,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
-        """Refuse NaN and infinity, now or within the next `DEFERRED_STEPS` steps.
+        """Refuse NaN and infinity, now or within the next so many steps.
 
         NumPy arrays are also searched for categories that do not exist.
         """
