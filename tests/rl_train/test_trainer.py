@@ -578,7 +578,7 @@ def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "first"
     trainer = _trainer(
         run_dir,
-        config=TrainerConfig(log_every=1, test_every=2),
+        config=TrainerConfig(log_every=1, test_every=2, num_test_episodes=4),
         test_envs=_identity_envs,
     )
     result = trainer.train(total_updates=3)
@@ -603,7 +603,7 @@ def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
         "final_evaluation": result.evaluation.as_dict(),
         "stopped": False,
     }
-    assert result.evaluation.num_episodes == 5
+    assert result.evaluation.num_episodes == 4
     assert trainer.evaluate() == result.evaluation
     again = evaluate_policy(trainer.algorithm, _identity_envs(), 4, seed=spawn_seed(1, "test"))
     assert again == result.evaluation
