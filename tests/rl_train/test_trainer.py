@@ -739,7 +739,7 @@ def test_checkpoints_that_hold_a_buffer_are_fewer(
         return due
 
     assert count() == 20
-    monkeypatch.setattr(type(trainer.storage), "rollout_steps", None)
+    monkeypatch.setattr(trainer.storage, "rollout_steps", None)
     assert count() == 10
 
 
