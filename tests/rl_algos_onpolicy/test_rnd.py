@@ -651,10 +651,10 @@ def test_what_does_not_fit_is_refused() -> None:
         ConfigError, match=r"target: .* from a list of tensors \[\(\*batch, 2\)\].* raised Typ"
     ):
         Novelty(VECTOR, GIVEN, target=nn.Linear(2, 8), predictor=one)
-    with pytest.raises(ConfigError, match=r"predictor: expected .*; it answered list"):
+    with pytest.raises(ConfigError, match=r"predictor: expected .*; it returned list"):
         Novelty(VECTOR, GIVEN, target=one, predictor=nn.Identity())
     with pytest.raises(
-        ConfigError, match=r"predictor: .*; it answered \(2, 3\) for a batch \(2, 3\)"
+        ConfigError, match=r"predictor: .*; it returned \(2, 3\) for a batch \(2, 3\)"
     ):
         Novelty(VECTOR, GIVEN, target=one, predictor=Alone())
     with pytest.raises(ConfigError, match="frame_stack=4 is for images"):

@@ -429,7 +429,7 @@ def test_the_terms_of_all_add_ons_are_added_to_the_loss() -> None:
 )
 def test_what_is_no_term_is_refused(answer: object, got: str) -> None:
     algorithm = _algorithm(add_ons=Answers(answer))
-    with pytest.raises(ConfigError, match=rf"of Answers answered {got}; expected a 0-dim tensor"):
+    with pytest.raises(ConfigError, match=rf"of Answers returned {got}; expected a 0-dim tensor"):
         algorithm.compute_loss(make_batch(algorithm, make_rollout(algorithm, seed=1)))
 
 

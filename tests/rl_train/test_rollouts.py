@@ -168,5 +168,5 @@ def test_an_actor_without_values_is_refused() -> None:
 
     actor, (rollout,) = _rollouts(SAME_STEP, 3)
     blind = Blind(actor.observation_space, actor.action_space)
-    with pytest.raises(ConfigError, match=r"Blind\.evaluate_actions answers no value"):
+    with pytest.raises(ConfigError, match=r"Blind\.evaluate_actions returns no value"):
         evaluate_rollout(blind, rollout)

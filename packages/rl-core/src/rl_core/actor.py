@@ -19,7 +19,7 @@ from rl_core.types import Observation, State
 
 @dataclass(frozen=True, slots=True)
 class ActionOutput:
-    """What an actor answers for one step.
+    """What an actor returns for one step.
 
     Attributes:
         action: shape `(N, ...)`, in the actor's own space; this is what storages keep.
@@ -255,7 +255,7 @@ class Actor(nn.Module, ABC):
             observation: with batch axes `(N,)`, or `(T, N)` for a sequence.
             action: shape `(*batch, ...)`, actor-space.
             before: recurrent state before the first step, each `(N, S)`.
-            after: what `distribution` answered, each `(*batch, S)`.
+            after: what `distribution` returned, each `(*batch, S)`.
             episode_start: shape of the batch axes, bool; only recurrent actors need it.
         """
         return after

@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_core.types import Array, ArrayObservation, Observation, State, map_observation
 
 Extras = Mapping[str, Tensor]
-"""What an algorithm's acting step answers beyond the action, by name."""
+"""What an algorithm's acting step returns beyond the action, by name."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Transition:
             ``next_observation`` already belongs to the next one, the row holds its true last
             observation.
         state: recurrent state before this step, each `(B, S)`.
-        extras: what else the acting step answered, each `(B, ...)`.
+        extras: what else the acting step returned, each `(B, ...)`.
     """
 
     observation: ArrayObservation

@@ -7,7 +7,6 @@ step, and infos and faults as they occur.
 
 import math
 import multiprocessing
-import pickle
 import select
 import signal
 import sys
@@ -16,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler  # what pipes themselves send objects with
 from typing import Any
 
 import gymnasium
@@ -76,7 +76,7 @@ class Worker:
     def send(self, command: tuple[object, ...] | None) -> None:
         """Send a command; None is a step whose action is in shared memory."""
         try:
-            self.pipe.send_bytes(_SILENT if command is None else pickle.dumps(command))
+            self.pipe.send_bytes(_SILENT if command is None else ForkingPickler.dumps(command))
         except OSError as error:
             self.is_asked = True
             if command is not None and command[0] == "close":
@@ -99,7 +99,7 @@ class Worker:
         self.is_asked = False
         if reply == _SILENT:
             return None
-        is_fault, value = pickle.loads(reply)
+        is_fault, value = ForkingPickler.loads(reply)
         if is_fault:
             kind, message, trace = value
             fault: RLError = _ERRORS.get(kind, EnvironmentFaultError)(message)
@@ -159,7 +159,7 @@ def _work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork may have taken over a handler
 
     def reply(value: object) -> None:
-        pipe.send_bytes(pickle.dumps((False, value)))
+        pipe.send_bytes(ForkingPickler.dumps((False, value)))
 
     try:
         row = None
@@ -177,7 +177,9 @@ def _work(
         while row is not None:
             message = pipe.recv_bytes()
             try:
-                command, *arguments = ("step",) if message == _SILENT else pickle.loads(message)
+                command, *arguments = (
+                    ("step",) if message == _SILENT else ForkingPickler.loads(message)
+                )
                 if command == "step":
                     _step(pipe, row, rows, *arguments)
                 elif command == "reset":
@@ -215,7 +217,7 @@ def _step(pipe: Connection, row: _Row, rows: Mapping[str, Rows], action: object 
     if ended:
         for name, value in named_arrays(step.final_observation):
             rows[f"final/{name}"][index] = value[0]
-    pipe.send_bytes(pickle.dumps((False, (infos[0], ended.get(0)))))
+    pipe.send_bytes(ForkingPickler.dumps((False, (infos[0], ended.get(0)))))
 
 
 def _report(pipe: Connection, index: int, error: BaseException) -> None:
@@ -226,7 +228,7 @@ def _report(pipe: Connection, index: int, error: BaseException) -> None:
         trace = traceback.format_exc()
     except Exception:  # of an exception whose message raises
         trace = message
-    pipe.send_bytes(pickle.dumps((True, (type(error).__name__, message, trace))))
+    pipe.send_bytes(ForkingPickler.dumps((True, (type(error).__name__, message, trace))))
 
 
 def shared_fields(

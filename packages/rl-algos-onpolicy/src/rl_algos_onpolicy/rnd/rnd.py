@@ -95,7 +95,7 @@ def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -
     """Return the shape of what a network makes of a batch with two axes.
 
     Raises:
-        ConfigError: when it cannot be called so, or answers something else.
+        ConfigError: when it cannot be called so, or returns something else.
     """
     shapes = ", ".join(str(("*batch", *part.shape[2:])).replace("'", "") for part in parts)
     expected = f"expected a module from a list of tensors [{shapes}] to features (*batch, F)"
@@ -104,10 +104,10 @@ def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         raise ConfigError(f"{name}: {expected}; it raised {in_brief(error)}") from error
     if not isinstance(features, Tensor):
-        raise ConfigError(f"{name}: {expected}; it answered {type(features).__name__}")
+        raise ConfigError(f"{name}: {expected}; it returned {type(features).__name__}")
     batch, shape = tuple(parts[0].shape[:2]), tuple(features.shape)
     if len(shape) != 3 or shape[:2] != batch:
-        raise ConfigError(f"{name}: {expected}; it answered {shape} for a batch {batch}")
+        raise ConfigError(f"{name}: {expected}; it returned {shape} for a batch {batch}")
     return shape
 
 

@@ -243,7 +243,7 @@ def _checked(add_on: PolicyLossAddOn, answer: object) -> tuple[Tensor, Mapping[s
         f"a tensor {tuple(a.shape)}" if isinstance(a, Tensor) else type(a).__name__ for a in got
     ]
     raise ConfigError(
-        f"add_ons: compute_loss_term of {type(add_on).__name__} answered {', '.join(kinds)}; "
+        f"add_ons: compute_loss_term of {type(add_on).__name__} returned {', '.join(kinds)}; "
         "expected a 0-dim tensor and a mapping of metrics"
     )
 

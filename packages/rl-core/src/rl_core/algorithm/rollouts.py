@@ -38,7 +38,7 @@ def evaluate_rollout(actor: Actor, rollout: Rollout) -> RolloutValues:
         rollout: `(T, B, ...)`.
 
     Raises:
-        ConfigError: when the actor's `evaluate_actions` answers no value.
+        ConfigError: when the actor's `evaluate_actions` returns no value.
     """
     evaluation = actor.evaluate_actions(
         rollout.observation, rollout.action, rollout.state, rollout.episode_start
@@ -46,7 +46,7 @@ def evaluate_rollout(actor: Actor, rollout: Rollout) -> RolloutValues:
     value = evaluation.value
     if value is None:
         raise ConfigError(
-            f"{type(actor).__name__}.evaluate_actions answers no value; learning from rollouts "
+            f"{type(actor).__name__}.evaluate_actions returns no value; learning from rollouts "
             "needs an actor with a state-value function"
         )
     never = torch.zeros_like(rollout.episode_start[0])

@@ -121,8 +121,8 @@ class UpdateWatch:
 
 def _ends(listeners: Sequence[Listener], count: int) -> bool:
     """Call all listeners, and tell whether one ends the loop."""
-    answers = [listener(count) for listener in listeners]  # all of them hear of it
-    return any(answers)
+    ends = [listener(count) for listener in listeners]  # every listener is called
+    return any(ends)
 
 
 def whole_batch(storage: Storage[BatchT]) -> BatchT:

@@ -23,11 +23,11 @@ Noise: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """What a loss answers for one batch.
+    """What a loss returns for one batch.
 
     Attributes:
         loss: 0-dim; the sum of all losses, each of which reaches only its own parameters.
-        metrics: 0-dim tensors by path; each is averaged over the steps that answered it.
+        metrics: 0-dim tensors by path; each is averaged over the steps that returned it.
         samples: per-sample results by name, each `(N,)`, such as ``td_error``; handed to the
             storage's ``after_gradients``.
         stop: 0-dim bool; where True this step and the rest of the phase change nothing.
@@ -173,7 +173,7 @@ def call_frozen(module: nn.Module, *args: Any) -> Any:
         *args: its inputs.
 
     Returns:
-        What the module answers.
+        What the module returns.
     """
     constants = {
         name: parameter.detach()

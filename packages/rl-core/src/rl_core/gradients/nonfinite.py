@@ -191,7 +191,7 @@ class MetricSums:
     """Sums named numbers on the device, so that no step waits for one to be read.
 
     Args:
-        names: of what every step answers.
+        names: of what every step returns.
         device: where the numbers are.
     """
 
@@ -253,7 +253,7 @@ class StepMetrics:
         return self._sums[due]
 
     def means(self) -> dict[str, float]:
-        """Average each name over the steps that answered it; empty without any step."""
+        """Average each name over the steps that returned it; empty without any step."""
         return mean_metrics(list(self._sums.values()))
 
     def clear(self) -> None:
@@ -292,7 +292,7 @@ class StepMetrics:
 
 
 def mean_metrics(sums: Sequence[MetricSums]) -> dict[str, float]:
-    """Average each name over the steps that answered it; empty without any step."""
+    """Average each name over the steps that returned it; empty without any step."""
     totals: dict[str, float] = {}
     counts: dict[str, float] = {}
     rows = torch.cat([part.totals for part in sums]).tolist() if sums else []

@@ -247,6 +247,6 @@ def checked_functions(
         raise ConfigError(
             "storage.hindsight needs rewards of other goals, but the environment has no "
             "compute_reward(achieved_goal, desired_goal, info); give the ReplayBuffer a "
-            "her_function that answers them"
+            "her_function that returns them"
         )
     return functions

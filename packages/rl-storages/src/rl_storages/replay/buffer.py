@@ -51,7 +51,7 @@ class ReplayBuffer(ReplayStorage):
         hindsight: how to relabel goals; None leaves them as they were.
         her_function: how goals are rewarded, where the environment has no ``compute_reward`` or
             another one is wanted: of achieved goals `(N, ...)`, desired goals and an empty info it
-            answers rewards `(N,)`. `GoalFunctions` say besides where episodes end.
+            returns rewards `(N,)`. `GoalFunctions` also say where episodes end.
         sequences: draw sequences of transitions, with the recurrent states stored beside them, for
             actors with a memory; None draws single transitions, and stores no states.
         frame_stack: the observation, or each image of a dict, is a stack of so many frames along

@@ -109,7 +109,7 @@ class PrioritizedSampler(IndexSampler):
         """Set priorities by ``info["td_error"]``; of slots overwritten since, nothing is learned.
 
         Raises:
-            ConfigError: when the gradient step answered no errors.
+            ConfigError: when the gradient step returned no errors.
             DataError: when they are not finite, beyond 1e30, or not one per sample; nothing is
                 changed.
         """
