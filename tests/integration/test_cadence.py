@@ -54,8 +54,8 @@ class Diary(Callback):
         (4, {"update_after": 1, "keep_ratio": True}, [(4, 4), (8, 8), (12, 12)]),
         (1, {"update_after": 11, "keep_ratio": True}, [(11, 1), (12, 2)]),
         (6, {"update_every": 2, "num_minibatches": 3, "keep_ratio": True}, [(6, 9), (12, 18)]),
-        # Six transitions at a time, of which four would be one step: two.
-        (3, {"update_every": 4, "keep_ratio": True}, [(6, 2), (12, 4)]),
+        # Six transitions at a time, of which four would be one step: one and a half.
+        (3, {"update_every": 4, "keep_ratio": True}, [(6, 1), (12, 3)]),
     ],
 )
 def test_updates_come_when_they_are_due(
@@ -125,7 +125,7 @@ def _dqn(
         ),
         ([2, 3], {"update_every": 4}, [(4, 1), (8, 2), (12, 3), (17, 4), (21, 5)]),
         ([2, 3], {"update_after": 13, "update_every": 4}, [(17, 1), (21, 2)]),
-        ([2, 3], {"update_every": 3, "num_minibatches": 2, "keep_ratio": True}, [(4, 3), (8, 6)]),
+        ([2, 3], {"update_every": 3, "num_minibatches": 2, "keep_ratio": True}, [(4, 2), (8, 5)]),
     ],
 )
 def test_rows_that_only_reset_bring_no_update_nearer(

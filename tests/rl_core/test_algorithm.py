@@ -491,8 +491,21 @@ def test_counts_of_a_schedule_are_checked(name: str, value: int) -> None:
 def test_a_ratio_can_be_kept_for_several_environments() -> None:
     kept = UpdateSchedule(update_every=4, num_minibatches=3, keep_ratio=True)
     # Four transitions at a time, then six of which four would be three minibatches: 4.5.
-    assert [kept.batches_per_epoch(num_envs) for num_envs in (1, 2, 3)] == [3, 3, 5]
+    assert [kept.batches_per_epoch(num_envs) for num_envs in (1, 2, 3)] == [3, 3, 4]
+    assert [kept.batches_per_epoch(3, steps) for steps in (4, 9, 13)] == [5, 4, 5]
     assert UpdateSchedule(update_every=4, num_minibatches=3).batches_per_epoch(3) == 3
     assert UpdateSchedule(minibatch_size=64).batches_per_epoch(3) is None
     with pytest.raises(ConfigError, match="keep_ratio has no effect without update_every"):
         UpdateSchedule(minibatch_size=64, keep_ratio=True)
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_fractions_of_a_ratio_are_carried_over(num_epochs: int) -> None:
+    schedule = UpdateSchedule(
+        update_every=4, num_minibatches=1, keep_ratio=True, num_epochs=num_epochs
+    )
+    batches, steps = [], 0
+    for _ in range(8):  # five transitions each: one minibatch for every four of 40
+        batches.append(schedule.batches_per_epoch(5, steps))
+        steps += num_epochs * (batches[-1] or 0)
+    assert batches == [1, 1, 1, 2, 1, 1, 1, 2]

@@ -31,8 +31,8 @@ class OffPolicyConfig(Config):
             environments.
         num_minibatches: gradient steps per update.
         keep_ratio: take ``num_minibatches`` gradient steps for every ``update_every`` transitions
-            also where several environments bring more of them at a time, rounded up; otherwise
-            an update takes no more steps for them.
+            also where several environments bring more of them at a time; fractions of a step are
+            carried over to the next update. Otherwise an update takes no more steps for them.
         minibatch_size: samples per gradient step.
 
     Raises:

@@ -80,11 +80,15 @@ class UpdateSchedule(Config):
             return None
         return -(-self.update_every // num_envs) * num_envs
 
-    def batches_per_epoch(self, num_envs: int) -> int | None:
+    def batches_per_epoch(self, num_envs: int, gradient_steps: int = 0) -> int | None:
         """Return how many minibatches an epoch has; None where their size says so.
+
+        With ``keep_ratio`` these are r = ``num_minibatches * rows / update_every``, which need not
+        be a whole number. Fractions are carried over: u updates have floor(r u) in all.
 
         Args:
             num_envs: environments that step together.
+            gradient_steps: taken so far, from which u is known.
         """
         if not self.keep_ratio:
             return self.num_minibatches
@@ -92,7 +96,10 @@ class UpdateSchedule(Config):
         assert rows is not None
         assert self.update_every is not None
         assert self.num_minibatches is not None
-        return -(-self.num_minibatches * rows // self.update_every)
+        owed, per = self.num_minibatches * rows, self.update_every  # r = owed / per, at least 1
+        taken = gradient_steps // self.num_epochs
+        updates = -(-taken * per // owed)
+        return owed * (updates + 1) // per - taken
 
 
 BatchT = TypeVar("BatchT")
@@ -178,8 +185,8 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
         NonFiniteError: when a step was not finite and such steps are not skipped.
     """
     schedule = algorithm.schedule
-    num_batches = schedule.batches_per_epoch(storage.num_envs)
     step = algorithm.gradients
+    num_batches = schedule.batches_per_epoch(storage.num_envs, step.count)
     prepared: Mapping[str, Tensor] = {}
     rollouts = storage if isinstance(storage, HasRollouts) else None
     rollout = None if rollouts is None else rollouts.rollout()
