@@ -2,9 +2,9 @@
 
 The Python blocks and the ``rl`` commands of a page run one after the other, in the current
 directory; the Python blocks share their names, as if typed into one session. Blocks that are titled
-with a file's name are files, not to be run. Every count of steps is divided by 50 and every count
-of episodes by 10, so that a page takes seconds. Commands that replay transitions begin to learn
-after 50 steps, lest they end before that.
+with a file's name are files, not to be run. Every count of steps and updates is divided by 50 and
+every count of episodes by 10, so that a page takes seconds. Commands that replay transitions begin
+to learn after 50 steps, lest they end before that.
 
     python tools/snippets.py PAGE
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 STEPS_DIVISOR, EPISODES_DIVISOR = 50, 10
 
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PYTHON_COUNT = re.compile(r"\b(total_steps|num_episodes)=([\d_]+)")
+_PYTHON_COUNT = re.compile(r"\b(total_steps|total_updates|num_episodes)=([\d_]+)")
 _REPLAYING = re.compile(r"train (dqn|rainbow|ddpg|td3|sac) (?!.*--algorithm.update-after)")
-_CONSOLE_COUNT = re.compile(r"--(total-steps|episodes) (\d+)")
+_CONSOLE_COUNT = re.compile(r"--(total-steps|total-updates|episodes) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
