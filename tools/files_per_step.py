@@ -44,7 +44,7 @@ def main() -> int:
     sections = {"algorithm": {"start_steps": 10, "update_after": 10}}
     recipe = compose("sac", "Pendulum-v1", sections, seed=0, device="cpu")
     trainer = build_trainer(build(recipe))
-    trainer.train(total_steps=300)  # what happens once is over
+    trainer.train(total_steps=300, progress=False)  # what happens once is over
     collector, storage, algorithm = trainer.collector, trainer.storage, trainer.algorithm
     found = {
         "environment step": files_of(lambda: collector.collect(1, storage)),

@@ -207,6 +207,7 @@ def test_a_first_party_name_is_answered_with_the_install_line(
     for kind, name, home in [
         ("algorithms", "sac", "rl-algos-offpolicy"),
         ("algorithms", "rnd-ppo", "rl-algos-onpolicy"),
+        ("algorithms", "maml-trpo", "rl-meta"),
         ("storages", "replay", "rl-storages"),
     ]:
         with pytest.raises(PluginError) as caught:
@@ -219,7 +220,7 @@ def test_a_first_party_name_is_answered_with_the_install_line(
 
 def test_only_what_is_installed_is_suggested(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
-    for name in ("sacc", "pearl", "maml-trpo"):
+    for name in ("sacc", "pearl"):
         with pytest.raises(PluginError) as caught:
             plugins.load("algorithms", name)
         assert str(caught.value) == f"there is no algorithm '{name}'"

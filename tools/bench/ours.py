@@ -67,7 +67,7 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
         callbacks=[_Marks(span)],
     )
     try:
-        trainer.train(total_steps=_ENDLESS)
+        trainer.train(total_steps=_ENDLESS, progress=False)
     finally:
         envs.close()
 

@@ -42,6 +42,7 @@ _FIRST_PARTY = {
     "algorithms": {
         **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
         **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
+        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo"), "rl-meta"),
     },
     "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
     "add_ons": dict.fromkeys(
