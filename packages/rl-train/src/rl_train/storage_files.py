@@ -1,7 +1,6 @@
 """Saving and loading storages, alone or from the checkpoint of a run."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,28 +16,48 @@ from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import StateDict
 from rl_train.builder.components import construct_component
 from rl_train.builder.description import describe_component
-from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as
+from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint
 from rl_train.recipe_files import parse_json
 
 
 def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = None) -> Path:
-    """Write a storage alone; see `Storage.save`."""
+    """Write a storage alone, as a directory that `load_storage` and `open_storage` read.
+
+    Args:
+        storage: an allocated storage.
+        directory: the new directory; missing parents are created.
+        recipe: recipe of the run that filled it, which says how its actions are scaled.
+
+    Returns:
+        The directory.
+
+    Raises:
+        CheckpointError: when it exists already or cannot be written.
+        ConfigError: when the storage is not allocated yet.
+    """
     if storage.spec is None:
         raise ConfigError(
             f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
         )
-    if os.path.lexists(directory):
-        raise CheckpointError(
-            f"{directory} exists already and is not overwritten; save into a new directory, or "
-            "move it away"
-        )
-    return save_checkpoint_as(
-        directory, len(storage), state_of(storage), recipe=recipe, metadata={}
+    return save_checkpoint(
+        directory.parent,
+        len(storage),
+        state_of(storage),
+        recipe=recipe,
+        metadata={},
+        name=directory.name,
     )
 
 
 def load_storage(storage: AnyStorage, directory: Path) -> None:
-    """Take over a storage that was saved alone; see `Storage.load`."""
+    """Load a storage that was saved alone into an allocated one like it, bit for bit.
+
+    What is inserted next does not continue the loaded episodes.
+
+    Raises:
+        CheckpointError: when the files are missing or damaged, or of another kind of storage.
+        ConfigError: when the storage is not allocated yet.
+    """
     spec = storage.spec
     if spec is None:
         raise ConfigError(
@@ -58,7 +77,7 @@ def open_storage(directory: str | Path) -> AnyStorage:
     """Open a storage that was saved alone.
 
     Args:
-        directory: directory that `Storage.save` wrote.
+        directory: directory that `save_storage` wrote.
 
     Returns:
         A storage of the same type, size and contents, in memory. Options that only collecting
@@ -74,7 +93,7 @@ def open_storage(directory: str | Path) -> AnyStorage:
 def _read(directory: Path) -> Checkpoint:
     if not directory.is_dir():
         raise CheckpointError(
-            f"{directory} is not a directory; expected one that Storage.save wrote"
+            f"{directory} is not a directory; expected one that save_storage wrote"
         )
     if is_run(directory):
         raise CheckpointError(

@@ -26,7 +26,7 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
     """Read demonstrations as trajectories with the actor's own actions.
 
     Args:
-        source: a run directory, a directory that `Storage.save` wrote, the directory or id of a
+        source: a run directory, a directory that `save_storage` wrote, the directory or id of a
             Minari data set; or an object: a storage, a Minari data set, trajectories.
         actor: actor that learns from them.
 

@@ -158,7 +158,7 @@ def evaluate_policy(
         if not is_built(env):
             stack.enter_context(envs)
         stack.enter_context(evaluation_mode(actor))
-        _check_spaces(actor, envs)
+        check_spaces(actor, envs)
         whole = getattr(policy, "algorithm", policy)
         if isinstance(whole, Algorithm):
             stages = whole.custom_evaluation(
@@ -204,11 +204,17 @@ def _stop_if(is_stopping: Callable[[], bool] | None) -> None:
         raise EvaluationStoppedError
 
 
-def _check_spaces(actor: Actor, envs: VecEnv) -> None:
-    check_same_space(
-        actor.observation_space, envs.single_observation_space, "environments' observation space"
-    )
-    check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
+def check_spaces(actor: Actor, envs: VecEnv, name: str = "environments") -> None:
+    """Check that an actor was built for the spaces of environments.
+
+    Raises:
+        SpaceError: when it was not; the message uses ``name`` for the environments.
+    """
+    for kind, expected, actual in (
+        ("observation", actor.observation_space, envs.single_observation_space),
+        ("action", actor.action_space, envs.single_action_space),
+    ):
+        check_same_space(expected, actual, f"{kind} space of the {name}")
 
 
 def _run(

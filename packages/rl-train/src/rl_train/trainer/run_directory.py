@@ -24,6 +24,7 @@ from rl_train.checkpoint import (
     save_checkpoint,
     set_aside_checkpoint,
 )
+from rl_train.checkpoint._durable import replace_file
 from rl_train.checkpoint.faulty_steps import save_faulty_step
 from rl_train.loggers import JsonlLogger
 from rl_train.recipe_files import save_recipe
@@ -210,11 +211,8 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
         """Write how the run ended."""
-        path = self.path / "summary.json"
-        temporary = path.with_name(f".{path.name}.tmp")
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        replace_file(self.path / "summary.json", text.encode())
 
     def _check_ours(self) -> None:
         is_empty = all(entry.name == _LOCK for entry in self.path.iterdir())

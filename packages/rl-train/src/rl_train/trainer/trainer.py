@@ -1,13 +1,13 @@
 """The trainer: all parts of a run together."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Recipe
-from rl_core.errors import CheckpointError, ConfigError
+from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
@@ -26,16 +26,15 @@ from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.config import TrainerConfig
 from rl_train.trainer.evaluator import Evaluator, TestEnvs
 from rl_train.trainer.interruption import Interruption
-from rl_train.trainer.listeners import check_histograms, listeners
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
-from rl_train.trainer.setup import check_parts, resolve_auto_settings
+from rl_train.trainer.setup import check_parts, resolve_auto_settings, thread_count
 from rl_train.trainer.state import RunState
-from rl_train.trainer.threads import thread_count
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
+_PartT = TypeVar("_PartT", Callback, Logger)
 
 
 class Trainer:
@@ -82,20 +81,17 @@ class Trainer:
         recipe: Recipe | None = None,
     ) -> None:
         self.config = config or TrainerConfig()
-        if not isinstance(self.config, TrainerConfig):
-            raise ConfigError(f"config: expected a TrainerConfig, got {type(config).__name__}")
         self.algorithm: AnyAlgorithm = algorithm
         self.storage: AnyStorage = storage
         self.envs = envs = as_vec_env(envs)
-        check_parts(envs, algorithm, storage)
-        self._check_storage()
+        check_parts(envs, algorithm, storage, self.config)
         self.state = RunState(secrets.randbits(31) if seed is None else seed)
         self.num_sessions = 0
         self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
-        self.callbacks = listeners("callbacks", callbacks, Callback)
-        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
-        self._evaluator = Evaluator(test_envs, envs, self.config)
+        self.callbacks = _checked("callbacks", callbacks, Callback)
+        self._loggers = _checked("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
+        self._evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
@@ -112,21 +108,6 @@ class Trainer:
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
         storage.check_batches(num_batches, schedule.minibatch_size, schedule.min_samples)
-
-    def _check_storage(self) -> None:
-        """Refuse options that mean nothing to the storage, and a storage that is not empty."""
-        storage = self.storage
-        if storage.rollout_steps is not None and not self.config.checkpoint_replay:
-            raise ConfigError(
-                "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
-                "it out"
-            )
-        if storage.rollout_steps is None and len(storage):
-            raise ConfigError(
-                f"the {type(storage).__name__} holds {len(storage)} steps, which "
-                "a new run would drop; save it and give that directory as trainer.demonstrations, "
-                "or load it into a new storage when the Trainer is made, or reset it"
-            )
 
     @property
     def seed(self) -> int:
@@ -202,8 +183,7 @@ class Trainer:
                 "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
             )
         if self.config.log_histograms:
-            writes_events = self._directory is not None and self.config.tensorboard
-            check_histograms(self._loggers, writes_events)
+            self._check_histograms()
         self._demonstrate()
         threads = resolve_auto_settings(self, budget)
         interruption = Interruption()
@@ -226,8 +206,17 @@ class Trainer:
                 self._directory.close()
         return result
 
+    def _check_histograms(self) -> None:
+        shows = [type(each).histogram is not Logger.histogram for each in self._loggers]
+        if not (any(shows) or self.config.tensorboard):
+            raise ConfigError(
+                "trainer.log_histograms has no effect, because no logger shows histograms; set "
+                "trainer.tensorboard, which needs a run_dir, give a logger of your own that "
+                "overrides histogram, or leave log_histograms out"
+            )
+
     def _open_loggers(self) -> list[Logger]:
-        """Open the run directory and the sinks in it."""
+        """Open the run directory and the loggers that write into it."""
         if self._directory is None:
             return []
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
@@ -260,7 +249,7 @@ class Trainer:
             num_episodes = self.config.num_test_episodes
         seed = spawn_seed(self.seed, "test")
         try:
-            return self._evaluator.evaluate(self.algorithm, num_episodes, seed)
+            return self._evaluator.evaluate(num_episodes, seed)
         finally:
             if self._loop is None:
                 self._evaluator.close()
@@ -301,28 +290,6 @@ class Trainer:
         self._directory.go_on_from(checkpoint)
         return checkpoint
 
-    def keep_evidence(self, message: str) -> str:
-        """Save the last good state and the batch that led out of it, and say where they are.
-
-        Args:
-            message: why the run ends.
-        """
-        if self._directory is None:
-            return "with a run_dir, the batch would have been saved"
-        self.storage.after_update()  # whoever resumes begins with a fresh rollout
-        self.state.iteration.end()
-        faulty = self.algorithm.gradients.guard.faulty
-        try:
-            kept = f"the state before it is in {self.save_checkpoint()}"
-            if faulty is not None:
-                path = self._directory.save_faulty(
-                    self.total_steps, faulty, message, recipe=self.recipe
-                )
-                kept = f"its batch is in {path}, {kept}"
-        except CheckpointError as failure:
-            return f"what led to it could not be saved: {failure}"
-        return kept
-
     def state_dict(self) -> StateDict:
         """Return the state of every part."""
         return {
@@ -354,3 +321,20 @@ class Trainer:
         source = self.config.demonstrations
         if source is not None and self.state.num_demonstrations == 0:
             self.state.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)
+
+
+def _checked(name: str, given: Iterable[_PartT], kind: type[_PartT]) -> tuple[_PartT, ...]:
+    """Return all of what was given, after checking its types.
+
+    Raises:
+        ConfigError: when something is not an object of that class.
+    """
+    parts = tuple(given)
+    for index, part in enumerate(parts):
+        if not isinstance(part, kind):
+            got = f"the class {part.__name__}" if isinstance(part, type) else type(part).__name__
+            raise ConfigError(
+                f"{name}[{index}]: got {got}; expected an object of a subclass of "
+                f"{kind.__module__}.{kind.__name__}"
+            )
+    return parts
