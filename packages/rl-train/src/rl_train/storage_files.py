@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from rl_core import plugins
 from rl_core.config import ComponentSpec, Recipe
@@ -133,24 +134,24 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
 
 
 def state_of(storage: AnyStorage) -> StateDict:
-    """Return the state of an allocated storage, from which `storage_of` can rebuild it."""
+    """Return the state of an allocated storage, from which `storage_of` can rebuild it.
+
+    An empty tensor stands for the shape and dtype of each column.
+    """
     spec = storage.spec
     assert spec is not None
     component = describe_component("storage", storage, without_objects=True)
-    observation: StateDict = (
-        {"": _tensor_state(spec.observation)}
-        if isinstance(spec.observation, TensorSpec)
-        else {key: _tensor_state(leaf) for key, leaf in spec.observation.items()}
-    )
+    observation = spec.observation
+    leaves = {"": observation} if isinstance(observation, TensorSpec) else observation
     return {
         "storage": storage.state_dict(),
         "storage_spec": {
             "component": {"name": component.name, "options": json.dumps(dict(component.kwargs))},
-            "observation": observation,
-            "action": _tensor_state(spec.action),
+            "observation": {name: _empty(leaf) for name, leaf in leaves.items()},
+            "action": _empty(spec.action),
             "num_envs": spec.num_envs,
             "state_sizes": dict(spec.state_sizes),
-            "extras": {name: _tensor_state(extra) for name, extra in spec.extras.items()},
+            "extras": {name: _empty(extra) for name, extra in spec.extras.items()},
         },
     }
 
@@ -196,31 +197,22 @@ def _component(saved: StateReader) -> ComponentSpec:
     return ComponentSpec("storage", saved.text("name"), options)
 
 
-def _tensor_state(spec: TensorSpec) -> StateDict:
-    return {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
-
-
 def _spec_from(saved: StateReader) -> StorageSpec:
-    leaves = _tensor_specs(saved, "observation")
+    leaves = {name: _form(leaf) for name, leaf in saved.tensors("observation").items()}
+    sizes = saved.reader("state_sizes")
     return StorageSpec(
         observation=leaves.get("", leaves),
-        action=_tensor_spec(saved.reader("action")),
+        action=_form(saved.tensor("action")),
         num_envs=saved.count("num_envs"),
-        state_sizes={
-            name: saved.reader("state_sizes").count(name) for name in saved.tree("state_sizes")
-        },
-        extras=_tensor_specs(saved, "extras"),
+        state_sizes={name: sizes.count(name) for name in saved.tree("state_sizes")},
+        extras={name: _form(extra) for name, extra in saved.tensors("extras").items()},
         device=torch.device("cpu"),
     )
 
 
-def _tensor_specs(saved: StateReader, key: str) -> dict[str, TensorSpec]:
-    inner = saved.reader(key)
-    return {name: _tensor_spec(inner.reader(name)) for name in saved.tree(key)}
+def _empty(spec: TensorSpec) -> Tensor:
+    return torch.empty((0, *spec.shape), dtype=spec.dtype)
 
 
-def _tensor_spec(saved: StateReader) -> TensorSpec:
-    dtype = getattr(torch, saved.text("dtype"), None)
-    if not isinstance(dtype, torch.dtype):
-        raise CheckpointError(f"the saved storage has the unknown dtype '{saved.text('dtype')}'")
-    return TensorSpec(tuple(int(size) for size in saved.numbers("shape")), dtype)
+def _form(empty: Tensor) -> TensorSpec:
+    return TensorSpec(tuple(empty.shape[1:]), empty.dtype)

@@ -14,8 +14,6 @@ from rl_core.types import Json
 from rl_train.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_train.trainer.budget import Budget, CheckpointInterval, Interval
 from rl_train.trainer.callbacks import Callback, overriding, update_watch
-from rl_train.trainer.evaluator import Evaluator
-from rl_train.trainer.run_directory import RunDirectory
 from rl_train.trainer.setup import rows_per_update
 
 if TYPE_CHECKING:
@@ -68,9 +66,7 @@ class Loop:
         trainer: whose parts are used.
         budget: when it is over.
         callbacks: called by the loop.
-        loggers: closed when the session ends.
-        evaluator: closed when the session ends.
-        directory: where checkpoints go; None writes none.
+        loggers: closed when the session ends, like the trainer's evaluator.
     """
 
     def __init__(
@@ -79,8 +75,6 @@ class Loop:
         budget: Budget,
         callbacks: Sequence[Callback],
         loggers: Sequence[Logger],
-        evaluator: Evaluator,
-        directory: RunDirectory | None,
     ) -> None:
         self._trainer = trainer
         self._algorithm = trainer.algorithm
@@ -89,8 +83,8 @@ class Loop:
         self._callbacks = callbacks
         self._budget = budget
         self._loggers = loggers
-        self._evaluator = evaluator
-        self._directory = directory
+        self._evaluator = trainer.evaluator
+        self._directory = trainer.directory
         self._update_every = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
         log_every = trainer.config.log_every or budget.default_log_every(self._update_every)
         begun = trainer.state.iteration.start.get("steps", trainer.total_steps)

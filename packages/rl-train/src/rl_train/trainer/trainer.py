@@ -59,6 +59,8 @@ class Trainer:
 
     Attributes:
         state: what the run knows of itself.
+        evaluator: evaluates on the test environments.
+        directory: what the run leaves on disk; None without a ``run_dir``.
         num_sessions: calls of `train` so far.
 
     Raises:
@@ -87,11 +89,11 @@ class Trainer:
         check_parts(envs, algorithm, storage, self.config)
         self.state = RunState(secrets.randbits(31) if seed is None else seed)
         self.num_sessions = 0
-        self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
+        self.directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
         self.callbacks = _checked("callbacks", callbacks, Callback)
         self._loggers = _checked("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
-        self._evaluator = Evaluator(algorithm, test_envs, envs, self.config)
+        self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
@@ -131,7 +133,7 @@ class Trainer:
     @property
     def run_dir(self) -> Path | None:
         """Where logs, checkpoints and the summary go."""
-        return None if self._directory is None else self._directory.path
+        return None if self.directory is None else self.directory.path
 
     @property
     def resume_grade(self) -> ResumeGrade:
@@ -178,7 +180,7 @@ class Trainer:
                 f"total_{budget.unit} is {budget.target}, but the run already has "
                 f"{budget.reached(self)} {budget.unit}; ask for more"
             )
-        if self.config.tensorboard and self._directory is None:
+        if self.config.tensorboard and self.directory is None:
             raise ConfigError(
                 "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
             )
@@ -193,17 +195,15 @@ class Trainer:
         try:
             loggers = (*self._loggers, *self._open_loggers())
             with thread_count(threads), interruption:
-                self._loop = Loop(
-                    self, budget, callbacks, loggers, self._evaluator, self._directory
-                )
+                self._loop = Loop(self, budget, callbacks, loggers)
                 self.num_sessions += 1
                 result = self._loop.run()
-            if self._directory is not None:
-                self._directory.write_summary(result.as_dict())
+            if self.directory is not None:
+                self.directory.write_summary(result.as_dict())
         finally:
             self._loop = None
-            if self._directory is not None:
-                self._directory.close()
+            if self.directory is not None:
+                self.directory.close()
         return result
 
     def _check_histograms(self) -> None:
@@ -217,12 +217,12 @@ class Trainer:
 
     def _open_loggers(self) -> list[Logger]:
         """Open the run directory and the loggers that write into it."""
-        if self._directory is None:
+        if self.directory is None:
             return []
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
-        loggers: list[Logger] = [self._directory.open(self.recipe, logged)]
+        loggers: list[Logger] = [self.directory.open(self.recipe, logged)]
         if self.config.tensorboard:
-            folder, purge = self._directory.path / "tensorboard", logged + 1
+            folder, purge = self.directory.path / "tensorboard", logged + 1
             loggers.append(TensorBoardLogger(folder, purge_step=purge))
         return loggers
 
@@ -249,10 +249,10 @@ class Trainer:
             num_episodes = self.config.num_test_episodes
         seed = spawn_seed(self.seed, "test")
         try:
-            return self._evaluator.evaluate(num_episodes, seed)
+            return self.evaluator.evaluate(num_episodes, seed)
         finally:
             if self._loop is None:
-                self._evaluator.close()
+                self.evaluator.close()
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the whole run; a step that has one already is left alone.
@@ -261,9 +261,9 @@ class Trainer:
             ConfigError: without a run directory.
             CheckpointError: when it cannot be written.
         """
-        if self._directory is None:
+        if self.directory is None:
             raise ConfigError("give the Trainer a run_dir to save checkpoints in")
-        return self._directory.save(
+        return self.directory.save(
             self.total_steps,
             self.state_dict(),
             recipe=self.recipe,
@@ -283,11 +283,11 @@ class Trainer:
             ConfigError: without a run directory.
             CheckpointError: when there is no readable checkpoint.
         """
-        if self._directory is None:
+        if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
-        checkpoint = self._directory.latest()
+        checkpoint = self.directory.latest()
         self.load_state_dict(checkpoint.state)
-        self._directory.go_on_from(checkpoint)
+        self.directory.go_on_from(checkpoint)
         return checkpoint
 
     def state_dict(self) -> StateDict:
