@@ -1,7 +1,7 @@
 """The trainer: all parts of a run together."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -26,6 +26,7 @@ from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.config import TrainerConfig
 from rl_train.trainer.evaluator import Evaluator, TestEnvs
 from rl_train.trainer.interruption import Interruption
+from rl_train.trainer.listeners import check_histograms, listeners
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
@@ -34,7 +35,6 @@ from rl_train.trainer.state import RunState
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
-_PartT = TypeVar("_PartT", Callback, Logger)
 
 
 class Trainer:
@@ -91,8 +91,8 @@ class Trainer:
         self.num_sessions = 0
         self.directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
-        self.callbacks = _checked("callbacks", callbacks, Callback)
-        self._loggers = _checked("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
+        self.callbacks = listeners("callbacks", callbacks, Callback)
+        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
         self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
         generators = spawn_generators(self.seed, ["storage"])
@@ -185,7 +185,8 @@ class Trainer:
                 "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
             )
         if self.config.log_histograms:
-            self._check_histograms()
+            writes_events = self.directory is not None and self.config.tensorboard
+            check_histograms(self._loggers, writes_events)
         self._demonstrate()
         threads = resolve_auto_settings(self, budget)
         interruption = Interruption()
@@ -205,15 +206,6 @@ class Trainer:
             if self.directory is not None:
                 self.directory.close()
         return result
-
-    def _check_histograms(self) -> None:
-        shows = [type(each).histogram is not Logger.histogram for each in self._loggers]
-        if not (any(shows) or self.config.tensorboard):
-            raise ConfigError(
-                "trainer.log_histograms has no effect, because no logger shows histograms; set "
-                "trainer.tensorboard, which needs a run_dir, give a logger of your own that "
-                "overrides histogram, or leave log_histograms out"
-            )
 
     def _open_loggers(self) -> list[Logger]:
         """Open the run directory and the loggers that write into it."""
@@ -321,20 +313,3 @@ class Trainer:
         source = self.config.demonstrations
         if source is not None and self.state.num_demonstrations == 0:
             self.state.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)
-
-
-def _checked(name: str, given: Iterable[_PartT], kind: type[_PartT]) -> tuple[_PartT, ...]:
-    """Return all of what was given, after checking its types.
-
-    Raises:
-        ConfigError: when something is not an object of that class.
-    """
-    parts = tuple(given)
-    for index, part in enumerate(parts):
-        if not isinstance(part, kind):
-            got = f"the class {part.__name__}" if isinstance(part, type) else type(part).__name__
-            raise ConfigError(
-                f"{name}[{index}]: got {got}; expected an object of a subclass of "
-                f"{kind.__module__}.{kind.__name__}"
-            )
-    return parts
