@@ -271,12 +271,11 @@ def options_digest(options: Mapping[str, Json]) -> str:
 
 def _preset(algorithm: str, env: str) -> dict[str, object]:
     """Return the steps and our options of a preset, under the names of a row."""
-    from rl_train.presets import preset_file  # not where a peer is measured
+    from rl_train.presets import read_preset  # not where a peer is measured
 
-    sections = tomllib.loads(preset_file(algorithm, env).read_text(encoding="utf-8"))
-    steps = sections["trainer"].pop("total_steps")
+    resolved, sections = read_preset(algorithm, env)
     ours = {section: options for section, options in sections.items() if options}
-    return {"steps": steps, OURS: ours}
+    return {"steps": resolved["total_steps"], OURS: ours}
 
 
 def _row(values: Mapping[str, object], number: int) -> PlanRow:
