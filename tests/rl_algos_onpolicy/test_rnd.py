@@ -246,7 +246,9 @@ def test_the_streams_are_weighed_as_they_are_or_standardised() -> None:
         )
         algorithm = RNDPPO(_actor(), config)
         rollout = make_rollout(algorithm, 0)
-        columns, _ = algorithm.prepare(algorithm.prepare_add_ons(rollout).rollout)
+        columns, _ = algorithm.prepare(
+            algorithm.add_ons.prepare(rollout, algorithm.generator).rollout
+        )
         return columns["advantage"][rollout.valid]
 
     both = advantage(2.0, 1.0)
@@ -342,7 +344,7 @@ def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
         novelty = algorithm.novelty
         novelty.normalize.norms = nn.ModuleList([nn.Identity()])
         novelty.filtered = None
-        added = algorithm.prepare_add_ons(_rollout(seen, [3.0], flags))
+        added = algorithm.add_ons.prepare(_rollout(seen, [3.0], flags), algorithm.generator)
         assert added.metrics["rnd/reward"] > 0.0
         columns, _ = algorithm.prepare(added.rollout)
         targets.append(columns["intrinsic_value_target"])
@@ -532,7 +534,7 @@ def test_the_add_on_weighs_what_it_adds_to_the_rewards() -> None:
     add_on.novelty.normalize.norms = nn.ModuleList([nn.Identity()])  # observations as they are
     rollout = _rollout([[1.0], [2.0], [3.0]], [4.0], [[False], [True], [False]])
     rollout = replace(rollout, reward=torch.tensor([[10.0], [20.0], [30.0]]))
-    added = algorithm.prepare_add_ons(rollout)
+    added = algorithm.add_ons.prepare(rollout, algorithm.generator)
     # Novelties of 2² = 4 twice and 4² = 16, over their spread of √32, by half.
     expected = rollout.reward + torch.tensor([[2.0], [2.0], [8.0]]) / 32.0**0.5
     torch.testing.assert_close(added.rollout.reward, expected)
@@ -582,7 +584,7 @@ def test_running_statistics_and_the_filter_are_saved() -> None:
     torch.manual_seed(0)
     first = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))
     rollout = make_rollout(first, 0)
-    first.prepare_add_ons(rollout)
+    first.add_ons.prepare(rollout, first.generator)
     torch.manual_seed(1)
     second = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))
     second.load_state_dict(first.state_dict())
@@ -663,7 +665,7 @@ def test_what_does_not_fit_is_refused() -> None:
         RNDPPO(_actor(), add_ons=RND(rnd=SMALL))
     twice = A2C(_actor(intrinsic=False), add_ons=[RND(rnd=SMALL), RND(rnd=SMALL)])
     with pytest.raises(ConfigError, match="two of them give batches a column 'rnd_kept'"):
-        twice.prepare_add_ons(make_rollout(twice, 0))
+        twice.add_ons.prepare(make_rollout(twice, 0), twice.generator)
     with pytest.raises(ConfigError, match=r"hidden_sizes\[0\] must be a whole number"):
         RNDConfig(hidden_sizes=(0,))
     with pytest.raises(ConfigError, match=r"predictor_proportion must be a number in \(0, 1\]"):

@@ -24,11 +24,10 @@ from rl_core.batch import (
     Rollout,
     RolloutBatch,
     Transition,
-    masked_mean,
 )
 from rl_core.config import ComponentSpec, Config, Linear, ScheduledNonNegative
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup, masked_mean
 from rl_core.nn.distributions import DiagonalGaussian, Distribution
 from rl_core.nn.normalization import RunningNorm
 from rl_core.storage import HasRollouts, TensorSpec
@@ -116,7 +115,7 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
         shake = self.hyper["noise_scale"] * noise["shake"]
         policy = -masked_mean(log_prob * (batch.advantage + shake), batch.mask)
         metrics = {"loss/policy": policy}
-        added, more = self.add_on_terms(batch, distribution, metrics)
+        added, more = self.add_ons.sum_terms(batch, distribution, metrics)
         stop = None
         if self.config.stop_at is not None:
             stop = batch.advantage[0] >= self.config.stop_at

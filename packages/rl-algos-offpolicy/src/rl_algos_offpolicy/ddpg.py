@@ -30,10 +30,10 @@ from rl_algos_offpolicy.critics.critics import (
 )
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
 from rl_core.config import NonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, call_frozen
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, call_frozen, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +95,7 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
             "loss/policy": policy_loss,
             "value/mean": masked_mean(values.mean(0), batch.mask),
         }
-        added, more = self.add_on_terms(batch, policy, metrics)
+        added, more = self.add_ons.sum_terms(batch, policy, metrics)
         return LossOutput(
             critic_loss + policy_loss + added,
             {**metrics, **more},

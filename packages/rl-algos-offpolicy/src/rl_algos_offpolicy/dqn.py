@@ -51,7 +51,7 @@ from rl_core.algorithm import (
     PolicyLossAddOn,
     UpdateSchedule,
 )
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
 from rl_core.config import (
     Constant,
     Count,
@@ -61,7 +61,7 @@ from rl_core.config import (
     ScheduledPositive,
 )
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, masked_mean
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]

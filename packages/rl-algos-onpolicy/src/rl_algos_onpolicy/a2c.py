@@ -22,9 +22,9 @@ from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
 from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ScheduledNonNegative, ScheduledPositive
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +106,6 @@ class A2C(PolicyGradient[A2CConfig]):
             "loss/value": value_term,
             "policy/entropy": entropy,
         }
-        added, more = self.add_on_terms(batch, now.distribution, metrics)
+        added, more = self.add_ons.sum_terms(batch, now.distribution, metrics)
         total = policy_term + added + value_term + entropy_term
         return LossOutput(total, {**metrics, **more})

@@ -9,8 +9,8 @@ from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.entropy import entropy_bonus
 from rl_core.actor import Actor
 from rl_core.algorithm import evaluate_rollout
-from rl_core.batch import Rollout, masked_mean
-from rl_core.gradients import HyperParameters
+from rl_core.batch import Rollout
+from rl_core.gradients import HyperParameters, masked_mean
 from rl_core.nn.distributions import to_columns
 from rl_core.returns import Steps, estimate, explained_variance, normalize, shift_to_positive
 

@@ -46,10 +46,10 @@ from rl_core.algorithm import (
     UpdateSchedule,
     whole_batch,
 )
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import Count, Needs, ScheduledNonNegative, ScheduledPositive, as_schedule
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup, masked_mean
 from rl_core.storage import Storage
 
 Surrogate = Literal["clip", "plain", "kl-penalty"]
@@ -292,7 +292,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             "policy/approx_kl": approx_kl,
             "policy/clip_fraction": masked_mean(outside, mask),
         }
-        added, more = self.add_on_terms(batch, now.distribution, metrics)
+        added, more = self.add_ons.sum_terms(batch, now.distribution, metrics)
         total = policy_term + added + hyper["value_loss_coef"] * value_term + entropy_term
         if config.target_kl is not None:
             stops.append(approx_kl > 1.5 * hyper["target_kl"])

@@ -235,7 +235,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         metrics = {"loss/value": loss}
         if not self.add_ons.learn:
             return LossOutput(loss, metrics)
-        added, more = self.add_on_terms(batch, self._policy(batch), metrics, learned=True)
+        added, more = self.add_ons.sum_terms(batch, self._policy(batch), metrics, learned=True)
         return LossOutput(loss + added, {**metrics, **more})
 
     @torch.no_grad()
@@ -246,7 +246,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     def _policy_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the policy's term of Eq. (1), and what add-ons log that learn nothing."""
         now = self._policy(batch)
-        _, logged = self.add_on_terms(batch, now, {}, learned=False)
+        _, logged = self.add_ons.sum_terms(batch, now, {}, learned=False)
         return {**logged, "loss/policy": _policy_term(batch, now)}
 
     def _surrogate(self, batch: RolloutBatch, noise: Noise) -> LossOutput:

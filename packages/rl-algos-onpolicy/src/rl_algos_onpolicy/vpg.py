@@ -27,10 +27,10 @@ from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
 from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import Count, ScheduledNonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients import LossOutput, Noise, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +124,7 @@ class VPG(PolicyGradient[VPGConfig]):
             self.config, self.hyper["entropy_coef"], now.distribution, mask
         )
         metrics = {"loss/policy": policy_term, "policy/entropy": entropy}
-        added, more = self.add_on_terms(batch, now.distribution, metrics)
+        added, more = self.add_ons.sum_terms(batch, now.distribution, metrics)
         total = policy_term + added + entropy_term
         if self.config.value_learning_rate is not None:
             assert now.value is not None

@@ -228,18 +228,5 @@ PREPARED_COLUMNS = ("log_prob", "value", "advantage", "value_target")
 """The columns of a `RolloutBatch` that an algorithm's ``prepare`` must answer."""
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Average over the entries that count.
-
-    Args:
-        values: any shape; where an entry does not count it may be anything, NaN too.
-        mask: the same shape, 1 where an entry counts and 0 elsewhere.
-
-    Returns:
-        A 0-dim tensor; zero when nothing counts.
-    """
-    return torch.where(mask.bool(), values, 0.0).sum() / mask.sum().clamp(min=1.0)
-
-
 for _batch_type in (Rollout, RolloutBatch, SequenceStart, ReplayBatch):
     torch.export.register_dataclass(_batch_type)

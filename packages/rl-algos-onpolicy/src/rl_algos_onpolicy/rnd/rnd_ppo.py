@@ -25,18 +25,16 @@ from torch import Tensor, nn
 
 from rl_algos_onpolicy.actor import OnPolicyActor
 from rl_algos_onpolicy.ppo import PPO, PPOConfig
-from rl_algos_onpolicy.rnd.rnd import KEPT, RND, Novelty, RNDConfig
+from rl_algos_onpolicy.rnd.rnd import INTRINSIC_REWARD, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
-from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn, PreparedRollout
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, ScheduledNonNegative
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.returns import Steps, estimate, explained_variance, normalize
-from rl_core.stateful import StateReader
-from rl_core.types import Observation, StateDict
 
-_REWARD, _VALUE, _TARGET = "rnd_reward", "intrinsic_value", "intrinsic_value_target"
+_VALUE, _TARGET = "intrinsic_value", "intrinsic_value_target"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +91,17 @@ class RNDPPO(PPO):
         target: nn.Module | None = None,
         predictor: nn.Module | None = None,
     ) -> None:
-        self._networks = {"target": target, "predictor": predictor}
-        super().__init__(actor, config, add_ons=add_ons)
+        config = RNDPPOConfig() if config is None else config
+        given = tuple(add_ons) if isinstance(add_ons, Sequence) else (add_ons,)
+        if any(isinstance(add_on, RND) for add_on in given):
+            raise ConfigError(
+                "RNDPPO has intrinsic rewards of its own; leave the add-on 'rnd' out, or take PPO "
+                "with it"
+            )
+        # The rewards are a stream of their own here, and nothing is added to the extrinsic ones.
+        self._rnd = RND(0.0, config.rnd, target=target, predictor=predictor)
+        self._rnd.is_internal = True
+        super().__init__(actor, config, add_ons=(*given, self._rnd))
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -111,56 +118,25 @@ class RNDPPO(PPO):
             trainer={**recipe.trainer, "scale_rewards": True},
         )
 
-    def make_modules(self) -> Mapping[str, nn.Module]:
-        """Make target and predictor, with their statistics."""
+    @property
+    def novelty(self) -> Novelty:
+        """Target and predictor, with their statistics."""
+        return self._rnd.novelty
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give the predictor an optimiser of its own, with the same learning rate."""
         actor = self.actor
         if not isinstance(actor, OnPolicyActor) or not actor.config.intrinsic_value:
             raise ConfigError(
                 "RNDPPO needs an OnPolicyActor with a second value function; set "
                 "actor.intrinsic_value to true"
             )
-        if any(isinstance(add_on, RND) for add_on in self.add_ons):
-            raise ConfigError(
-                "RNDPPO has intrinsic rewards of its own; leave the add-on 'rnd' out, or take PPO "
-                "with it"
-            )
-        self.novelty = Novelty(
-            actor.observation_space, self.config.rnd, **self._networks, device=self.device
-        )
-        return {**super().make_modules(), "novelty": self.novelty}
-
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give the predictor an optimiser of its own, with the same learning rate."""
         predictor = ParameterGroup(
-            name="predictor", modules=("novelty",), optimizer=self.config.optimizer
+            name="predictor",
+            modules=(f"add_ons.{len(self.add_ons) - 1}",),
+            optimizer=self.config.optimizer,
         )
-        return (self.actor_group(), predictor)
-
-    @property
-    def uses_objects(self) -> bool:
-        """Whether the networks, or what an add-on was given, are objects."""
-        return self._networks["target"] is not None or super().uses_objects
-
-    @property
-    def warm_up_steps(self) -> int:
-        """Random steps for the statistics of observations."""
-        return max(super().warm_up_steps, self.config.rnd.pre_normalization_steps)
-
-    def observe(self, observation: Observation) -> None:
-        """Take observations into the statistics."""
-        super().observe(observation)
-        self.novelty.normalize.update(observation)
-
-    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
-        """Take the rollout into the statistics, and add intrinsic rewards to its extras."""
-        prepared = super().prepare_add_ons(rollout)
-        reward = self.novelty.rewards(rollout)
-        mean = masked_mean(reward, rollout.valid)
-        return PreparedRollout(
-            replace(prepared.rollout, extras={**prepared.rollout.extras, _REWARD: reward}),
-            {**prepared.columns, KEPT: self.novelty.draw_kept(rollout, self.generator)},
-            {**prepared.metrics, "rnd/reward": mean},
-        )
+        return (predictor, self.actor_group())
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Eq. (1), and the value targets of both streams."""
@@ -169,7 +145,7 @@ class RNDPPO(PPO):
         valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
         # Rows that are no steps neither discount nor shorten what comes after them.
         intrinsic, target = estimate(
-            Steps(rollout.extras[_REWARD], value, next_value, never, never),
+            Steps(rollout.extras[INTRINSIC_REWARD], value, next_value, never, never),
             torch.where(valid, self.config.rnd.gamma_intrinsic, 1.0),
             torch.where(valid, self.hyper["gae_lambda"], 1.0),
             advantage=self.config.advantage_estimator,
@@ -226,19 +202,8 @@ class RNDPPO(PPO):
         intrinsic = self.value_term(
             now.intrinsic_value, batch.extras[_VALUE], batch.extras[_TARGET], batch.mask
         )
-        prediction = self.novelty.loss(batch)
-        metrics = {"loss/intrinsic_value": intrinsic, "loss/predictor": prediction}
         return replace(
             output,
-            loss=output.loss + self.hyper["value_loss_coef"] * intrinsic + prediction,
-            metrics={**output.metrics, **metrics},
+            loss=output.loss + self.hyper["value_loss_coef"] * intrinsic,
+            metrics={**output.metrics, "loss/intrinsic_value": intrinsic},
         )
-
-    def more_state(self) -> StateDict:
-        """Return the filter of intrinsic rewards besides what PPO keeps."""
-        return {**super().more_state(), "novelty": self.novelty.running_state()}
-
-    def load_more_state(self, state: StateDict) -> None:
-        """Take over what `more_state` returned."""
-        self.novelty.load_running_state(StateReader(state, "algorithm").tree("novelty"))
-        super().load_more_state({name: part for name, part in state.items() if name != "novelty"})

@@ -40,10 +40,12 @@ class PolicyLossAddOn(nn.Module, ABC):
     Attributes:
         batch_types: the batches it can read; an algorithm that learns from others refuses it.
         is_taken: whether an algorithm has set it up; no other one takes it then.
+        is_internal: whether an algorithm made it for itself; recipes do not name it then.
     """
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch, ReplayBatch)
     is_taken: bool = False
+    is_internal: bool = False
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Get ready, once, before training; the default does nothing.
@@ -116,35 +118,33 @@ class AddOns(nn.ModuleList):
     Args:
         add_ons: one, or several.
         batch_type: what the algorithm learns from.
+        actor: the one being trained.
 
     Raises:
-        ConfigError: when one is no add-on, or reads other batches.
+        ConfigError: when one is no add-on, reads other batches, belongs to another algorithm, or is
+            there twice.
     """
 
     def __init__(
-        self, add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn], batch_type: type
+        self,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn],
+        batch_type: type,
+        actor: Actor,
     ) -> None:
         listed = list(add_ons) if isinstance(add_ons, Sequence) else [add_ons]
         for add_on in listed:
             _check(add_on, batch_type)
         super().__init__(listed)
-        self._learn = [False for _ in listed]
-
-    def setup(self, actor: Actor, device: torch.device) -> None:
-        """Get ready, once, before training.
-
-        Raises:
-            ConfigError: when one belongs to another algorithm, or is there twice.
-        """
-        for add_on in self._listed():
+        self._device = actor.device
+        for add_on in listed:
             if add_on.is_taken:
                 raise ConfigError(
                     f"add_ons: this {type(add_on).__name__} belongs to an algorithm already, which "
                     "would no longer learn it; make a new one"
                 )
             add_on.is_taken = True
-            add_on.setup(actor, device)
-        self._learn = [any(p.requires_grad for p in a.parameters()) for a in self._listed()]
+            add_on.setup(actor, self._device)
+        self._learn = [any(p.requires_grad for p in a.parameters()) for a in listed]
 
     @property
     def learn(self) -> bool:
@@ -219,6 +219,18 @@ class AddOns(nn.ModuleList):
             terms.append(term)
             metrics.update(more)
         return terms, metrics
+
+    def sum_terms(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+        *,
+        learned: bool | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of the `terms`, 0-dim, and their metrics; arguments are the same."""
+        terms, metrics = self.terms(batch, distribution, info, learned=learned)
+        return sum(terms, torch.zeros((), device=self._device)), metrics
 
     def more_state(self) -> StateDict:
         """Return what each keeps beyond parameters and buffers."""

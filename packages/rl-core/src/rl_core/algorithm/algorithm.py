@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl_core.actor import ActionOutput, Actor
-from rl_core.algorithm.acting import CompiledActing, CompiledFunctions
-from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn, PreparedRollout
+from rl_core.actor import ActionOutput, Actor, CompiledActing
+from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
 from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.hyper import Schedules
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
-from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
+from rl_core.batch import Rollout
+from rl_core.compile import CompiledFunctions
 from rl_core.config import Schedule, type_arguments
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
@@ -27,7 +27,6 @@ from rl_core.gradients import (
     TargetNetwork,
     Weights,
 )
-from rl_core.nn.distributions import Distribution
 from rl_core.seeding import generator_state, set_generator_state, spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.storage import Storage, TensorSpec
@@ -95,8 +94,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             raise ConfigError(
                 f"config: expected {self.config_type.__name__}, got {type(config).__name__}"
             )
-        self.add_ons = AddOns(add_ons, self.batch_type)
-        self.add_ons.setup(actor, self.device)
+        self.add_ons = AddOns(add_ons, self.batch_type, actor)
         self.schedules = Schedules(self.config, self.device)
         self.hyper = self.schedules.current
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
@@ -195,10 +193,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """
         return {}
 
-    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
-        """Let the add-ons look at a fresh rollout; see `AddOns.prepare`."""
-        return self.add_ons.prepare(rollout, self.generator)
-
     def more_state(self) -> StateDict:
         """Return what a subclass keeps beyond modules and hyper-parameters; nothing by default."""
         return {}
@@ -227,15 +221,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def uses_objects(self) -> bool:
         """Whether it was given objects that no recipe can name, such as add-ons."""
         return self.add_ons.uses_objects
-
-    @property
-    def warm_up_steps(self) -> int:
-        """Transitions with random actions that `observe` sees before the run, and none stores."""
-        return self.add_ons.warm_up_steps
-
-    def observe(self, observation: Observation) -> None:
-        """Look at observations `(N, ...)` of the warm-up."""
-        self.add_ons.observe(observation)
 
     def before_rollout(self, envs: VecEnv) -> bool:
         """Prepare the environments for a rollout that is about to begin; nothing by default.
@@ -353,20 +338,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def read_metrics(self) -> dict[str, float]:
         """Return the gradient steps' metrics, averaged since the last reading."""
         return self.gradients.read_metrics()
-
-    def add_on_terms(
-        self,
-        batch: RolloutBatch | ReplayBatch,
-        distribution: Distribution,
-        info: Mapping[str, Tensor],
-        *,
-        learned: bool | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum the add-ons' terms of the policy loss, with their metrics; see `AddOns.terms`."""
-        if not self.add_ons:
-            return torch.zeros((), device=self.device), {}
-        terms, metrics = self.add_ons.terms(batch, distribution, info, learned=learned)
-        return sum(terms, torch.zeros((), device=self.device)), metrics
 
     # Inherited: hyper-parameters, weights and state
 
