@@ -215,7 +215,7 @@ class AddOns(nn.ModuleList):
         for add_on, learns in zip(self._listed(), self._learn, strict=True):
             if learned not in (None, learns):
                 continue
-            term, more = _checked(add_on, add_on.compute_loss_term(batch, distribution, info))
+            term, more = add_on.compute_loss_term(batch, distribution, info)
             terms.append(term)
             metrics.update(more)
         return terms, metrics
@@ -243,21 +243,6 @@ class AddOns(nn.ModuleList):
 
     def _listed(self) -> list[PolicyLossAddOn]:
         return cast("list[PolicyLossAddOn]", list(self))
-
-
-def _checked(add_on: PolicyLossAddOn, answer: object) -> tuple[Tensor, Mapping[str, Tensor]]:
-    if isinstance(answer, tuple) and len(answer) == 2:
-        term, metrics = answer
-        if isinstance(term, Tensor) and term.dim() == 0 and isinstance(metrics, Mapping):
-            return term, metrics
-    got = answer if isinstance(answer, tuple) else (answer,)
-    kinds = [
-        f"a tensor {tuple(a.shape)}" if isinstance(a, Tensor) else type(a).__name__ for a in got
-    ]
-    raise ConfigError(
-        f"add_ons: compute_loss_term of {type(add_on).__name__} returned {', '.join(kinds)}; "
-        "expected a 0-dim tensor and a mapping of metrics"
-    )
 
 
 def _check(add_on: object, batch_type: type) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from rl_core.algorithm import AnyAlgorithm, random_step
 from rl_core.batch import Transition
-from rl_core.env import EnvStep, VecEnv, resumed_seed
+from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
+from rl_core.seeding import resumed_seed
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec

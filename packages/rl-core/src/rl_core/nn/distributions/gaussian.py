@@ -172,7 +172,6 @@ class ScaledHead(ActionHead):
         size = box_size(action_space)
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
-        self._is_flat = len(self._env_shape) == 1
         self._env_dtype = tensor_dtype(action_space)
         low, high = _flat_bounds(action_space)
         if not (low.isfinite().all() and high.isfinite().all()):
@@ -195,7 +194,7 @@ class ScaledHead(ActionHead):
         """Scale from [-1, 1] to the bounds and take the space's shape and dtype."""
         scaled = torch.addcmul(self.centre, self.half_width, action.to(self._env_dtype))
         scaled = torch.clamp(scaled, self.low, self.high)
-        return scaled if self._is_flat else unflatten(scaled, self._env_shape)
+        return unflatten(scaled, self._env_shape)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Scale from the bounds to [-1, 1]; a number whose bounds coincide becomes 0."""
@@ -224,7 +223,7 @@ class GaussianHead(ActionHead):
 
     Raises:
         SpaceError: if the Box is empty or of integers.
-        ConfigError: if ``log_std_range`` is not increasing, or the start lies outside.
+        ConfigError: if the initial log standard deviation lies outside ``log_std_range``.
     """
 
     low: Tensor
@@ -245,7 +244,6 @@ class GaussianHead(ActionHead):
         self.noise_kind, self.noise_shape = "normal", (size,)
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
-        self._is_flat = len(self._env_shape) == 1
         self._env_dtype = tensor_dtype(action_space)
         low, high = _flat_bounds(action_space)
         self._is_bounded = bool(low.isfinite().any() or high.isfinite().any())
@@ -253,8 +251,8 @@ class GaussianHead(ActionHead):
         self.register_buffer("high", high, persistent=False)
         self.log_std: nn.Parameter | None = None
         if state_dependent_std:
-            self._log_std_range = _checked_range(log_std_range)
-            start = _checked_start(initial_log_std, self._log_std_range)
+            self._log_std_range = log_std_range
+            start = _checked_start(initial_log_std, log_std_range)
             self.linear = _mean_and_log_std_layer(in_features, size, start, gain)
         else:
             start = _checked_start(initial_log_std, (-math.inf, math.inf))
@@ -277,7 +275,7 @@ class GaussianHead(ActionHead):
         action = action.to(self._env_dtype)
         if self._is_bounded:
             action = torch.clamp(action, self.low, self.high)
-        return action if self._is_flat else unflatten(action, self._env_shape)
+        return unflatten(action, self._env_shape)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Flatten to float32."""
@@ -299,7 +297,7 @@ class SquashedGaussianHead(ScaledHead):
 
     Raises:
         SpaceError: if the Box is empty, of integers, or has an infinite bound.
-        ConfigError: if ``log_std_range`` is not increasing, or the start lies outside.
+        ConfigError: if the initial log standard deviation lies outside ``log_std_range``.
     """
 
     def __init__(
@@ -314,8 +312,8 @@ class SquashedGaussianHead(ScaledHead):
         super().__init__(action_space)
         (size,) = self.action_shape
         self.noise_kind, self.noise_shape = "normal", (size,)
-        self._log_std_range = _checked_range(log_std_range)
-        start = _checked_start(initial_log_std, self._log_std_range)
+        self._log_std_range = log_std_range
+        start = _checked_start(initial_log_std, log_std_range)
         self.linear = _mean_and_log_std_layer(in_features, size, start, gain)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> SquashedGaussian:
@@ -343,13 +341,6 @@ def _checked_start(initial_log_std: float, log_std_range: tuple[float, float]) -
             "relatively larger ones"
         )
     return initial_log_std
-
-
-def _checked_range(log_std_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = log_std_range
-    if not low < high:
-        raise ConfigError(f"log_std_range is {log_std_range}; expected (low, high) with low < high")
-    return low, high
 
 
 def box_size(space: spaces.Box) -> int:
