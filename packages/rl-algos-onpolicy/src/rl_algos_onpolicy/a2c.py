@@ -79,15 +79,7 @@ class A2C(PolicyGradient[A2CConfig]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""
-        config = self.config
-        return advantage_columns(
-            self.actor,
-            rollout,
-            config,
-            self.hyper,
-            normalize_advantage=config.normalize_advantage,
-            positive_advantage=config.positive_advantage,
-        )
+        return advantage_columns(self.actor, rollout, self.config, self.hyper)
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (1) for the policy's parameters plus Eq. (2) for the value function's."""

@@ -32,7 +32,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from rl_algos_onpolicy.advantages import advantage_columns, standardized
+from rl_algos_onpolicy.advantages import advantage_columns, normalized_advantage
 from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
@@ -224,28 +224,21 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""
-        columns, metrics = self.estimate(rollout)
-        advantage = self.normalize_over_batch(columns["advantage"], rollout.valid)
-        return {**columns, "advantage": advantage}, metrics
+        return self.estimate(rollout)
 
-    def estimate(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return what `prepare` does, with advantages as they are."""
-        config = self.config
+    def estimate(
+        self, rollout: Rollout, *, normalizes: bool = True
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Return what `prepare` does; advantages may be left as they are."""
+        keeps_policy = self.config.surrogate == "kl-penalty"
         return advantage_columns(
             self.actor,
             rollout,
-            config,
+            self.config,
             self.hyper,
-            keeps_policy=config.surrogate == "kl-penalty",
+            normalizes=normalizes,
+            keeps_policy=keeps_policy,
         )
-
-    def normalize_over_batch(self, advantage: Tensor, valid: Tensor) -> Tensor:
-        """Do to a rollout's advantages, `(T, B)`, what is not done to each minibatch's."""
-        config = self.config
-        if config.normalize_advantage == "minibatch":
-            return advantage
-        scale = config.normalize_advantage == "batch"
-        return standardized(advantage, valid, scale=scale, shift=config.positive_advantage)
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
         """Adapt the penalty of Eq. (6) by the divergence over the whole rollout."""
@@ -271,7 +264,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         clip_range = hyper["clip_range"]
         assert now.value is not None
         log_ratio = now.log_prob - batch.log_prob
-        advantage = self._advantage(batch)
+        advantage = normalized_advantage(batch.advantage, mask, config, over_minibatch=True)
         if config.surrogate == "clip":
             policy_term = clipped_surrogate_loss(log_ratio, advantage, clip_range, mask)
         else:
@@ -307,11 +300,3 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             return value_loss(value, value_target, mask)
         clip_range = self.hyper[self.if_set("value_clip_range") or "clip_range"]
         return clipped_value_loss(value, old_value, value_target, clip_range, mask)
-
-    def _advantage(self, batch: RolloutBatch) -> Tensor:
-        config = self.config
-        if config.normalize_advantage != "minibatch":
-            return batch.advantage
-        return standardized(
-            batch.advantage, batch.mask, scale=True, shift=config.positive_advantage
-        )

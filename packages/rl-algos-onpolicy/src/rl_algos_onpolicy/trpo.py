@@ -147,16 +147,8 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets, and keep the old policy and its entropy."""
-        config = self.config
         return advantage_columns(
-            self.actor,
-            rollout,
-            config,
-            self.hyper,
-            normalize_advantage=config.normalize_advantage,
-            positive_advantage=config.positive_advantage,
-            keeps_policy=True,
-            logs_entropy=True,
+            self.actor, rollout, self.config, self.hyper, keeps_policy=True, logs_entropy=True
         )
 
     def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:

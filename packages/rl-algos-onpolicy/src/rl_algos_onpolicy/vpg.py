@@ -102,16 +102,8 @@ class VPG(PolicyGradient[VPGConfig]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages, Eq. (2), and value targets."""
-        config = self.config
-        return advantage_columns(
-            self.actor,
-            rollout,
-            config,
-            self.hyper,
-            normalize_advantage=config.normalize_advantage,
-            positive_advantage=config.positive_advantage,
-            has_value=config.value_learning_rate is not None,
-        )
+        has_value = self.config.value_learning_rate is not None
+        return advantage_columns(self.actor, rollout, self.config, self.hyper, has_value=has_value)
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (1) for the policy's parameters plus Eq. (3) for the value function's."""

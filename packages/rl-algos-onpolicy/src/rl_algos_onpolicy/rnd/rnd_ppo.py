@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_onpolicy.actor import OnPolicyActor
+from rl_algos_onpolicy.advantages import normalized_advantage
 from rl_algos_onpolicy.ppo import PPO, PPOConfig
 from rl_algos_onpolicy.rnd.rnd import INTRINSIC_REWARD, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
@@ -140,7 +141,7 @@ class RNDPPO(PPO):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Eq. (1), and the value targets of both streams."""
-        columns, metrics = self.estimate(rollout)
+        columns, metrics = self.estimate(rollout, normalizes=False)
         value, next_value = self.intrinsic_values(rollout)
         valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
         # Rows that are no steps neither discount nor shorten what comes after them.
@@ -160,7 +161,7 @@ class RNDPPO(PPO):
         return (
             {
                 **columns,
-                "advantage": self.normalize_over_batch(advantage, valid),
+                "advantage": normalized_advantage(advantage, valid, self.config),
                 _VALUE: value,
                 _TARGET: target,
             },
