@@ -29,7 +29,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
 from rl_core.nn.normalization import RunningNorm
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import CoreKind
 from rl_core.returns import AdvantageEstimator, ValueTarget
 from rl_core.spaces import Space
 from rl_testing.algorithms import AlgorithmSuite
@@ -61,7 +61,7 @@ class Alone(nn.Module):
 
 
 def _actor(
-    space: Space = VECTOR, memory: MemoryKind = "none", *, intrinsic: bool = True
+    space: Space = VECTOR, memory: CoreKind = "none", *, intrinsic: bool = True
 ) -> OnPolicyActor:
     config = OnPolicyActorConfig(
         hidden_sizes=(8,),
@@ -282,10 +282,8 @@ def test_the_loss_puts_the_terms_together() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("memory", get_args(MemoryKind))
-def test_the_loss_computes_each_trunk_once_for_both_values(
-    shared: bool, memory: MemoryKind
-) -> None:
+@pytest.mark.parametrize("memory", get_args(CoreKind))
+def test_the_loss_computes_each_torso_once_for_both_values(shared: bool, memory: CoreKind) -> None:
     torch.manual_seed(0)
     config = OnPolicyActorConfig(
         hidden_sizes=(8,),
@@ -297,11 +295,11 @@ def test_the_loss_computes_each_trunk_once_for_both_values(
     algorithm = RNDPPO(actor, RNDPPOConfig(rnd=SMALL))
     batch = make_batch(algorithm, make_rollout(algorithm, 0))
     passes: list[nn.Module] = []
-    trunks = [trunk for trunk in (actor.policy_trunk, actor.value_trunk) if trunk is not None]
-    for trunk in trunks:
-        trunk.register_forward_hook(lambda module, *rest: passes.append(module))
+    torsos = [torso for torso in (actor.policy_torso, actor.value_torso) if torso is not None]
+    for torso in torsos:
+        torso.register_forward_hook(lambda module, *rest: passes.append(module))
     output = algorithm.loss(batch, {})
-    assert passes == trunks
+    assert passes == torsos
     value, _ = actor.intrinsic_value(batch.observation, batch.state, batch.episode_start)
     expected = value_loss(value, batch.extras["intrinsic_value_target"], batch.mask)
     torch.testing.assert_close(output.metrics["loss/intrinsic_value"], expected)
@@ -459,7 +457,7 @@ def test_the_intrinsic_stream_has_a_discount_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_the_intrinsic_values_memory_is_carried_to_every_successor(memory: MemoryKind) -> None:
+def test_the_intrinsic_values_memory_is_carried_to_every_successor(memory: CoreKind) -> None:
     torch.manual_seed(0)
     config = RNDPPOConfig(gae_lambda=0.0, rnd=replace(SMALL, gamma_intrinsic=0.5))
     algorithm = RNDPPO(_actor(memory=memory), config)

@@ -41,8 +41,8 @@ class DDPGConfig(DeterministicConfig):
     """Options of `DDPG`.
 
     Attributes:
-        policy_weight_decay: L2 penalty on the policy.
-        critic_weight_decay: L2 penalty on the critics.
+        policy_weight_decay: weight of the L2 penalty on the policy.
+        critic_weight_decay: weight of the L2 penalty on the critics.
     """
 
     policy_weight_decay: NonNegative = 0.0

@@ -42,9 +42,9 @@ class TD3Config(DeterministicConfig):
     """Options of `TD3`.
 
     Attributes:
-        policy_delay: steps of the critics per step of the policy and the targets.
-        target_noise: σ̃ of Eq. (1).
-        target_noise_clip: c of Eq. (1).
+        policy_delay: gradient steps of the critics per step of the policy and the targets.
+        target_noise: standard deviation of the noise on target actions, σ̃ of Eq. (1).
+        target_noise_clip: bound of the noise on target actions, c of Eq. (1).
     """
 
     policy_delay: Count = 2

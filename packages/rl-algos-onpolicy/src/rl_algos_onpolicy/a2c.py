@@ -34,12 +34,13 @@ class A2CConfig(OnPolicyConfig):
     A ``gae_lambda`` of 1 gives the paper's n-step return.
 
     Attributes:
-        policy_learning_rate: of the policy's optimiser.
-        value_learning_rate: of the value function's optimiser; must equal the policy's when they
-            share a trunk.
-        max_grad_norm: bound of the joint gradient's norm; None does not bound it.
-        normalize_advantage: standardise advantages over the batch.
-        optimizer: the update rule of both.
+        policy_learning_rate: learning rate of the policy.
+        value_learning_rate: learning rate of the value function; must equal the policy's when they
+            share a torso.
+        max_grad_norm: upper bound of the joint gradient's norm; None disables it.
+        normalize_advantage: give the advantages of a rollout a mean of 0 and a standard deviation
+            of 1.
+        optimizer: optimiser of both, and its options.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -64,7 +65,7 @@ class A2C(PolicyGradient[A2CConfig]):
         add_ons: extra terms for the policy loss.
 
     Raises:
-        ConfigError: when a shared trunk is to be moved at two learning rates.
+        ConfigError: when a shared torso is to be moved at two learning rates.
     """
 
     @property

@@ -65,20 +65,23 @@ class PPOConfig(OnPolicyConfig):
         num_epochs: passes over each rollout.
         num_minibatches: minibatches per epoch; None when ``minibatch_size`` is given.
         minibatch_size: samples per minibatch; None when ``num_minibatches`` is given.
-        surrogate: ``clip`` for Eq. (1), ``plain`` for Eq. (5), ``kl-penalty`` for Eq. (6).
-        clip_range: ε of Eq. (1); of the logged fraction, with another surrogate.
-        kl_target: d of Eq. (6); None takes 0.01 with ``kl-penalty``, which alone has it.
-        kl_penalty: where β of Eq. (6) starts; None takes 1 with ``kl-penalty``, which alone has
-            it. Its present value is saved, and may be set while running.
-        use_clipped_value_loss: Eq. (3) instead of Eq. (2).
-        value_clip_range: ε of Eq. (3), in units of values; None takes ``clip_range``.
-        value_loss_coef: c₁ of Eq. (4).
-        max_grad_norm: bound of the gradient's norm; None does not bound it.
-        normalize_advantage: standardise advantages over each minibatch, of two samples at least,
-            the batch, or not.
-        target_kl: end the update once the policy has moved further than 1.5 times this; None
+        surrogate: policy loss: ``clip`` is Eq. (1), ``plain`` Eq. (5) without a bound, and
+            ``kl-penalty`` Eq. (6).
+        clip_range: how far the probability ratio may move from 1, ε of Eq. (1); with another
+            surrogate it only decides which samples count as clipped in the log.
+        kl_target: target divergence of ``kl-penalty``, d of Eq. (6); None takes 0.01.
+        kl_penalty: initial weight of the penalty of ``kl-penalty``, β of Eq. (6); None takes 1.
+            The present weight is saved, and may be set while running.
+        use_clipped_value_loss: use the clipped value loss, Eq. (3), instead of Eq. (2).
+        value_clip_range: how far values may move before they are clipped, ε of Eq. (3), in units
+            of values; None takes ``clip_range``.
+        value_loss_coef: weight of the value loss, c₁ of Eq. (4).
+        max_grad_norm: upper bound of the gradient's norm; None disables it.
+        normalize_advantage: give advantages a mean of 0 and a standard deviation of 1: over each
+            ``minibatch`` (of two samples at least), over the whole ``batch``, or ``none``.
+        target_kl: end the update once the approximate divergence exceeds 1.5 times this; None
             never does.
-        optimizer: the update rule.
+        optimizer: optimiser and its options.
 
     Raises:
         ConfigError: when a value is out of range or two contradict each other.

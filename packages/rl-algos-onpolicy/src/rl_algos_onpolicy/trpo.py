@@ -57,17 +57,20 @@ class TRPOConfig(OnPolicyConfig):
     ``entropy_coef`` is c of Eq. (1); ``optimizer`` and ``max_grad_norm`` are the value function's.
 
     Attributes:
-        max_kl: δ of Eq. (2).
+        max_kl: largest divergence of the new policy from the old one, δ of Eq. (2).
         cg_steps: iterations of the conjugate gradients.
-        cg_damping: multiple of the identity that is added to the divergence's Hessian.
-        num_backtracks: steps that the line search tries.
-        backtrack_ratio: how much shorter each of them is than the one before.
-        curvature_every: the products with the Hessian use one sample of so many.
-        value_learning_rate: of the value function's optimiser; a constant 0 collects and evaluates
-            without learning anything, where a schedule that ends at 0 leaves the policy free.
+        cg_damping: multiple of the identity added to the Hessian of the divergence.
+        num_backtracks: number of steps that the line search tries.
+        backtrack_ratio: factor by which the line search shortens each step.
+        curvature_every: compute products with the Hessian from one sample in so many; 1 uses all.
+        value_learning_rate: learning rate of the value function; a constant 0 collects and
+            evaluates without learning anything, while a schedule that ends at 0 leaves the policy
+            free.
         num_epochs: passes of the value function over each rollout.
-        num_minibatches: its minibatches per epoch; None when ``minibatch_size`` is given.
-        minibatch_size: samples in each; None when ``num_minibatches`` is given.
+        num_minibatches: minibatches per epoch of the value function; None when ``minibatch_size``
+            is given.
+        minibatch_size: samples per minibatch of the value function; None when ``num_minibatches``
+            is given.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
 
     Raises:

@@ -41,8 +41,8 @@ class VPGConfig(OnPolicyConfig):
     more discount.
 
     Attributes:
-        policy_learning_rate: of the policy's optimiser.
-        value_learning_rate: of the value function's optimiser; None learns no value function:
+        policy_learning_rate: learning rate of the policy.
+        value_learning_rate: learning rate of the value function; None learns no value function:
             advantages are the returns, and an episode counts no further than the rollout goes.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
         num_epochs: passes over each rollout.
@@ -81,7 +81,7 @@ class VPG(PolicyGradient[VPGConfig]):
         add_ons: extra terms for the policy loss.
 
     Raises:
-        ConfigError: when a shared trunk is to be moved at two learning rates.
+        ConfigError: when a shared torso is to be moved at two learning rates.
     """
 
     @property

@@ -94,7 +94,7 @@ class Actor(nn.Module, ABC):
                 Feed-forward actors ignore it.
 
         Returns:
-            The distribution, and the recurrent state after each step; without that of memories
+            The distribution, and the recurrent state after each step; without that of cores
             which see actions, see `remember_action`.
         """
 
@@ -251,7 +251,7 @@ class Actor(nn.Module, ABC):
     ) -> State:
         """Return the whole recurrent state after a step, when its action is known.
 
-        Memories that see actions override this; the default has none.
+        Actors with recurrent cores that see actions override this; the default has none.
 
         Args:
             observation: with batch axes `(N,)`, or `(T, N)` for a sequence.

@@ -174,7 +174,7 @@ class SequenceStart:
         burn_in: shape `(W, N, ...)`, the observations before the sequence; W may be 0.
         action: shape `(W + T + n - 1, N, ...)`, what was done in the rows of ``burn_in``, in those
             of the sequence, and in all but the last of the n rows after it, for networks whose
-            memory sees actions.
+            core sees actions.
         episode_start: shape `(W + 1, N)`, bool, where the last row is the sequence's first: what
             is stored of the episode begins in this row, and rows before it pad. At most one row of
             a sequence is marked; none is where the burn-in is whole and the episode began earlier.

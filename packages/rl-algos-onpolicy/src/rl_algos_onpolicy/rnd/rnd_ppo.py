@@ -43,10 +43,11 @@ class RNDPPOConfig(PPOConfig):
     """Options of `RNDPPO`, besides those of `PPOConfig`.
 
     Attributes:
-        extrinsic_coef: c of the extrinsic stream in Eq. (1).
-        intrinsic_coef: c of the intrinsic stream in Eq. (1).
-        standardize_streams: standardise the advantages of each stream over the rollout, first.
-        rnd: of the networks and intrinsic rewards. Its running statistics follow what is seen even
+        extrinsic_coef: weight of the extrinsic advantages, c_E of Eq. (1).
+        intrinsic_coef: weight of the intrinsic advantages, c_I of Eq. (1).
+        standardize_streams: give the advantages of each stream a mean of 0 and a standard deviation
+            of 1 before they are added.
+        rnd: networks and intrinsic rewards. Its running statistics follow what is seen even
             where ``learning_rate`` is 0, because the rewards are made of them.
     """
 
@@ -177,7 +178,7 @@ class RNDPPO(PPO):
 
         In rows that are no steps both are those of the next step. After the rollout's last step
         comes the observation that follows the rollout, whatever it is. Where that step ended its
-        episode, or the last row only reset, it is seen without memory, as the next step will be.
+        episode, or the last row only reset, it is seen from a new state, as the next step will be.
         """
         actor = self.actor
         value, after = actor.intrinsic_value(
