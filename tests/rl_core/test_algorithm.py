@@ -115,7 +115,7 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
         shake = self.hyper["noise_scale"] * noise["shake"]
         policy = -masked_mean(log_prob * (batch.advantage + shake), batch.mask)
         metrics = {"loss/policy": policy}
-        added, more = self.add_ons.sum_terms(batch, distribution, metrics)
+        added, more = self.add_on_terms(batch, distribution, metrics)
         stop = None
         if self.config.stop_at is not None:
             stop = batch.advantage[0] >= self.config.stop_at

@@ -233,7 +233,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             errors = squared_distance(distribution.mode(), batch.action)
         loss = weighted_mean(errors, batch)
         metrics = {"loss/policy": loss}
-        added, more = self.add_ons.sum_terms(batch, distribution, metrics)
+        added, more = self.add_on_terms(batch, distribution, metrics)
         return LossOutput(loss + added, {**metrics, **more})
 
     def more_state(self) -> StateDict:

@@ -95,7 +95,7 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
             "loss/policy": policy_loss,
             "value/mean": masked_mean(values.mean(0), batch.mask),
         }
-        added, more = self.add_ons.sum_terms(batch, policy, metrics)
+        added, more = self.add_on_terms(batch, policy, metrics)
         return LossOutput(
             critic_loss + policy_loss + added,
             {**metrics, **more},

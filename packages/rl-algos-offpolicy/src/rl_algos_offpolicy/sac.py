@@ -261,7 +261,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             "loss/policy": policy_loss,
             "policy/entropy": -masked_mean(log_prob, batch.mask),
         }
-        added, more = self.add_ons.sum_terms(batch, distribution, metrics)
+        added, more = self.add_on_terms(batch, distribution, metrics)
         total = policy_loss + added
         if self._is_smoothed:
             smoothness = self.smoothness(batch, distribution.mode(), noise["nearby"])

@@ -93,7 +93,7 @@ class TD3(DeterministicAlgorithm[TD3Config]):
             first = slice(0, 1)  # of the critics, which are constants here
             q_pi = call_frozen(critics, detached(critic_obs), policy.mode(), None, first)[0]
             metrics["loss/policy"] = policy_loss = -weighted_mean(q_pi, batch)  # Eq. (3)
-            added, more = self.add_ons.sum_terms(batch, policy, metrics)
+            added, more = self.add_on_terms(batch, policy, metrics)
             metrics |= more
             total = total + policy_loss + added
         return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})

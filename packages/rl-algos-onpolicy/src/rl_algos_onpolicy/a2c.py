@@ -99,6 +99,6 @@ class A2C(PolicyGradient[A2CConfig]):
             "loss/value": value_term,
             "policy/entropy": entropy,
         }
-        added, more = self.add_ons.sum_terms(batch, now.distribution, metrics)
+        added, more = self.add_on_terms(batch, now.distribution, metrics)
         total = policy_term + added + value_term + entropy_term
         return LossOutput(total, {**metrics, **more})

@@ -288,7 +288,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             "policy/approx_kl": approx_kl,
             "policy/clip_fraction": masked_mean(outside, mask),
         }
-        added, more = self.add_ons.sum_terms(batch, now.distribution, metrics)
+        added, more = self.add_on_terms(batch, now.distribution, metrics)
         total = policy_term + added + hyper["value_loss_coef"] * value_term + entropy_term
         if config.target_kl is not None:
             stops.append(approx_kl > 1.5 * hyper["target_kl"])

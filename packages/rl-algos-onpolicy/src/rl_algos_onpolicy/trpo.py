@@ -230,8 +230,8 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         metrics = {"loss/value": loss}
         if not self.add_ons.learn:
             return LossOutput(loss, metrics)
-        added, more = self.add_ons.sum_terms(batch, self._policy(batch), metrics, learned=True)
-        return LossOutput(loss + added, {**metrics, **more})
+        added, more = self.add_ons.terms(batch, self._policy(batch), metrics, learned=True)
+        return LossOutput(loss + sum(added), {**metrics, **more})
 
     @torch.no_grad()
     def _policy(self, batch: RolloutBatch) -> Distribution:
@@ -241,7 +241,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     def _policy_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the policy's term of Eq. (1), and what add-ons log that learn nothing."""
         now = self._policy(batch)
-        _, logged = self.add_ons.sum_terms(batch, now, {}, learned=False)
+        _, logged = self.add_ons.terms(batch, now, {}, learned=False)
         return {**logged, "loss/policy": _policy_term(batch, now)}
 
     def _surrogate(self, batch: RolloutBatch, noise: Noise) -> LossOutput:

@@ -116,7 +116,7 @@ class VPG(PolicyGradient[VPGConfig]):
             self.config, self.hyper["entropy_coef"], now.distribution, mask
         )
         metrics = {"loss/policy": policy_term, "policy/entropy": entropy}
-        added, more = self.add_ons.sum_terms(batch, now.distribution, metrics)
+        added, more = self.add_on_terms(batch, now.distribution, metrics)
         total = policy_term + added + entropy_term
         if self.config.value_learning_rate is not None:
             assert now.value is not None

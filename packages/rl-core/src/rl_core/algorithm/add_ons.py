@@ -135,7 +135,6 @@ class AddOns(nn.ModuleList):
         for add_on in listed:
             _check(add_on, batch_type)
         super().__init__(listed)
-        self._device = actor.device
         for add_on in listed:
             if add_on.is_taken:
                 raise ConfigError(
@@ -143,7 +142,7 @@ class AddOns(nn.ModuleList):
                     "would no longer learn it; make a new one"
                 )
             add_on.is_taken = True
-            add_on.setup(actor, self._device)
+            add_on.setup(actor, actor.device)
         self._learn = [any(p.requires_grad for p in a.parameters()) for a in listed]
 
     @property
@@ -219,18 +218,6 @@ class AddOns(nn.ModuleList):
             terms.append(term)
             metrics.update(more)
         return terms, metrics
-
-    def sum_terms(
-        self,
-        batch: RolloutBatch | ReplayBatch,
-        distribution: Distribution,
-        info: Mapping[str, Tensor],
-        *,
-        learned: bool | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the `terms`, 0-dim, and their metrics; arguments are the same."""
-        terms, metrics = self.terms(batch, distribution, info, learned=learned)
-        return sum(terms, torch.zeros((), device=self._device)), metrics
 
     def more_state(self) -> StateDict:
         """Return what each keeps beyond parameters and buffers."""

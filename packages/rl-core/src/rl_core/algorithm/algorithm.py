@@ -12,7 +12,7 @@ from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
 from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.hyper import Schedules
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
-from rl_core.batch import Rollout
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.compile import CompiledFunctions
 from rl_core.config import Schedule, type_arguments
 from rl_core.env import VecEnv
@@ -27,6 +27,7 @@ from rl_core.gradients import (
     TargetNetwork,
     Weights,
 )
+from rl_core.nn.distributions import Distribution
 from rl_core.seeding import generator_state, set_generator_state, spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.storage import Storage, TensorSpec
@@ -124,14 +125,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     @abstractmethod
     def loss(self, batch: BatchT, noise: Noise) -> LossOutput:
-        """Compute the loss: tensors in, tensors out, no branch on a tensor's value.
+        """Compute the loss of a batch with the noise that `draw_update_noise` drew for this step.
 
-        Tensors of the algorithm's own that it reads, such as buffers, are changed in place and
-        never replaced: compiled code keeps the ones that it saw first, as it keeps numbers.
-
-        Args:
-            batch: the data.
-            noise: what `draw_update_noise` drew for this step.
+        Tensors in, tensors out, no branch on a tensor's value. Tensors of the algorithm's own that
+        it reads, such as buffers, are changed in place and never replaced: compiled code keeps the
+        ones that it saw first, as it keeps numbers.
         """
 
     @classmethod
@@ -141,8 +139,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and targets of a rollout `(T, B, ...)` with the weights it came from.
-
-        On-policy algorithms need it.
 
         Returns:
             Columns to attach, each `(T, B, ...)`, at least those of a `RolloutBatch`; and 0-dim
@@ -223,12 +219,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         return self.add_ons.uses_objects
 
     def before_rollout(self, envs: VecEnv) -> bool:
-        """Prepare the environments for a rollout that is about to begin; nothing by default.
+        """Prepare the environments for a new rollout; return whether all begin new episodes first.
 
         It may be called again before the first step, when a run is resumed there.
-
-        Returns:
-            Whether all environments begin new episodes first.
         """
         return False
 
@@ -302,13 +295,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         noise: Noise | None = None,
         parameters: Mapping[str, Tensor] | None = None,
     ) -> LossOutput:
-        """Compute the loss at the current or at explicit parameters.
+        """Compute the loss at the current or at explicit parameters, and draw noise not given.
 
-        Args:
-            batch: the data.
-            noise: drawn now when not given.
-            parameters: by the names of `named_parameters`; what is missing keeps its value. The
-                loss is differentiable in them to any order, which is what MAML needs.
+        Parameters have the names of `named_parameters`; what is missing keeps its value. The loss
+        is differentiable in them to any order, which is what MAML needs.
         """
         noise = self.draw_update_noise(batch) if noise is None else noise
         if parameters is None:
@@ -338,6 +328,18 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def read_metrics(self) -> dict[str, float]:
         """Return the gradient steps' metrics, averaged since the last reading."""
         return self.gradients.read_metrics()
+
+    def add_on_terms(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum the add-ons' terms of the policy loss, with their metrics; see `AddOns.terms`."""
+        if not self.add_ons:
+            return torch.zeros((), device=self.device), {}
+        terms, metrics = self.add_ons.terms(batch, distribution, info)
+        return sum(terms, torch.zeros((), device=self.device)), metrics
 
     # Inherited: hyper-parameters, weights and state
 
