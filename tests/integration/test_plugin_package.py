@@ -16,7 +16,8 @@ import docs
 NAMES = {
     "algorithms": "reinforce",
     "envs": "corridor",
-    "loggers": "csv",
+    "callbacks": "stop-at-return",
+    "loggers": "my-csv",
     "samplers": "by-return",
 }
 
@@ -75,6 +76,19 @@ def test_it_trains_by_name_and_learns(plugin: Path) -> None:
     )
     assert evaluation["num_episodes"] == 50
     assert evaluation["mean"] > 0.95
+
+
+def test_it_trains_with_its_logger_and_callback_by_name(plugin: Path) -> None:
+    run_dir = plugin / "runs" / "watched"
+    command = ("-m", "rl_command", "train", "reinforce", "corridor", "--total-steps", "20000")
+    logger = ("--trainer.loggers", "text", f'{{name = "my-csv", path = "{plugin}/returns.csv"}}')
+    callback = ("--trainer.callbacks", '{name = "stop-at-return", threshold = 0.6}')
+    run(plugin, *command, *logger, *callback, "--seed", "1", "--run-dir", run_dir)
+    steps = [line.split(",")[0] for line in (plugin / "returns.csv").read_text("utf-8").split()]
+    assert steps[0] == "step"
+    assert int(steps[-1]) < 20000  # the callback ended the run
+    assert f"--- step {int(steps[-1]):,}, " in (run_dir / "metrics.txt").read_text("utf-8")
+    assert "threshold = 0.6" in (run_dir / "recipe.toml").read_text("utf-8")
 
 
 def test_what_its_page_says_works(plugin: Path) -> None:

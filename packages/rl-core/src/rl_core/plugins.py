@@ -19,6 +19,7 @@ from rl_core.errors import PluginError, in_brief, nearest
 
 KINDS = (
     *("algorithms", "storages", "samplers", "envs", "actors", "add_ons", "executors", "loggers"),
+    "callbacks",
 )
 """The kinds of plug-ins, each registered in the entry-point group ``rl_core.<kind>``."""
 
@@ -32,6 +33,7 @@ _REQUIRED = {
     "actors": ("rl_core.actor:Actor",),
     "add_ons": ("rl_core.algorithm:PolicyLossAddOn",),
     "loggers": ("rl_core.logger:Logger",),
+    "callbacks": ("rl_train:Callback",),
     "envs": ("gymnasium:Env", "rl_core.env:VecEnv"),
     "executors": ("builtins:object",),
 }

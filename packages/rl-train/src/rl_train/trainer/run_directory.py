@@ -47,12 +47,12 @@ class RunDirectory:
         self._resumed_from: Path | None = None
         self._lock: FileLock | None = None
 
-    def open(self, recipe: Recipe, total_steps: int) -> JsonlLogger:
+    def open(self, recipe: Recipe, logged_steps: int) -> JsonlLogger:
         """Make the directory ready for a session, and keep others out of it until `close`.
 
         Args:
             recipe: of the run, which is written.
-            total_steps: of the run so far; later lines of metrics are dropped.
+            logged_steps: of the run so far; later lines of metrics are dropped.
 
         Returns:
             The sink for metrics.
@@ -73,7 +73,7 @@ class RunDirectory:
             self.close()
             raise
         self._is_ours = True
-        logger.truncate_after(total_steps)
+        logger.truncate_after(logged_steps)
         return logger
 
     def close(self) -> None:
