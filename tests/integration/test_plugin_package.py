@@ -35,12 +35,12 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workspace
 
 
-def run(plugin: Path, *words: str | Path) -> str:
+def run(plugin: Path, *words: str | Path, **variables: str) -> str:
     """Run Python with the plug-in's folder on its path, away from the repository."""
     done = subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=plugin / "my-plugin",
-        env={**os.environ, "PYTHONPATH": str(plugin / "site")},
+        env={**os.environ, "PYTHONPATH": str(plugin / "site"), **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -79,11 +79,12 @@ def test_it_trains_by_name_and_learns(plugin: Path) -> None:
 
 
 def test_it_trains_with_its_logger_and_callback_by_name(plugin: Path) -> None:
+    (allowed,) = re.findall(r"`RL_PLUGINS=(\S+)`", docs.PLUGIN_PAGE.read_text("utf-8"))
     run_dir = plugin / "runs" / "watched"
     command = ("-m", "rl_command", "train", "reinforce", "corridor", "--total-steps", "20000")
     logger = ("--trainer.loggers", "text", f'{{name = "my-csv", path = "{plugin}/returns.csv"}}')
     callback = ("--trainer.callbacks", '{name = "stop-at-return", threshold = 0.6}')
-    run(plugin, *command, *logger, *callback, "--seed", "1", "--run-dir", run_dir)
+    run(plugin, *command, *logger, *callback, "--run-dir", run_dir, RL_PLUGINS=allowed)
     steps = [line.split(",")[0] for line in (plugin / "returns.csv").read_text("utf-8").split()]
     assert steps[0] == "step"
     assert int(steps[-1]) < 20000  # the callback ended the run

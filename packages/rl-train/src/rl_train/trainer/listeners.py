@@ -1,13 +1,11 @@
-"""Who listens to a run: whether they can, and to which turns of the loop."""
+"""Callbacks and loggers of a run: whether they can be used."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from rl_core import plugins
-from rl_core.algorithm import UpdateWatch
 from rl_core.config import ComponentSpec, encode
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
@@ -15,9 +13,6 @@ from rl_core.types import Json
 from rl_train.builder.components import complete_component, construct_component, spec_from
 from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.config import Named
-
-if TYPE_CHECKING:
-    from rl_train.trainer.trainer import Trainer
 
 RECORD = ComponentSpec("logger", "jsonl", {})
 """The record of a run, which every run directory has."""
@@ -134,22 +129,4 @@ def check_histograms(loggers: Sequence[Logger], specs: Sequence[ComponentSpec]) 
         "trainer.log_histograms has no effect, because no logger shows histograms; add "
         "'tensorboard' to trainer.loggers, which needs a run_dir, or a logger of your own that "
         "overrides histogram, or leave log_histograms out"
-    )
-
-
-def overriders(callbacks: Sequence[Callback], method: str) -> list[Callback]:
-    """Return the callbacks whose class has a method of its own in the place of the empty one."""
-    return [c for c in callbacks if getattr(type(c), method) is not getattr(Callback, method)]
-
-
-def watch_of(callbacks: Sequence[Callback], trainer: "Trainer") -> UpdateWatch:
-    """Let callbacks listen to the turns of updates, those that do not listen at no cost."""
-    return UpdateWatch(
-        **{
-            turn: [
-                partial(getattr(callback, f"on_{turn}"), trainer)
-                for callback in overriders(callbacks, f"on_{turn}")
-            ]
-            for turn in ("epoch_start", "epoch_end", "minibatch_start", "minibatch_end")
-        }
     )
