@@ -83,13 +83,13 @@ def test_it_trains_with_its_logger_and_callback_by_name(plugin: Path) -> None:
     run_dir = plugin / "runs" / "watched"
     command = ("-m", "rl_command", "train", "reinforce", "corridor", "--total-steps", "20000")
     logger = ("--trainer.loggers", "text", f'{{name = "my-csv", path = "{plugin}/returns.csv"}}')
-    callback = ("--trainer.callbacks", '{name = "stop-at-return", threshold = 0.6}')
+    callback = ("--trainer.callbacks", '{name = "stop-at-return", threshold = -1.0}')
     run(plugin, *command, *logger, *callback, "--run-dir", run_dir, RL_PLUGINS=allowed)
     steps = [line.split(",")[0] for line in (plugin / "returns.csv").read_text("utf-8").split()]
     assert steps[0] == "step"
     assert int(steps[-1]) < 20000  # the callback ended the run
     assert f"--- step {int(steps[-1]):,}, " in (run_dir / "metrics.txt").read_text("utf-8")
-    assert "threshold = 0.6" in (run_dir / "recipe.toml").read_text("utf-8")
+    assert "threshold = -1.0" in (run_dir / "recipe.toml").read_text("utf-8")
 
 
 def test_what_its_page_says_works(plugin: Path) -> None:
