@@ -135,9 +135,10 @@ def test_histograms_that_nobody_shows_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_tensorboard_needs_a_place_for_its_files() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.tensorboard needs a run_dir"):
-        _trainer(config=TrainerConfig(tensorboard=True)).train(ROWS)
+@pytest.mark.parametrize("name", ["tensorboard", "csv", "jsonl"])
+def test_loggers_that_write_files_need_a_place_for_them(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"logger '{name}' needs a run_dir"):
+        _trainer(config=TrainerConfig(loggers=(name,))).train(ROWS)
 
 
 # Counts
