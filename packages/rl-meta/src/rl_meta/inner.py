@@ -9,7 +9,7 @@ from rl_core import plugins
 from rl_core.actor import Actor
 from rl_core.algorithm import AnyAlgorithm, PolicyLossAddOn
 from rl_core.algorithm.hyper import Schedules
-from rl_core.config import construct, decode, options_of
+from rl_core.config import Schedule, construct, decode, options_of
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.types import Json
@@ -44,22 +44,26 @@ def build_inner(
 
 
 class SchedulesWithInner(Schedules):
-    """The schedules of an algorithm, with which those of its inner algorithm move.
+    """The schedules of an algorithm and of its inner algorithm, which share the inner's tensors.
 
     Args:
-        config: of the outer algorithm.
+        config: of the outer algorithm, whose names count where both have one.
         device: of the tensors.
-        inner: the inner algorithm's schedules, which saved states do not repeat.
+        inner: the inner algorithm's schedules.
     """
 
     def __init__(self, config: object, device: torch.device, inner: Schedules) -> None:
         super().__init__(config, device)
-        self._inner = inner
+        self._inner = {name: inner for name in inner if name not in self}
+        for name in self._inner:
+            self._schedules[name] = inner[name]
+            self.current.register_buffer(name, inner.current[name])
 
-    def set_progress(self, progress: float) -> None:
-        """Move all values to a point of the run, in [0, 1]."""
-        super().set_progress(progress)
-        self._inner.set_progress(progress)
+    def _check(self, name: str, value: float | Schedule) -> None:
+        if name in self._inner:
+            self._inner[name]._check(name, value)
+        else:
+            super()._check(name, value)
 
 
 def with_tasks(envs: VecEnv) -> TaskVecEnv:

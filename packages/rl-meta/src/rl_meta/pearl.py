@@ -44,7 +44,7 @@ from rl_core.config import (
 )
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.gradients import HyperParameters, LossOutput, Noise, ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.gradients.trust_region import Parameters
 from rl_core.nn.distributions import DiagonalGaussian, Distribution, SquashedGaussian
 from rl_core.stateful import StateReader
@@ -161,13 +161,10 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
                 f"inner_algorithm='{name}' has no critic_loss and policy_loss; use sac or a "
                 "plug-in like it"
             )
-        regularizer = _GaussianRegularizer(self.hyper)
-        add_ons = (regularizer,) if config.policy_mean_coef or config.policy_std_coef else ()
+        add_ons = [_GaussianRegularizer(self)] if self._is_regularized else []
         self.inner = build_inner(name, config.inner_options, actor.inner, add_ons)
-        self.inner.generator = self.generator
         self.schedules = SchedulesWithInner(config, self.device, self.inner.schedules)
-        for hyper in self.inner.hyper:  # of the inner groups' optimisers; the same tensors
-            self.hyper.register_buffer(hyper, self.inner.hyper[hyper])
+        self.hyper = self.schedules.current
         latents = torch.zeros(config.num_sampled_tasks, actor.config.latent_dim, device=self.device)
         self._tasks: Tensor | None = None
         self._visited = torch.arange(config.num_sampled_tasks)
@@ -177,6 +174,10 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         self._num_rollouts = 0
         modules = self.inner.modules
         return {n: module for n, module in modules.items() if n not in ("actor", "add_ons")}
+
+    @property
+    def _is_regularized(self) -> bool:
+        return self.config.policy_mean_coef != 0.0 or self.config.policy_std_coef != 0.0
 
     @property
     def schedule(self) -> UpdateSchedule:
@@ -247,6 +248,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
         """Draw for the latents, and what the inner algorithm needs."""
+        self.inner.generator = self.generator  # the one that is seeded and saved
         shape = len(batch.extras["context/reward"]), self.actor.config.latent_dim
         latent = torch.randn(shape, generator=self.generator, device=self.device)
         return {**self.inner.draw_update_noise(batch), "latent": latent}
@@ -491,9 +493,9 @@ class _GaussianRegularizer(PolicyLossAddOn):
 
     batch_types = (ReplayBatch,)
 
-    def __init__(self, hyper: HyperParameters) -> None:
+    def __init__(self, algorithm: PEARL) -> None:
         super().__init__()
-        self._coefs = hyper
+        self._algorithm = algorithm
 
     def compute_loss_term(
         self,
@@ -506,8 +508,9 @@ class _GaussianRegularizer(PolicyLossAddOn):
             raise ConfigError(
                 "policy_mean_coef and policy_std_coef are for Gaussian policies; leave them at 0"
             )
-        term = self._coefs["policy_mean_coef"] * distribution.mean.square().mean()
-        term = term + self._coefs["policy_std_coef"] * distribution.log_std.square().mean()
+        hyper = self._algorithm.hyper
+        term = hyper["policy_mean_coef"] * distribution.mean.square().mean()
+        term = term + hyper["policy_std_coef"] * distribution.log_std.square().mean()
         return term, {"loss/policy_regularization": term}
 
 
