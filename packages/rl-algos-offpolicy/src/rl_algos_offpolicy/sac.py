@@ -65,9 +65,16 @@ from rl_algos_offpolicy.critics.critics import (
 from rl_algos_offpolicy.recurrent import NetworkInputs
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, call_frozen
+from rl_core.gradients import (
+    LossOutput,
+    Noise,
+    ParameterGroup,
+    TargetNetwork,
+    call_frozen,
+    masked_mean,
+)
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.storage import Storage
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.config import Count, checked_arguments
 from rl_core.errors import ConfigError
 from rl_core.stateful import StateReader
 from rl_core.storage import Storage, StorageSpec, TensorSpec
-from rl_core.types import StateDict
+from rl_core.types import StateDict, to_flags, to_numbers, to_tensors
 
 CONTEXT_COLUMNS = ("observation", "action", "reward", "next_observation")
 """What a context says of each transition; in the extras of a batch as ``context/observation``."""

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from rl_algos_onpolicy.rnd.networks import FeatureNet, NormalizedObservation
 from rl_core.actor import Actor
 from rl_core.algorithm import PolicyLossAddOn, PreparedRollout
-from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.config import (
     Config,
     Count,
@@ -52,11 +52,15 @@ from rl_core.config import (
     checked_arguments,
 )
 from rl_core.errors import CheckpointError, ConfigError, in_brief
+from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.normalization import RunningNorm
 from rl_core.returns import discounted_returns
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict, map_observation
+
+INTRINSIC_REWARD = "rnd_reward"
+"""Eq. (3), among the extras of prepared rollouts."""
 
 KEPT = "rnd_kept"
 """Which samples the predictor learns from, among the extras of batches."""
@@ -68,10 +72,10 @@ class RNDConfig(Config):
 
     Attributes:
         hidden_sizes: widths of the target's layers; the predictor has one more of the last width.
-        num_features: n of Eq. (1).
-        gamma_intrinsic: discount of intrinsic rewards.
-        spread_decay: factor on the weight of earlier rollouts in σ(c) of Eq. (3), in (0, 1]; 1
-            weighs all alike, as in the paper.
+        num_features: number of features, n of Eq. (1).
+        gamma_intrinsic: discount factor of intrinsic rewards, per step.
+        spread_decay: factor on the weight of earlier rollouts in the spread that intrinsic rewards
+            are divided by, σ(c) of Eq. (3); 1 weighs all alike, as in the paper.
         predictor_proportion: share of the samples that the predictor learns from.
         pre_normalization_steps: environment transitions with random actions before training, for
             the statistics of observations; they are no part of the run's steps.
@@ -279,9 +283,13 @@ class RND(PolicyLossAddOn):
         )
 
     def prepare(self, rollout: Rollout, generator: torch.Generator) -> PreparedRollout:
-        """Add Eq. (3) to the rewards."""
+        """Add Eq. (3) to the rewards, and keep it among the extras."""
         intrinsic = self.novelty.rewards(rollout)
-        changed = replace(rollout, reward=rollout.reward + self.reward_coef * intrinsic)
+        changed = replace(
+            rollout,
+            reward=rollout.reward + self.reward_coef * intrinsic,
+            extras={**rollout.extras, INTRINSIC_REWARD: intrinsic},
+        )
         columns = {KEPT: self.novelty.draw_kept(rollout, generator)}
         mean = masked_mean(intrinsic, rollout.valid)
         return PreparedRollout(changed, columns, {"rnd/reward": mean})
