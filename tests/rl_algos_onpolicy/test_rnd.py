@@ -574,7 +574,7 @@ def test_networks_may_be_given_on_the_device_of_the_actor() -> None:
     assert add_on.novelty(torch.zeros(5, 2, device=device)).shape == (5,)
     assert {tensor.device.type for tensor in add_on.novelty.state_dict().values()} == {"meta"}
     wrong = FeatureNet([(2,)], (3,), 5).to(device)
-    with pytest.raises(ConfigError, match="target has 4 features, the predictor 5"):
+    with pytest.raises(ConfigError, match=r"features \(2, 3, 4\), the predictor \(2, 3, 5\)"):
         Novelty(VECTOR, GIVEN, target=target, predictor=wrong, device=device)
 
 
@@ -638,7 +638,7 @@ def test_what_does_not_fit_is_refused() -> None:
         RNDPPO(_actor(intrinsic=False))
     with pytest.raises(ConfigError, match="target has no effect without predictor; set that too"):
         Novelty(VECTOR, GIVEN, target=Total(1.0))
-    with pytest.raises(ConfigError, match="target has 1 features, the predictor 4; expected the"):
+    with pytest.raises(ConfigError, match=r"features \(2, 3, 1\), the predictor \(2, 3, 4\)"):
         Novelty(VECTOR, GIVEN, target=Total(1.0), predictor=FeatureNet([(2,)], (3,), 4))
     with pytest.raises(ConfigError, match="target must be a Module, or None, got <built-in"):
         Novelty(VECTOR, GIVEN, target=abs, predictor=Total(1.0))  # type: ignore[arg-type]  # none
@@ -647,15 +647,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Novelty(VECTOR, GIVEN, target=one, predictor=one)
     with pytest.raises(ConfigError, match="target and predictor are one module"):
         A2C(_actor(intrinsic=False), add_ons=RND(rnd=GIVEN, target=one, predictor=one))
-    with pytest.raises(
-        ConfigError, match=r"target: .* from a list of tensors \[\(\*batch, 2\)\].* raised Typ"
-    ):
-        Novelty(VECTOR, GIVEN, target=nn.Linear(2, 8), predictor=one)
-    with pytest.raises(ConfigError, match=r"predictor: expected .*; it returned list"):
-        Novelty(VECTOR, GIVEN, target=one, predictor=nn.Identity())
-    with pytest.raises(
-        ConfigError, match=r"predictor: .*; it returned \(2, 3\) for a batch \(2, 3\)"
-    ):
+    with pytest.raises(ConfigError, match=r"the predictor \(2, 3\); expected \(2, 3, F\)"):
         Novelty(VECTOR, GIVEN, target=one, predictor=Alone())
     with pytest.raises(ConfigError, match="frame_stack=4 is for images"):
         Novelty(VECTOR, replace(SMALL, frame_stack=4))

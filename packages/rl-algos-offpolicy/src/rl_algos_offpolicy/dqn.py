@@ -208,7 +208,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         else:
             error, absolute = critics.returns.errors(outputs, target)
             metrics |= critics.returns.metrics(target, batch.mask)
-        metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)
+        metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)  # Eq. (3)
         if not self.actor.config.noisy:
             metrics["policy/epsilon"] = self.hyper["epsilon"]
         return LossOutput(loss, metrics, {"td_error": absolute.mean(0)})
@@ -235,7 +235,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
             if online_next_obs is None:
                 online_next_obs = next_obs_inputs(online, batch)
             values = online(online_next_obs, noise=noise.get("choice"))[0]
-        else:
+        else:  # Eq. (1): the target critics choose it themselves
             values = critics.expected(outputs).amin(0)
         best = of_action(outputs, values.argmax(-1))
         if critics.returns is None:

@@ -224,6 +224,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             dropout = dropout.index_select(-2, chosen)
         actions = PolicyActions.of(self.policy(policy_next_obs), noise, "next")
         min_q = self.target_critics(next_obs, actions.action, dropout, chosen).amin(0)
+        # V(s') = E[min Q(s', a') - α log π(a'|s')], and y = r + γ (1 - d) V(s')
         next_value = actions.expectation(min_q - self.temperature() * actions.log_prob)
         return bootstrapped_target(batch, next_value, self.hyper)
 

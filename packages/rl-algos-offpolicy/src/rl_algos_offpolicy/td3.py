@@ -104,7 +104,7 @@ class TD3(DeterministicAlgorithm[TD3Config]):
         bound = self.hyper["target_noise_clip"]
         smoothing = (self.hyper["target_noise"] * noise).clamp(-bound, bound)
         policy = self.target_policy(next_obs_inputs(self.target_policy, batch))
-        action = (policy.mode() + smoothing).clamp(-1.0, 1.0)
+        action = (policy.mode() + smoothing).clamp(-1.0, 1.0)  # ã
         next_obs = next_obs_inputs(self.target_critics, batch)
         min_q = self.target_critics(next_obs, action).amin(0)
-        return self.clip_returns(bootstrapped_target(batch, min_q, self.hyper))
+        return self.clip_returns(bootstrapped_target(batch, min_q, self.hyper))  # y

@@ -89,8 +89,8 @@ class A2C(PolicyGradient[A2CConfig]):
             batch.observation, batch.action, batch.state, batch.episode_start
         )
         assert now.value is not None
-        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)
-        value_term = masked_mean((now.value - batch.value_target).square(), mask)
+        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)  # Eq. (1)
+        value_term = masked_mean((now.value - batch.value_target).square(), mask)  # Eq. (2)
         entropy_term, entropy = entropy_loss(
             self.config, self.hyper["entropy_coef"], now.distribution, mask
         )

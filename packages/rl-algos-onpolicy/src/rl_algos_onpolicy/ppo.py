@@ -269,16 +269,17 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         log_ratio = now.log_prob - batch.log_prob
         advantage = normalized_advantage(batch.advantage, mask, config, over_minibatch=True)
         if config.surrogate == "clip":
-            policy_term = clipped_surrogate_loss(log_ratio, advantage, clip_range, mask)
+            policy_term = clipped_surrogate_loss(log_ratio, advantage, clip_range, mask)  # Eq. (1)
         else:
-            policy_term = surrogate_loss(log_ratio, advantage, mask)
+            policy_term = surrogate_loss(log_ratio, advantage, mask)  # Eq. (5)
         stops = []
         if config.surrogate == "kl-penalty":
             kl, target = mean_kl(batch, now.distribution), hyper["kl_target"]
-            policy_term = policy_term + kl_penalty_term(kl, hyper["kl_penalty"], target)
+            policy_term = policy_term + kl_penalty_term(kl, hyper["kl_penalty"], target)  # Eq. (6)
             stops.append(kl > 4.0 * target)
         value_term = self.value_term(now.value, batch.value, batch.value_target, mask)
         entropy_term, entropy = entropy_loss(config, hyper["entropy_coef"], now.distribution, mask)
+        # Of one sample each, E[r - 1 - log r] is the divergence, and has little variance.
         approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, mask)
         outside = ((log_ratio.exp() - 1.0).abs() > clip_range).to(mask.dtype)
         metrics = {
@@ -289,6 +290,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             "policy/clip_fraction": masked_mean(outside, mask),
         }
         added, more = self.add_on_terms(batch, now.distribution, metrics)
+        # Eq. (4); the entropy's term has its sign and coefficient already
         total = policy_term + added + hyper["value_loss_coef"] * value_term + entropy_term
         if config.target_kl is not None:
             stops.append(approx_kl > 1.5 * hyper["target_kl"])

@@ -251,7 +251,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         entropy_term, entropy = entropy_loss(self.config, coef, now, batch.mask)
         metrics = {"policy/kl": mean_kl(batch, now), "policy/entropy": entropy}
         added, more = self.add_ons.terms(batch, now, metrics)
-        # The line search compares sums: a large term of an add-on must not swallow the others.
+        # Eq. (1); the line search compares sums, in which a large term must not swallow the others.
         terms = torch.stack([_policy_term(batch, now), entropy_term, *added])
         return LossOutput(terms.double().sum(), {**metrics, **more})
 

@@ -111,7 +111,7 @@ class VPG(PolicyGradient[VPGConfig]):
         now = self.actor.evaluate_actions(
             batch.observation, batch.action, batch.state, batch.episode_start
         )
-        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)
+        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)  # Eq. (1)
         entropy_term, entropy = entropy_loss(
             self.config, self.hyper["entropy_coef"], now.distribution, mask
         )
@@ -120,6 +120,6 @@ class VPG(PolicyGradient[VPGConfig]):
         total = policy_term + added + entropy_term
         if self.config.value_learning_rate is not None:
             assert now.value is not None
-            value_term = masked_mean((now.value - batch.value_target).square(), mask)
+            value_term = masked_mean((now.value - batch.value_target).square(), mask)  # Eq. (3)
             total, metrics["loss/value"] = total + value_term, value_term
         return LossOutput(total, {**metrics, **more})

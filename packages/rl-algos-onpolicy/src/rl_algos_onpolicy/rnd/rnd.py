@@ -28,7 +28,7 @@ Deviations from the paper:
   never seen. This matters where observations have few dimensions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, final
 
@@ -51,7 +51,7 @@ from rl_core.config import (
     Widths,
     checked_arguments,
 )
-from rl_core.errors import CheckpointError, ConfigError, in_brief
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.normalization import RunningNorm
@@ -93,26 +93,6 @@ class RNDConfig(Config):
     predictor_proportion: Annotated[float, Interval(gt=0, le=1)] = 1.0
     pre_normalization_steps: NonNegativeInt = 1280
     frame_stack: Count = 1
-
-
-def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the shape of what a network makes of a batch with two axes.
-
-    Raises:
-        ConfigError: when it cannot be called so, or returns something else.
-    """
-    shapes = ", ".join(str(("*batch", *part.shape[2:])).replace("'", "") for part in parts)
-    expected = f"expected a module from a list of tensors [{shapes}] to features (*batch, F)"
-    try:
-        features = network(parts)
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-        raise ConfigError(f"{name}: {expected}; it raised {in_brief(error)}") from error
-    if not isinstance(features, Tensor):
-        raise ConfigError(f"{name}: {expected}; it returned {type(features).__name__}")
-    batch, shape = tuple(parts[0].shape[:2]), tuple(features.shape)
-    if len(shape) != 3 or shape[:2] != batch:
-        raise ConfigError(f"{name}: {expected}; it returned {shape} for a batch {batch}")
-    return shape
 
 
 class Novelty(nn.Module):
@@ -178,13 +158,11 @@ class Novelty(nn.Module):
     def _check_features(self) -> None:
         device = self.spread.mean.device
         parts = [torch.zeros(2, 3, *shape, device=device) for shape in self.normalize.shapes]
-        wide, learned = (
-            _shape_of_features(name, getattr(self, name), parts) for name in ("target", "predictor")
-        )
-        if wide != learned:
+        wide, learned = (tuple(net(parts).shape) for net in (self.target, self.predictor))
+        if wide != learned or len(wide) != 3 or wide[:2] != (2, 3):
             raise ConfigError(
-                f"the target has {wide[-1]} features, the predictor {learned[-1]}; expected the "
-                "same number for both"
+                f"for a batch (2, 3) the target returns features {wide}, the predictor {learned}; "
+                "expected (2, 3, F) from both, with the same number of features F"
             )
 
     @torch.no_grad()

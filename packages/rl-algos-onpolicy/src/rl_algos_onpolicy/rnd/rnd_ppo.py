@@ -156,7 +156,7 @@ class RNDPPO(PPO):
         streams = (columns["advantage"], intrinsic)
         if self.config.standardize_streams:
             streams = (normalize(streams[0], valid), normalize(streams[1], valid))
-        advantage = (
+        advantage = (  # Eq. (1)
             self.hyper["extrinsic_coef"] * streams[0] + self.hyper["intrinsic_coef"] * streams[1]
         )
         return (
@@ -195,7 +195,7 @@ class RNDPPO(PPO):
         return values[:-1], values[1:]
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
-        """Eq. (2)."""
+        """Eq. (2); the add-on of `rnd` brings its last term, with those of other add-ons."""
         now = self.actor.evaluate_actions(
             batch.observation, batch.action, batch.state, batch.episode_start
         )
