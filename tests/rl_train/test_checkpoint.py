@@ -392,7 +392,7 @@ def test_files_that_are_missing_or_no_files_are_named(tmp_path: Path, name: str)
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="step-9 is not a checkpoint directory"):
+    with pytest.raises(CheckpointError, match="step-9 is not a directory; expected a checkpoint"):
         load_checkpoint(tmp_path / "step-9")
 
 
