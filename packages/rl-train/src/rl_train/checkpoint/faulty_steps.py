@@ -35,7 +35,8 @@ def save_faulty_step(
     Raises:
         CheckpointError: when it cannot be written.
     """
-    state: StateDict = {"batch": asdict(step.batch), "noise": dict(step.noise)}
+    batch = asdict(step.batch)  # type: ignore[call-overload]  # batches are dataclasses
+    state: StateDict = {"batch": batch, "noise": dict(step.noise)}
     metadata: dict[str, Json] = {
         "message": message,
         "gradient_step": step.number,

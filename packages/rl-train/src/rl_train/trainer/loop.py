@@ -189,16 +189,17 @@ class Loop:
         while (lacks := self._update_every - self._collected()) > 0:
             if self._is_stopping:
                 raise _StoppedError
+            if not self._algorithm.collects:  # its steps pass without environments
+                trainer.collector.total_steps += lacks
+                iteration.transitions += lacks
+                continue
             before = trainer.total_steps
             try:
-                if self._algorithm.collects:
-                    collection = trainer.collector.collect(lacks, self._storage, self.is_stopping)
-                else:
-                    collection = trainer.collector.skip(lacks)
+                episodes = trainer.collector.collect(lacks, self._storage, self.is_stopping)
             finally:
                 iteration.transitions += trainer.total_steps - before
-            self._state.recent.extend(collection.episodes)
-            self._storage.note_returns([e.episode_return for e in collection.episodes])
+            self._state.recent.extend(episodes)
+            self._storage.note_returns([episode.episode_return for episode in episodes])
 
     def _collected(self) -> int:
         """Return the rows of a rollout, or the transitions to replay, that the next update has."""
