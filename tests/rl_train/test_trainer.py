@@ -1,3 +1,4 @@
+import functools
 import json
 import math
 import os
@@ -1191,14 +1192,20 @@ def _lines(*recorders: Recorder) -> str:
     )
 
 
+@functools.cache
+def _whole_run(remembers: bool) -> tuple[Trainer, Recorder]:
+    untouched = Recorder()
+    whole = _stopping_trainer(None, 0, loggers=(untouched,), remembers=remembers)
+    whole.train(total_steps=5 * ROWS - 3)  # reached in the middle of the last rollout
+    return whole, untouched
+
+
 @pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("at_step", [1, 2, 4, 6, 8, 11, 19, 20])
 def test_a_run_that_is_stopped_in_a_rollout_goes_on_as_if_it_had_not_been(
     tmp_path: Path, at_step: int, remembers: bool
 ) -> None:
-    untouched = Recorder()
-    whole = _stopping_trainer(None, 0, loggers=(untouched,), remembers=remembers)
-    whole.train(total_steps=5 * ROWS - 3)  # reached in the middle of the last rollout
+    whole, untouched = _whole_run(remembers)
     first, second = Recorder(), Recorder()
     stopped = _stopping_trainer(tmp_path, at_step, loggers=(first,), remembers=remembers)
     result = stopped.train(total_steps=5 * ROWS - 3)

@@ -44,7 +44,6 @@ def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = N
         len(storage),
         state_of(storage),
         recipe=recipe,
-        metadata={},
         name=directory.name,
     )
 

@@ -78,8 +78,8 @@ def save_checkpoint(
     step: int,
     state: StateDict,
     *,
-    recipe: Recipe | None,
-    metadata: Mapping[str, Json],
+    recipe: Recipe | None = None,
+    metadata: Mapping[str, Json] | None = None,
     resume_grade: ResumeGrade = "weights",
     name: str | None = None,
 ) -> Path:
@@ -117,7 +117,7 @@ def save_checkpoint(
     }
     if recipe is not None:
         contents[RECIPE] = iter([to_toml(recipe).encode()])
-    metadata_tree, metadata_tensors = encode_state(metadata)
+    metadata_tree, metadata_tensors = encode_state(metadata or {})
     if metadata_tensors:
         raise CheckpointError("the metadata holds a tensor; put tensors into the state")
     facts: dict[str, Json] = {

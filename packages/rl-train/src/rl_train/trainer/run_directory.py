@@ -68,8 +68,7 @@ class RunDirectory:
             self._check_ours()
             self._checkpoints.mkdir(exist_ok=True)
             for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
-                if directory.is_dir():
-                    clean_temporary(directory)
+                clean_temporary(directory)
             save_recipe(recipe, self.path / "recipe.toml")
             logger = JsonlLogger(self.path / "metrics.jsonl", append=True)
         except OSError as error:
@@ -115,7 +114,6 @@ class RunDirectory:
                 total_steps,
                 state,
                 recipe=recipe,
-                metadata={},
                 resume_grade=resume_grade,
             )
         self._is_ours = True
@@ -151,7 +149,6 @@ class RunDirectory:
             state,
             recipe=recipe,
             metadata={"episode_return": score},
-            resume_grade="weights",
         )
         prune_checkpoints(self._best, keep=1)
         return path
