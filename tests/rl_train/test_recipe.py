@@ -125,9 +125,9 @@ def test_random_recipes_come_back_exactly() -> None:
 def test_options_are_read_like_a_mapping() -> None:
     algorithm = make_recipe().algorithm
     assert algorithm["learning_rate"] == 2.5e-4
-    assert "learning_rate" in algorithm
-    assert "gamma" not in algorithm
-    assert algorithm.get("gamma", 0.99) == 0.99
+    assert algorithm.learning_rate == 2.5e-4
+    with pytest.raises(AttributeError, match="'learning_rat'; did you mean 'learning_rate'"):
+        algorithm.learning_rat
     with pytest.raises(ConfigError, match="'learning_rat'; did you mean 'learning_rate'"):
         algorithm["learning_rat"]
 
