@@ -20,6 +20,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.vector.utils import CloudpickleWrapper, concatenate, create_empty_array
 
 from rl_core.errors import (
@@ -170,7 +171,7 @@ def _work(
                 warnings.simplefilter("ignore")  # the process that waits gives the notice
                 row = _Row(guard, index, check)
             facts = (guard.observation_space, guard.action_space, row.spec_id)
-            reply((*facts, row.max_episode_steps))
+            reply((*facts, row.max_episode_steps, row.resume_grade == "exact"))
         except (Exception, SystemExit) as error:
             _report(pipe, index, error)
         rows = {} if shared is None else shared_views(*shared)
@@ -185,6 +186,11 @@ def _work(
                 elif command == "reset":
                     for name, value in named_arrays(row.begin(*arguments)):
                         rows[f"observation/{name}"][index] = value[0]
+                    pipe.send_bytes(_SILENT)
+                elif command == "save":
+                    reply(map_tree(to_array, row.state_dict()))
+                elif command == "load":
+                    row.load_state_dict(map_tree(to_tensor, *arguments))
                     pipe.send_bytes(_SILENT)
                 else:
                     row.close()
@@ -269,6 +275,25 @@ def shared_views(memory: Any, fields: Mapping[str, Any]) -> dict[str, Rows]:
 def named_arrays(observation: Any) -> list[tuple[str, Rows]]:
     """Return the arrays of an observation with the names they have in shared memory."""
     return list(observation.items()) if isinstance(observation, dict) else [("", observation)]
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to what is in nested mappings and lists."""
+    if isinstance(tree, Mapping):
+        return {key: map_tree(function, item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [map_tree(function, item) for item in tree]
+    return function(tree)
+
+
+def to_array(value: Any) -> Any:
+    """Turn a tensor into an array, which pipes send by value."""
+    return value.numpy(force=True) if isinstance(value, torch.Tensor) else value
+
+
+def to_tensor(value: Any) -> Any:
+    """Turn an array back into a tensor."""
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def _make_poll(pipe: Connection) -> Callable[[float], bool]:
