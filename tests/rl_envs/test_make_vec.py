@@ -194,7 +194,7 @@ def test_errors_of_ours_keep_their_class_on_the_way_from_a_worker() -> None:
         _in_workers([partial(IdentityEnv, gymnasium.spaces.Discrete(n)) for n in (2, 3)])
 
 
-def test_actions_that_are_no_array_reach_their_worker() -> None:
+def test_nested_actions_reach_their_worker_from_one_array() -> None:
     class Twofold(CountingEnv):
         def __init__(self) -> None:
             super().__init__([9])
@@ -206,7 +206,7 @@ def test_actions_that_are_no_array_reach_their_worker() -> None:
 
     with _in_workers([Twofold, Twofold]) as envs:
         envs.reset()
-        step = envs.step(cast("Array", (np.array([1, 2]), np.array([3, 4]))))
+        step = envs.step(np.array([[1, 3], [2, 4]]))
         assert np.asarray(step.reward).tolist() == [13.0, 24.0]
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector.utils import CloudpickleWrapper, concatenate, create_empty_array
+from gymnasium.vector.utils import CloudpickleWrapper
 
 from rl_core.errors import (
     ConfigError,
@@ -31,7 +31,7 @@ from rl_core.errors import (
     SpaceError,
     in_brief,
 )
-from rl_core.spaces import LEAF_TYPES, event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.types import ArrayObservation
 from rl_envs._arrays import LazyInfo, Rows
 from rl_envs.guard import EnvGuard
@@ -182,7 +182,7 @@ def _work(
                     ("step",) if message == _SILENT else ForkingPickler.loads(message)
                 )
                 if command == "step":
-                    _step(pipe, row, rows, *arguments)
+                    _step(pipe, row, rows)
                 elif command == "reset":
                     for name, value in named_arrays(row.begin(*arguments)):
                         rows[f"observation/{name}"][index] = value[0]
@@ -202,15 +202,9 @@ def _work(
         return  # the process that waited is gone
 
 
-def _step(pipe: Connection, row: _Row, rows: Mapping[str, Rows], action: object = None) -> None:
+def _step(pipe: Connection, row: _Row, rows: Mapping[str, Rows]) -> None:
     index = row.index
-    if action is None:
-        batch = rows["action"][index : index + 1].copy()
-    else:  # its kind of space has no place in shared memory
-        space: Any = row.single_action_space
-        empty: Any = create_empty_array(space, 1)
-        batch = concatenate(space, [action], empty)
-    step: Any = row.step(batch)
+    step: Any = row.step(rows["action"][index : index + 1].copy())
     for name, value in named_arrays(step.observation):
         rows[f"observation/{name}"][index] = value[0]
     rows["reward"][index] = step.reward[0]
@@ -251,8 +245,7 @@ def shared_fields(
         dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
         for kind in ("observation", "final"):
             fields[f"{kind}/{key}"] = ((num_envs, *event_shape(leaf)), dtype)
-    if isinstance(action_space, LEAF_TYPES):
-        fields["action"] = ((num_envs, *event_shape(action_space)), np.dtype(action_space.dtype))
+    fields["action"] = ((num_envs, *event_shape(action_space)), np.dtype(action_space.dtype))
     return fields
 
 

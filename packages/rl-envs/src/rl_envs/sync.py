@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_space, iterate
 
 from rl_core.config import ComponentSpec
 from rl_core.env import (
@@ -423,9 +422,6 @@ class SyncVecEnv(BaseGymVecEnv):
         return info
 
     def _single_actions(self, action: ArrayLike) -> Rows:
-        if self._action_shape is None:
-            with self._locating("step"):
-                return list(iterate(batch_space(self._action_space, self._num_envs), action))
         if action.__class__ is not np.ndarray:
             action = self._arrays.convert(action)
         if action.shape != self._action_shape:

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, TypeGuard, cast
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rl_core.config import ComponentSpec
+from rl_core.config import ComponentSpec, Positive, check_argument
 from rl_core.env import VecEnv, checked_seed
 from rl_core.errors import ConfigError, nearest
 from rl_core.types import Json
@@ -15,7 +15,7 @@ from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import preset_of_id
 from rl_envs.workers import ProcessVecEnv
-from rl_envs.wrappers import MaskVelocity
+from rl_envs.wrappers import WRAPPERS, training_rewards
 
 BuiltEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
 """What can be stepped: the toolbox's own vectors, Gymnasium's, and a single environment."""
@@ -39,6 +39,12 @@ def make_vec(
     env_kwargs: Mapping[str, Json] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
     mask_velocity: bool = False,
+    rescale_observation: bool = False,
+    time_feature: bool = False,
+    rescale_action: bool = False,
+    action_mask: bool = False,
+    scale_reward: Positive = 1.0,
+    clip_reward: Positive | None = None,
     check: bool = True,
     timeout_s: float | None = _TIMEOUT_S,
     max_restarts: int = 0,
@@ -52,14 +58,21 @@ def make_vec(
         num_envs: how many step together, ``B``.
         seed: used by the first `reset` that is given none.
         vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` each in a
-            process of its own, which pays if a step takes longer than about 0.1 ms. ``"native"``
-            is the vectorised form that some ids have. ``"auto"`` is native from 6 environments on
-            if there is a native form that takes the arguments, and sync otherwise. Sync and async
-            reset a row in the step that ends its episode, native forms usually in the next one
-            (see `EnvStep`). ``"envpool"`` takes EnvPool's environments, by its ids.
+            process of its own. ``"native"`` is the vectorised form that some ids have. ``"auto"``
+            is native from 6 environments on if there is a native form that takes the arguments.
+            Otherwise it measures a step, and is async if that pays and sync if not, which makes no
+            difference but speed; the result's ``vectorization`` says which. Sync and async reset a
+            row in the step that ends its episode, native forms usually in the next one (see
+            `EnvStep`). ``"envpool"`` takes EnvPool's environments, by its ids.
         env_kwargs: arguments for each environment.
         wrappers: applied to each environment in this order, the last one outermost.
         mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
+        rescale_observation: map observations from the bounds of their space to [-1, 1].
+        time_feature: add the elapsed fraction of the time limit to the observation.
+        rescale_action: let actions be in [-1, 1], and map them to the bounds of their space.
+        action_mask: take the actions that are allowed from ``info["action_mask"]``.
+        scale_reward: factor on rewards in training; testing leaves them alone.
+        clip_reward: bound of scaled rewards in training; testing leaves them alone.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
         timeout_s: how long a start, reset, step or close may take before its process counts as
@@ -99,7 +112,19 @@ def make_vec(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
                 "'async' has processes that could hang; leave it out"
             )
-    masks = [MaskVelocity] if mask_velocity else []
+    named = {
+        "mask_velocity": mask_velocity,
+        "rescale_observation": rescale_observation,
+        "time_feature": time_feature,
+        "rescale_action": rescale_action,
+        "action_mask": action_mask,
+    }
+    all_wrappers = [wrapper for name, wrapper in WRAPPERS.items() if named[name]]
+    check_argument("env.scale_reward", scale_reward, Positive)
+    check_argument("env.clip_reward", clip_reward, Positive | None)
+    if not testing:
+        all_wrappers += training_rewards(scale_reward, clip_reward)
+    all_wrappers += wrappers
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -108,14 +133,16 @@ def make_vec(
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
             **({"max_restarts": max_restarts} if max_restarts else {}),
-            **({"mask_velocity": True} if mask_velocity else {}),
+            **{name: True for name, is_wanted in named.items() if is_wanted},
+            **({"scale_reward": scale_reward} if scale_reward != 1.0 else {}),
+            **({} if clip_reward is None else {"clip_reward": clip_reward}),
             **({"testing": True} if testing else {}),
             **({} if preset else {"preset": False}),
             **({"env_kwargs": dict(env_kwargs)} if env_kwargs else {}),
         }
         component = ComponentSpec("env", env, options)
     if vectorization == "envpool":
-        if not isinstance(env, str) or masks or wrappers:
+        if not isinstance(env, str) or all_wrappers:
             raise ConfigError(
                 "vectorization='envpool' takes one of EnvPool's ids, without wrappers; use sync "
                 "for others"
@@ -127,7 +154,7 @@ def make_vec(
         }
         pool = make_envpool(env, num_envs, kwargs, seed)
         return GymVecEnv(pool, seed=seed, check=check, component=component)
-    maker = EnvMaker(env, env_kwargs, [*masks, *wrappers], check, testing=testing, preset=preset)
+    maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
     if vectorization == "async":
         return ProcessVecEnv(
             maker.numbered(num_envs),

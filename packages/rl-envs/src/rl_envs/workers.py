@@ -10,7 +10,6 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any, NoReturn
 
 import gymnasium
-from gymnasium.vector.utils import batch_space, iterate
 
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error, resumed_seed, spread_seed
@@ -109,19 +108,14 @@ class ProcessVecEnv(BaseGymVecEnv):
         """Step every environment once; see `VecEnv.step`."""
         if not self._is_ready:
             raise self._not_ready("step")
-        given: Sequence[object] = [None] * self._num_envs
-        if self._action_shape is None:
-            with self._locating("step"):
-                given = list(iterate(batch_space(self._action_space, self._num_envs), action))
-        else:
-            actions = self._arrays.convert(action)
-            if actions.shape != self._action_shape:
-                raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
-            self._rows["action"][...] = actions
+        actions = self._arrays.convert(action)
+        if actions.shape != self._action_shape:
+            raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
+        self._rows["action"][...] = actions
         self._is_ready = False
         self._steps += 1
-        for worker, one in zip(self._workers, given, strict=True):
-            worker.send(("step", one) if self._action_shape is None else None)
+        for worker in self._workers:
+            worker.send(None)
         told = self._receive(self._workers, "step", may_restart=True)
         rows = self._rows
         reward = rows["reward"].copy()
