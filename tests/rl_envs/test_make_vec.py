@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import gymnasium
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
 from rl_core.types import Array
-from rl_envs import EnvMaker, ProcessVecEnv, make_vec, presets
+from rl_envs import EnvMaker, ProcessVecEnv, SyncVecEnv, make_vec, presets
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
@@ -468,3 +468,63 @@ def test_make_vec_is_registered_as_a_plug_in() -> None:
     if not found:
         pytest.skip("installed before the entry point was there")
     assert found["gymnasium"] == "rl_envs:make_vec"
+
+
+class Slow(CountingEnv):
+    """Sleeps in every step, as a simulator would compute."""
+
+    def __init__(self, step_s: float = 0.002) -> None:
+        super().__init__([4, 2, 5])
+        self.step_s = step_s
+
+    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, object]]:
+        time.sleep(self.step_s)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "cores", "expected"),
+    [
+        (Slow, 4, 4, "async"),
+        (Slow, 4, 1, "sync"),
+        (Slow, 1, 4, "sync"),
+        (lambda: Slow(0.0), 4, 4, "sync"),
+        ("CartPole-v1", 4, 4, "sync"),
+        ("CartPole-v1", 8, 4, "native"),
+    ],
+)
+def test_auto_measures_the_step_and_picks(
+    env: Any, num_envs: int, cores: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    with make_vec(env, num_envs) as envs:
+        assert cast("SyncVecEnv", envs).vectorization == expected
+        if isinstance(env, str):
+            assert envs.component is not None
+            assert envs.component.kwargs["vectorization"] == expected
+
+
+def test_auto_leaves_it_to_the_first_step_to_report_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(CountingEnv):
+        def step(self, action: object) -> Any:
+            raise ValueError("no such track")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    with make_vec(lambda: Broken([9]), 2) as envs:
+        envs.reset()
+        with pytest.raises(EnvironmentFaultError, match="no such track"):
+            envs.step(np.zeros(2, np.int64))
+
+
+def test_what_auto_picks_makes_no_difference_but_speed() -> None:
+    def steps(vectorization: Literal["sync", "async"]) -> list[Any]:
+        with make_vec("CartPole-v1", 3, 5, vectorization=vectorization) as envs:
+            seen: list[Any] = [envs.reset()]
+            for _ in range(40):
+                step = envs.step(np.array([0, 1, 0]))
+                seen.append((step.observation, step.reward, step.terminated))
+        return seen
+
+    np.testing.assert_equal(steps("sync"), steps("async"))

@@ -53,6 +53,8 @@ class GymVecEnv(BaseGymVecEnv):
         ConfigError: if the seed is negative or the autoreset mode unknown.
     """
 
+    vectorization = "native"
+
     def __init__(
         self,
         envs: VectorEnv,

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -50,8 +50,12 @@ class BaseGymVecEnv(VecEnv):
     Raises:
         SpaceError: if the observation space is not supported.
         ConfigError: if the seed is negative.
+
+    Attributes:
+        vectorization: the option of `make_vec` that makes it.
     """
 
+    vectorization: ClassVar[str]
     _arrays: Arrays
     _can_save = False
     """Whether running episodes can be saved; then `_save_episodes` and `_load_episodes` do it."""
@@ -262,6 +266,7 @@ class SyncVecEnv(BaseGymVecEnv):
     """
 
     _arrays: NumpyArrays
+    vectorization = "sync"
 
     def __init__(
         self,

@@ -1,5 +1,8 @@
 """Vector environments from an id, a function or an object of the user's own."""
 
+import os
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypeGuard, cast
 
@@ -8,12 +11,13 @@ from gymnasium.vector import VectorEnv
 
 from rl_core.config import ComponentSpec, Positive, check_argument
 from rl_core.env import VecEnv, checked_seed
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.types import Json
 from rl_envs._envpool import make_envpool
 from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import preset_of_id
+from rl_envs.tasks.sync import TaskEnv
 from rl_envs.workers import ProcessVecEnv
 from rl_envs.wrappers import WRAPPERS, training_rewards
 
@@ -26,6 +30,12 @@ AnyEnv: TypeAlias = str | EnvFunction | BuiltEnv
 VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
 
 _TIMEOUT_S = 60.0
+_WORKER_S = 6e-5
+"""What it costs to have a step done in another process, in seconds."""
+
+_MEASURE_S = 0.05
+"""How long to measure the steps of an environment, in seconds."""
+
 _MANY = 6
 """Environments from which a native form is faster than stepping them one by one (CartPole-v1)."""
 
@@ -125,6 +135,10 @@ def make_vec(
     if not testing:
         all_wrappers += training_rewards(scale_reward, clip_reward)
     all_wrappers += wrappers
+    if vectorization != "envpool":
+        maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
+    if vectorization == "auto":
+        vectorization = _fastest(maker, num_envs)
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -154,7 +168,6 @@ def make_vec(
         }
         pool = make_envpool(env, num_envs, kwargs, seed)
         return GymVecEnv(pool, seed=seed, check=check, component=component)
-    maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
     if vectorization == "async":
         return ProcessVecEnv(
             maker.numbered(num_envs),
@@ -164,11 +177,49 @@ def make_vec(
             max_restarts=max_restarts,
             component=component,
         )
-    is_auto_native = vectorization == "auto" and num_envs >= _MANY and maker.has_native_vector
-    if vectorization == "native" or is_auto_native:
+    if vectorization == "native":
         native = maker.native_vector(num_envs)
         return GymVecEnv(native, seed=seed, check=check, component=component)
     return maker.sync(num_envs, seed=seed, component=component)
+
+
+def _fastest(maker: EnvMaker, num_envs: int) -> Literal["sync", "async", "native"]:
+    """Choose how environments step: by a native form if there are many, else by their own time."""
+    if num_envs >= _MANY and maker.has_native_vector:
+        return "native"
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    if num_envs == 1 or cores == 1:
+        return "sync"
+    env = maker()
+    try:
+        if isinstance(env.unwrapped, TaskEnv):  # processes cannot be told tasks
+            return "sync"
+        step_s = _step_time(env)
+    finally:
+        env.close()
+    in_turn = num_envs * step_s
+    at_once = -(-num_envs // cores) * step_s + num_envs * _WORKER_S
+    return "async" if at_once < 0.8 * in_turn else "sync"
+
+
+def _step_time(env: gymnasium.Env) -> float:
+    """Return the median time of an environment's step in seconds; 0 if it fails."""
+    times: list[float] = []
+    space = env.action_space
+    space.seed(0)
+    try:
+        env.reset(seed=0)
+        while len(times) < 3 or (sum(times) < _MEASURE_S and len(times) < 100):
+            action = space.sample()
+            start = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append(time.perf_counter() - start)
+            if terminated or truncated:
+                env.reset()
+    except EnvironmentFaultError:  # whoever steps it will see what is wrong
+        return 0.0
+    return statistics.median(times)
 
 
 def make_gym_vec(

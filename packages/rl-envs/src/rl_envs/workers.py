@@ -56,6 +56,8 @@ class ProcessVecEnv(BaseGymVecEnv):
         SpaceError: if the observation space is not supported, or the spaces differ.
     """
 
+    vectorization = "async"
+
     def __init__(
         self,
         env_functions: Sequence[Callable[[], gymnasium.Env]],
