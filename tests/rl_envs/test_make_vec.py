@@ -13,11 +13,12 @@ from typing import Any, Literal, cast, get_args
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
 from rl_core.types import Array
-from rl_envs import EnvMaker, ProcessVecEnv, SyncVecEnv, make_vec, presets
+from rl_envs import EnvMaker, GymVecEnv, ProcessVecEnv, SyncVecEnv, make_vec, presets
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
@@ -42,6 +43,19 @@ def _in_workers(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
 
 def _in_turn(env_functions: EnvFunctions) -> VecEnv:
     return make_vec(_by_turns(env_functions), len(env_functions), vectorization="sync")
+
+
+def _in_gymnasium_sync(env_functions: EnvFunctions) -> VecEnv:
+    makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
+    return GymVecEnv(SyncVectorEnv(makers))
+
+
+def _in_gymnasium_async(env_functions: EnvFunctions) -> VecEnv:
+    makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
+    return GymVecEnv(AsyncVectorEnv(makers))
+
+
+VECTORIZERS = [_in_turn, _in_workers, _in_gymnasium_sync, _in_gymnasium_async]
 
 
 class TestSync(VecEnvSuite):
@@ -88,13 +102,15 @@ def _run_until_fault(envs: VecEnv) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("vectorize", [_in_turn, _in_workers])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's errors in a worker
+@pytest.mark.parametrize("vectorize", VECTORIZERS)
 @pytest.mark.parametrize("fault", [name for name in IN_PROCESS_FAULTS if name != "raise_close"])
 def test_every_fault_names_the_environment_the_step_and_the_field(
     fault: FaultName, vectorize: Callable[[EnvFunctions], VecEnv]
 ) -> None:
     message = _run_until_fault(vectorize(_trio(fault)))
-    assert "step 3" in message
+    resets_next = vectorize in (_in_gymnasium_sync, _in_gymnasium_async)
+    assert f"step {4 if resets_next and fault.endswith('_reset') else 3}" in message
     assert "environment 1" in message
     expected = {
         "wrong_shape": "shape (4,)",
