@@ -674,7 +674,7 @@ def test_an_actor_for_other_spaces_is_refused() -> None:
     envs = make_vec("CartPole-v1", num_envs=2)
     other = make_vec("Acrobot-v1")
     actor = OnPolicyActor(other.single_observation_space, other.single_action_space)
-    with pytest.raises(SpaceError, match="environments' observation space"):
+    with pytest.raises(SpaceError, match="observation space of the environments"):
         Trainer(envs, PPO(actor), RolloutStorage(num_steps=32))
 
 

@@ -42,8 +42,8 @@ from rl_train import (
 from rl_train.checkpoint import list_checkpoints, load_checkpoint
 from rl_train.loggers import read_metrics
 from rl_train.trainer import Budget, budget
-from rl_train.trainer.metrics import RecentEpisodes
 from rl_train.trainer.setup import worthwhile_compile_mode
+from rl_train.trainer.state import RecentEpisodes
 from support.envs import FaultyEnv, counting_envs
 
 NUM_STEPS, NUM_ENVS = 4, 2
@@ -191,8 +191,8 @@ def test_a_rollout_of_rows_that_only_reset_makes_room_for_the_next_one() -> None
         ({}, "got none"),
         ({"total_steps": 8, "total_updates": 2}, "total_steps, total_updates"),
         ({"total_steps": 8, "total_episodes": 1, "total_updates": 2}, "exactly one of"),
-        ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
-        ({"total_episodes": -1}, "total_episodes must be at least 1"),
+        ({"total_steps": 0}, "total_steps must be a whole number of at least 1, got 0"),
+        ({"total_episodes": -1}, "total_episodes must be a whole number of at least 1"),
     ],
 )
 def test_just_one_count_is_taken(counts: dict[str, int], message: str) -> None:
@@ -442,7 +442,7 @@ def test_loggers_are_logged_to_in_the_next_session_too(tmp_path: Path) -> None:
 
 
 def test_test_environments_with_other_spaces_are_refused_before_training() -> None:
-    with pytest.raises(SpaceError, match="the observation space of test_envs is"):
+    with pytest.raises(SpaceError, match="the observation space of the test environments is"):
         _trainer(test_envs=make_gym_vec("CartPole-v1", 1))
 
 
@@ -910,11 +910,11 @@ def test_a_count_is_a_whole_number(count: object) -> None:
 def test_parts_of_other_types_are_refused() -> None:
     built = _trainer()
     envs, algorithm, storage = built.envs, built.algorithm, built.storage
-    with pytest.raises(ConfigError, match="algorithm: expected a built Algorithm, got Reference"):
+    with pytest.raises(ConfigError, match="algorithm: expected an instance of Algorithm, got Ref"):
         Trainer(envs, storage, algorithm)  # type: ignore[arg-type]  # swapped on purpose
-    with pytest.raises(ConfigError, match="storage: expected a built Storage, got NoneType"):
+    with pytest.raises(ConfigError, match="storage: expected an instance of Storage, got NoneT"):
         Trainer(envs, algorithm, None)  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(ConfigError, match="config: expected a TrainerConfig, got dict"):
+    with pytest.raises(ConfigError, match="config: expected an instance of Trainer"):
         Trainer(envs, algorithm, storage, config={"a": 1})  # type: ignore[arg-type]  # wrong
     with pytest.raises(ConfigError, match="config: expected ToyConfig, got TrainerConfig"):
         ToyActorCritic(algorithm.actor, TrainerConfig())  # type: ignore[arg-type]  # wrong

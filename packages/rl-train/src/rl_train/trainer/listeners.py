@@ -1,16 +1,11 @@
-"""Who listens to a run: whether they can, and to which turns of the loop."""
+"""Callbacks and loggers of a run: whether they can be used."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from rl_core.algorithm import UpdateWatch
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_train.trainer.callbacks import Callback
-
-if TYPE_CHECKING:
-    from rl_train.trainer.trainer import Trainer
 
 _Listener = TypeVar("_Listener", Callback, Logger)
 
@@ -63,22 +58,4 @@ def check_histograms(loggers: Sequence[Logger], writes_events: bool) -> None:
         "trainer.log_histograms has no effect, because no logger shows histograms; set "
         "trainer.tensorboard, which needs a run_dir, give a logger of your own that overrides "
         "histogram, or leave log_histograms out"
-    )
-
-
-def overriders(callbacks: Sequence[Callback], method: str) -> list[Callback]:
-    """Return the callbacks whose class has a method of its own in the place of the empty one."""
-    return [c for c in callbacks if getattr(type(c), method) is not getattr(Callback, method)]
-
-
-def watch_of(callbacks: Sequence[Callback], trainer: "Trainer") -> UpdateWatch:
-    """Let callbacks listen to the turns of updates, those that do not listen at no cost."""
-    return UpdateWatch(
-        **{
-            turn: [
-                partial(getattr(callback, f"on_{turn}"), trainer)
-                for callback in overriders(callbacks, f"on_{turn}")
-            ]
-            for turn in ("epoch_start", "epoch_end", "minibatch_start", "minibatch_end")
-        }
     )

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Recipe
-from rl_core.errors import CheckpointError, ConfigError
+from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
@@ -30,9 +30,8 @@ from rl_train.trainer.listeners import check_histograms, listeners
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
-from rl_train.trainer.setup import check_parts, resolve_auto_settings
+from rl_train.trainer.setup import check_parts, resolve_auto_settings, thread_count
 from rl_train.trainer.state import RunState
-from rl_train.trainer.threads import thread_count
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
@@ -60,6 +59,8 @@ class Trainer:
 
     Attributes:
         state: what the run knows of itself.
+        evaluator: evaluates on the test environments.
+        directory: what the run leaves on disk; None without a ``run_dir``.
         num_sessions: calls of `train` so far.
 
     Raises:
@@ -82,20 +83,17 @@ class Trainer:
         recipe: Recipe | None = None,
     ) -> None:
         self.config = config or TrainerConfig()
-        if not isinstance(self.config, TrainerConfig):
-            raise ConfigError(f"config: expected a TrainerConfig, got {type(config).__name__}")
         self.algorithm: AnyAlgorithm = algorithm
         self.storage: AnyStorage = storage
         self.envs = envs = as_vec_env(envs)
-        check_parts(envs, algorithm, storage)
-        self._check_storage()
+        check_parts(envs, algorithm, storage, self.config)
         self.state = RunState(secrets.randbits(31) if seed is None else seed)
         self.num_sessions = 0
-        self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
+        self.directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
         self.callbacks = listeners("callbacks", callbacks, Callback)
         self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
-        self._evaluator = Evaluator(test_envs, envs, self.config)
+        self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
@@ -112,21 +110,6 @@ class Trainer:
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
         storage.check_batches(num_batches, schedule.minibatch_size, schedule.min_samples)
-
-    def _check_storage(self) -> None:
-        """Refuse options that mean nothing to the storage, and a storage that is not empty."""
-        storage = self.storage
-        if storage.rollout_steps is not None and not self.config.checkpoint_replay:
-            raise ConfigError(
-                "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
-                "it out"
-            )
-        if storage.rollout_steps is None and len(storage):
-            raise ConfigError(
-                f"the {type(storage).__name__} holds {len(storage)} steps, which "
-                "a new run would drop; save it and give that directory as trainer.demonstrations, "
-                "or load it into a new storage when the Trainer is made, or reset it"
-            )
 
     @property
     def seed(self) -> int:
@@ -150,7 +133,7 @@ class Trainer:
     @property
     def run_dir(self) -> Path | None:
         """Where logs, checkpoints and the summary go."""
-        return None if self._directory is None else self._directory.path
+        return None if self.directory is None else self.directory.path
 
     @property
     def resume_grade(self) -> ResumeGrade:
@@ -197,12 +180,12 @@ class Trainer:
                 f"total_{budget.unit} is {budget.target}, but the run already has "
                 f"{budget.reached(self)} {budget.unit}; ask for more"
             )
-        if self.config.tensorboard and self._directory is None:
+        if self.config.tensorboard and self.directory is None:
             raise ConfigError(
                 "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
             )
         if self.config.log_histograms:
-            writes_events = self._directory is not None and self.config.tensorboard
+            writes_events = self.directory is not None and self.config.tensorboard
             check_histograms(self._loggers, writes_events)
         self._demonstrate()
         threads = resolve_auto_settings(self, budget)
@@ -213,27 +196,25 @@ class Trainer:
         try:
             loggers = (*self._loggers, *self._open_loggers())
             with thread_count(threads), interruption:
-                self._loop = Loop(
-                    self, budget, callbacks, loggers, self._evaluator, self._directory
-                )
+                self._loop = Loop(self, budget, callbacks, loggers)
                 self.num_sessions += 1
                 result = self._loop.run()
-            if self._directory is not None:
-                self._directory.write_summary(result.as_dict())
+            if self.directory is not None:
+                self.directory.write_summary(result.as_dict())
         finally:
             self._loop = None
-            if self._directory is not None:
-                self._directory.close()
+            if self.directory is not None:
+                self.directory.close()
         return result
 
     def _open_loggers(self) -> list[Logger]:
-        """Open the run directory and the sinks in it."""
-        if self._directory is None:
+        """Open the run directory and the loggers that write into it."""
+        if self.directory is None:
             return []
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
-        loggers: list[Logger] = [self._directory.open(self.recipe, logged)]
+        loggers: list[Logger] = [self.directory.open(self.recipe, logged)]
         if self.config.tensorboard:
-            folder, purge = self._directory.path / "tensorboard", logged + 1
+            folder, purge = self.directory.path / "tensorboard", logged + 1
             loggers.append(TensorBoardLogger(folder, purge_step=purge))
         return loggers
 
@@ -260,10 +241,10 @@ class Trainer:
             num_episodes = self.config.num_test_episodes
         seed = spawn_seed(self.seed, "test")
         try:
-            return self._evaluator.evaluate(self.algorithm, num_episodes, seed)
+            return self.evaluator.evaluate(num_episodes, seed)
         finally:
             if self._loop is None:
-                self._evaluator.close()
+                self.evaluator.close()
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the whole run; a step that has one already is left alone.
@@ -272,9 +253,9 @@ class Trainer:
             ConfigError: without a run directory.
             CheckpointError: when it cannot be written.
         """
-        if self._directory is None:
+        if self.directory is None:
             raise ConfigError("give the Trainer a run_dir to save checkpoints in")
-        return self._directory.save(
+        return self.directory.save(
             self.total_steps,
             self.state_dict(),
             recipe=self.recipe,
@@ -294,34 +275,12 @@ class Trainer:
             ConfigError: without a run directory.
             CheckpointError: when there is no readable checkpoint.
         """
-        if self._directory is None:
+        if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
-        checkpoint = self._directory.latest()
+        checkpoint = self.directory.latest()
         self.load_state_dict(checkpoint.state)
-        self._directory.go_on_from(checkpoint)
+        self.directory.go_on_from(checkpoint)
         return checkpoint
-
-    def keep_evidence(self, message: str) -> str:
-        """Save the last good state and the batch that led out of it, and say where they are.
-
-        Args:
-            message: why the run ends.
-        """
-        if self._directory is None:
-            return "with a run_dir, the batch would have been saved"
-        self.storage.after_update()  # whoever resumes begins with a fresh rollout
-        self.state.iteration.end()
-        faulty = self.algorithm.gradients.guard.faulty
-        try:
-            kept = f"the state before it is in {self.save_checkpoint()}"
-            if faulty is not None:
-                path = self._directory.save_faulty(
-                    self.total_steps, faulty, message, recipe=self.recipe
-                )
-                kept = f"its batch is in {path}, {kept}"
-        except CheckpointError as failure:
-            return f"what led to it could not be saved: {failure}"
-        return kept
 
     def state_dict(self) -> StateDict:
         """Return the state of every part."""
