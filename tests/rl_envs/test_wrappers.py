@@ -240,9 +240,9 @@ def test_rewards_are_scaled_and_clipped_in_training_alone() -> None:
             envs.reset(seed=0)
             return float(envs.step(np.array([0])).reward[0])
 
-    assert rewards(False, scale_reward=0.5) == 1.5
-    assert rewards(False, scale_reward=0.5, clip_reward=1.0) == 1.0
-    assert rewards(True, scale_reward=0.5, clip_reward=1.0) == 3.0
+    assert rewards(False, training_reward_scale=0.5) == 1.5
+    assert rewards(False, training_reward_scale=0.5, training_reward_clip=1.0) == 1.0
+    assert rewards(True, training_reward_scale=0.5, training_reward_clip=1.0) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def test_rewards_are_scaled_and_clipped_in_training_alone() -> None:
     [
         ({"rescale_observation": True}, SpaceError, "no entry of .* is bounded"),
         ({"action_mask": True}, SpaceError, "expected a Discrete"),
-        ({"clip_reward": 0.0}, ConfigError, "clip_reward"),
-        ({"scale_reward": -1.0}, ConfigError, "scale_reward"),
+        ({"training_reward_clip": 0.0}, ConfigError, "training_reward_clip"),
+        ({"training_reward_scale": -1.0}, ConfigError, "training_reward_scale"),
     ],
 )
 def test_wrappers_that_do_not_fit_are_refused(

@@ -21,6 +21,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.wrappers import PassiveEnvChecker
 
 from rl_core.errors import CheckpointError, in_brief
 from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
@@ -80,17 +81,27 @@ def set_state(env: gymnasium.Env | VectorEnv, state: StateDict) -> None:
     """
     try:
         decoder = _Decoder(env)
+        if len(state) != len(decoder.layers):
+            raise ValueError(f"got {len(state)} layers; expected {len(decoder.layers)}")
         for depth, layer in enumerate(decoder.layers):
             decoder.load_layer(layer, state[str(depth)])
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise CheckpointError(f"the saved state of {env} does not fit it: {in_brief(error)}") from (
-            error
-        )
+        raise CheckpointError(
+            f"the saved state does not fit {env}: {in_brief(error)}; build it as the saved one "
+            "was, with the same wrappers"
+        ) from error
+    inner: Any = env
+    while isinstance(inner, gymnasium.Wrapper):
+        if isinstance(inner, PassiveEnvChecker):  # it compares the first step with a reset
+            inner.checked_step = inner.checked_data_reuse = True
+        inner = inner.env
 
 
 def _layers(env: Any) -> Iterator[Any]:
+    """Yield wrappers and environment, without the checker that `gymnasium.make` may add."""
     while isinstance(env, gymnasium.Wrapper | VectorWrapper):
-        yield env
+        if not isinstance(env, PassiveEnvChecker):
+            yield env
         env = env.env
     yield env
 
@@ -114,6 +125,8 @@ class _Encoder:
     def _attributes(self, owner: object) -> StateDict:
         saved: dict[str, StateValue] = {}
         for name, value in vars(owner).items():
+            if name == "env" and isinstance(owner, gymnasium.Wrapper | VectorWrapper):
+                continue
             with contextlib.suppress(_ConstantError):
                 saved[name] = self._encode(value)
         return saved

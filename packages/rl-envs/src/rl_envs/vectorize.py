@@ -9,7 +9,15 @@ from typing import Literal, TypeAlias, TypeGuard, cast
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rl_core.config import ComponentSpec, Positive, check_argument
+from rl_core import plugins
+from rl_core.config import (
+    ComponentSpec,
+    Positive,
+    check_argument,
+    construct,
+    decode,
+    options_of,
+)
 from rl_core.env import VecEnv, checked_seed
 from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.types import Json
@@ -53,8 +61,8 @@ def make_vec(
     time_feature: bool = False,
     rescale_action: bool = False,
     action_mask: bool = False,
-    scale_reward: Positive = 1.0,
-    clip_reward: Positive | None = None,
+    training_reward_scale: Positive = 1.0,
+    training_reward_clip: Positive | None = None,
     check: bool = True,
     timeout_s: float | None = _TIMEOUT_S,
     max_restarts: int = 0,
@@ -81,8 +89,8 @@ def make_vec(
         time_feature: add the elapsed fraction of the time limit to the observation.
         rescale_action: let actions be in [-1, 1], and map them to the bounds of their space.
         action_mask: take the actions that are allowed from ``info["action_mask"]``.
-        scale_reward: factor on rewards in training; testing leaves them alone.
-        clip_reward: bound of scaled rewards in training; testing leaves them alone.
+        training_reward_scale: factor on rewards in training; testing leaves them alone.
+        training_reward_clip: bound of scaled rewards in training; testing leaves them alone.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
         timeout_s: how long a start, reset, step or close may take before its process counts as
@@ -130,11 +138,15 @@ def make_vec(
         "action_mask": action_mask,
     }
     all_wrappers = [wrapper for name, wrapper in WRAPPERS.items() if named[name]]
-    check_argument("env.scale_reward", scale_reward, Positive)
-    check_argument("env.clip_reward", clip_reward, Positive | None)
+    check_argument("env.training_reward_scale", training_reward_scale, Positive)
+    check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
     if not testing:
-        all_wrappers += training_rewards(scale_reward, clip_reward)
+        all_wrappers += training_rewards(training_reward_scale, training_reward_clip)
     all_wrappers += wrappers
+    if vectors := _registered_vectors(env):
+        if all_wrappers or vectorization not in ("auto", "native"):
+            raise ConfigError(f"{env} steps as one; leave vectorization and wrappers out")
+        return _build_vectors(vectors, num_envs, seed, env_kwargs or {})
     if vectorization != "envpool":
         maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
     if vectorization == "auto":
@@ -148,8 +160,16 @@ def make_vec(
             "timeout_s": "none" if timeout_s is None else timeout_s,
             **({"max_restarts": max_restarts} if max_restarts else {}),
             **{name: True for name, is_wanted in named.items() if is_wanted},
-            **({"scale_reward": scale_reward} if scale_reward != 1.0 else {}),
-            **({} if clip_reward is None else {"clip_reward": clip_reward}),
+            **(
+                {"training_reward_scale": training_reward_scale}
+                if training_reward_scale != 1.0
+                else {}
+            ),
+            **(
+                {}
+                if training_reward_clip is None
+                else {"training_reward_clip": training_reward_clip}
+            ),
             **({"testing": True} if testing else {}),
             **({} if preset else {"preset": False}),
             **({"env_kwargs": dict(env_kwargs)} if env_kwargs else {}),
@@ -251,6 +271,8 @@ def make_gym_vec(
         EnvironmentFaultError: if an environment raises while it is built.
         SpaceError: if its observation space is not supported.
     """
+    if vectors := _registered_vectors(env):
+        return _build_vectors(vectors, num_envs, seed, env_kwargs)
     maker = EnvMaker(env, env_kwargs, testing=testing)
     component = None
     if isinstance(env, str) and not env_kwargs:
@@ -258,6 +280,21 @@ def make_gym_vec(
     if maker.has_native_vector:
         return GymVecEnv(maker.native_vector(num_envs), seed=seed, component=component)
     return maker.sync(num_envs, seed=seed, component=component)
+
+
+def _registered_vectors(env: object) -> type[VecEnv] | None:
+    """Return the class of environments that a plug-in has registered as vectors."""
+    if not isinstance(env, str) or env not in plugins.available("env"):
+        return None
+    found = plugins.load("env", env)
+    return found if isinstance(found, type) and issubclass(found, VecEnv) else None
+
+
+def _build_vectors(
+    vectors: type[VecEnv], num_envs: int, seed: int | None, kwargs: Mapping[str, object]
+) -> VecEnv:
+    options = decode(options_of(vectors), {"num_envs": num_envs, **kwargs}, "env")
+    return construct(vectors, {"seed": seed}, options)
 
 
 def is_built(env: object) -> TypeGuard[BuiltEnv]:
