@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 import gymnasium
 
 from rl_core.config import ComponentSpec
-from rl_core.env import EnvStep, GoalFunctions, action_error, resumed_seed, spread_seed
+from rl_core.env import EnvStep, GoalFunctions, action_error
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
+from rl_core.seeding import resumed_seed, spread_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs._arrays import Last, LazyInfo, Rows

@@ -47,12 +47,12 @@ class RunDirectory:
         self._resumed_from: Path | None = None
         self._lock: FileLock | None = None
 
-    def open(self, recipe: Recipe, total_steps: int) -> JsonlLogger:
+    def open(self, recipe: Recipe, logged_steps: int) -> JsonlLogger:
         """Prepare the directory for a session, and keep others out of it until `close`.
 
         Args:
             recipe: recipe of the run, which is written.
-            total_steps: steps of the run so far; later lines of metrics are removed.
+            logged_steps: steps of the run so far; later lines of metrics are removed.
 
         Returns:
             The logger that writes ``metrics.jsonl``.
@@ -75,7 +75,7 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run directory {self.path} is not writable: {error}") from error
         self._is_ours = True
-        logger.truncate_after(total_steps)
+        logger.truncate_after(logged_steps)
         return logger
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -14,19 +15,26 @@ from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import StateDict
 from rl_envs import AnyEnv, as_vec_env
+from rl_train.builder.components import as_table
 from rl_train.builder.description import describe
 from rl_train.checkpoint import Checkpoint, ResumeGrade
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult
-from rl_train.loggers import TensorBoardLogger
 from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback
-from rl_train.trainer.config import TrainerConfig
+from rl_train.trainer.config import Named, TrainerConfig
 from rl_train.trainer.evaluator import Evaluator, TestEnvs
 from rl_train.trainer.interruption import Interruption
-from rl_train.trainer.listeners import check_histograms, listeners
+from rl_train.trainer.listeners import (
+    RECORD,
+    build_callbacks,
+    check_histograms,
+    listeners,
+    named_specs,
+    open_loggers,
+)
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
@@ -52,8 +60,9 @@ class Trainer:
             were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
         test_envs: separate environments to evaluate in, or what makes one or several.
-        loggers: further receivers of metrics; closed when `train` ends.
-        callbacks: called by the loop.
+        loggers: further receivers of metrics, closed when `train` ends: objects, or registered
+            names such as ``"csv"``, which join those of the options.
+        callbacks: called by the loop: objects, or registered names.
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
             None writes one from the parts.
 
@@ -78,21 +87,26 @@ class Trainer:
         seed: int | None = None,
         run_dir: str | Path | None = None,
         test_envs: TestEnvs | None = None,
-        loggers: Sequence[Logger] = (),
-        callbacks: Sequence[Callback] = (),
+        loggers: Sequence[Logger | Named] = (),
+        callbacks: Sequence[Callback | Named] = (),
         recipe: Recipe | None = None,
     ) -> None:
-        self.config = config or TrainerConfig()
+        config = config or TrainerConfig()
         self.algorithm: AnyAlgorithm = algorithm
         self.storage: AnyStorage = storage
         self.envs = envs = as_vec_env(envs)
-        check_parts(envs, algorithm, storage, self.config)
+        check_parts(envs, algorithm, storage, config)
+        names, self._loggers = listeners("loggers", loggers, Logger, config.loggers)  # type: ignore[type-abstract]  # only compared with
+        config = replace(config, loggers=names)
+        names, own_callbacks = listeners("callbacks", callbacks, Callback, config.callbacks)
+        self.config = config = replace(config, callbacks=names)
+        self._logger_specs = named_specs("logger", config.loggers)
+        self.callbacks = (*build_callbacks(config.callbacks), *own_callbacks)
         self.state = RunState(secrets.randbits(31) if seed is None else seed)
         self.num_sessions = 0
         self.directory = None if run_dir is None else RunDirectory(Path(run_dir))
-        self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
-        self.callbacks = listeners("callbacks", callbacks, Callback)
-        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
+        self.recipe = recipe or describe(envs, algorithm, storage, config, self.seed)
+        self.recipe = self.recipe.replace(trainer=as_table(config))
         self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
         generators = spawn_generators(self.seed, ["storage"])
@@ -180,13 +194,8 @@ class Trainer:
                 f"total_{budget.unit} is {budget.target}, but the run already has "
                 f"{budget.reached(self)} {budget.unit}; ask for more"
             )
-        if self.config.tensorboard and self.directory is None:
-            raise ConfigError(
-                "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
-            )
         if self.config.log_histograms:
-            writes_events = self.directory is not None and self.config.tensorboard
-            check_histograms(self._loggers, writes_events)
+            check_histograms(self._loggers, self._logger_specs)
         self._demonstrate()
         threads = resolve_auto_settings(self, budget)
         interruption = Interruption()
@@ -208,15 +217,11 @@ class Trainer:
         return result
 
     def _open_loggers(self) -> list[Logger]:
-        """Open the run directory and the loggers that write into it."""
-        if self.directory is None:
-            return []
+        """Open the run directory, and the registered loggers."""
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
-        loggers: list[Logger] = [self.directory.open(self.recipe, logged)]
-        if self.config.tensorboard:
-            folder, purge = self.directory.path / "tensorboard", logged + 1
-            loggers.append(TensorBoardLogger(folder, purge_step=purge))
-        return loggers
+        record = [] if self.directory is None else [self.directory.open(self.recipe, logged)]
+        others = [spec for spec in self._logger_specs if not (record and spec == RECORD)]
+        return [*record, *open_loggers(others, self.run_dir, logged)]
 
     def stop(self) -> None:
         """End the session as soon as it can go on from there, with a checkpoint and a summary.
