@@ -85,7 +85,7 @@ def set_state(env: gymnasium.Env | VectorEnv, state: StateDict) -> None:
             raise ValueError(f"got {len(state)} layers; expected {len(decoder.layers)}")
         for depth, layer in enumerate(decoder.layers):
             decoder.load_layer(layer, state[str(depth)])
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RuntimeError, SystemError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"the saved state does not fit {env}: {in_brief(error)}; build it as the saved one "
             "was, with the same wrappers"
