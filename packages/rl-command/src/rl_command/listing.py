@@ -48,7 +48,7 @@ def list_plugins(words: Sequence[str]) -> int:
     """
     options = command_options(ListArguments)
     summary = "List the components of the installed packages; Gymnasium ids work as well."
-    given = parse(Command("rl list", summary, options, ("|".join(plugins.KINDS),)), words)
+    given = parse(Command("rl list", summary, options, (f"{'|'.join(plugins.KINDS)}...",)), words)
     arguments = given.into(ListArguments)
     import_modules(given.tables)
     kinds = [plugins.known_kind(kind) for kind in given.names] or plugins.KINDS
