@@ -267,7 +267,7 @@ def lengths_of(tables: Tables) -> Tables:
 
 
 def merged_sections(
-    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str] | None = None
+    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str]
 ) -> dict[str, Tables]:
     """Merge options; the command line wins over the file.
 
@@ -277,19 +277,17 @@ def merged_sections(
         names: registered names by section. In these sections the command line also wins over
             options of the file that its options replace.
     """
-    merged: dict[str, Tables] = {}
-    for section in SECTIONS:
-        old, new = filed[section], cast("Tables", given.get(section, {}))
-        if names and section in names:
-            old = without_replaced(section, names[section], old, new)
-        merged[section] = merged_tables(old, new)
-    return merged
+    typed = {section: cast("Tables", given.get(section, {})) for section in SECTIONS}
+    kept = dict(filed)
+    for section, name in names.items():
+        kept[section] = without_replaced(section, name, kept[section], typed[section])
+    return {section: merged_tables(kept[section], typed[section]) for section in SECTIONS}
 
 
 def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -> Recipe:
     """Compose from the names and the environment alone, to learn which options there are."""
     given = _parse_known(words, _section_options("env", component_of("env", env)))
-    merged = merged_sections(file.sections(), given.tables)
+    merged = merged_sections(file.sections(), given.tables, {})
     sections = {"env": merged["env"]}
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}
