@@ -685,14 +685,14 @@ def test_an_agent_starts_with_the_weights_of_an_earlier_run(tmp_path: Path) -> N
     assert again.recipe.resolved["restart_model"] == str(tmp_path / "first")
     for name, tensor in again.actor.state_dict().items():
         assert torch.equal(tensor, first.actor.state_dict()[name]), name
-    parts = {"policy_trunk": tmp_path / "first"}
+    parts = {"policy_torso": tmp_path / "first"}
     partly = rl_train.make("ppo", "CartPole-v1", seed=9, options=SMALL, restart_model=parts)
     same = {
         name.split(".")[0]
         for name, tensor in partly.actor.state_dict().items()
         if tensor.any() and torch.equal(tensor, first.actor.state_dict()[name])
     }
-    assert same == {"policy_trunk"}
+    assert same == {"policy_torso"}
     for agent in (first, again, partly):
         agent.close()
 

@@ -14,12 +14,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from rl_core.algorithm import UpdateSchedule
-from rl_core.batch import RolloutBatch
+from rl_core.algorithm import PolicyLossAddOn, UpdateSchedule
+from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.logger import Logger
+from rl_core.nn.distributions import Distribution
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, HasSlices, Storage
 from rl_core.types import ArrayLike, Observation
@@ -1257,7 +1258,7 @@ def test_a_warm_up_that_is_broken_off_goes_on_where_it_ended(tmp_path: Path) -> 
         ) -> torch.Tensor:
             return torch.randint(0, 2, (num_envs,), generator=generator)
 
-    class Looking(ToyActorCritic):
+    class Looking(PolicyLossAddOn):
         seen: tuple[float, ...] = ()
 
         @property
@@ -1268,15 +1269,24 @@ def test_a_warm_up_that_is_broken_off_goes_on_where_it_ended(tmp_path: Path) -> 
             assert isinstance(observation, torch.Tensor)
             self.seen += tuple(observation.flatten().tolist())
 
+        def compute_loss_term(
+            self,
+            batch: RolloutBatch | ReplayBatch,
+            distribution: Distribution,
+            info: Mapping[str, torch.Tensor],
+        ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+            return torch.zeros(()), {}
+
     def new(at_step: int, run_dir: Path | None = None) -> tuple[Trainer, Looking]:
         envs = Stopping(at_step)
         with torch.random.fork_rng():
             torch.manual_seed(1)
             actor = RandomActor(envs.single_observation_space, envs.single_action_space)
-        algorithm = Looking(actor)
+        looking = Looking()
+        algorithm = ToyActorCritic(actor, add_ons=looking)
         storage = ReferenceRolloutStorage(NUM_STEPS)
         envs.trainer = Trainer(envs, algorithm, storage, seed=1, run_dir=run_dir)
-        return envs.trainer, algorithm
+        return envs.trainer, looking
 
     (whole, all_at_once), (stopped, first) = new(0), new(2, tmp_path)
     whole.train(total_updates=2)

@@ -8,14 +8,22 @@ import torch
 from torch import Tensor
 
 from rl_core.algorithm import AnyAlgorithm, random_step
-from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Transition
-from rl_core.env import EnvStep, VecEnv, resumed_seed
+from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
+from rl_core.seeding import resumed_seed
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
-from rl_core.types import ArrayLike, ArrayObservation, State, StateDict
+from rl_core.types import (
+    ArrayLike,
+    ArrayObservation,
+    State,
+    StateDict,
+    to_flags,
+    to_numbers,
+    to_tensors,
+)
 from rl_train.collecting.action_masks import ActionMaskCheck
 from rl_train.collecting.episodes import Episode, EpisodeTracker
 from rl_train.collecting.rewards import RewardScaler
@@ -194,7 +202,7 @@ class Collector(StateFields):
             if self._mask_check is not None:
                 self._mask_check.check_step(outcome)
             self._observation = outcome.observation
-            self.algorithm.observe(to_tensors(outcome.observation, self._device))
+            self.algorithm.add_ons.observe(to_tensors(outcome.observation, self._device))
             self.warm_up_rows += envs.num_envs
         self.reset()
 

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor, HasActor, evaluation_mode
 from rl_core.algorithm import Algorithm
-from rl_core.arrays import to_tensors
 from rl_core.config import Count, check_argument
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space, made_up_observation
-from rl_core.types import Json, Observation, State
+from rl_core.types import Json, Observation, State, to_tensors
 from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.collecting import ActionMaskCheck, Episode, EpisodeTracker
 from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval

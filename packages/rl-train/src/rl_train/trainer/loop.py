@@ -166,8 +166,8 @@ class Loop:
             trainer.save_checkpoint()
 
     def _warm_up(self) -> None:
-        """Let the algorithm see random steps before the first one of a run."""
-        steps = self._algorithm.warm_up_steps
+        """Let the add-ons see random steps before the first one of a run."""
+        steps = self._algorithm.add_ons.warm_up_steps
         if steps and self._trainer.total_steps == 0:
             self._trainer.collector.warm_up(steps, self.is_stopping)
 
