@@ -48,7 +48,7 @@ _GIVEN_APART = (("env", "env"), ("env", "seed"))
 _SUMMARY = """\
 Train an agent and save the run in a directory.
 - rl train ALGO ENV --help shows options of ALGO and ENV, --help-all every one
-- options on the command line win over --config or --preset, and these over the defaults
+- typed options win over --config and --preset, and these over the defaults
 - write a list as 64 64, 64,64 or [64, 64], and no value as none
 - write a table in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}
 - a true|false option needs no value for true; no- before its name means false"""
