@@ -48,13 +48,17 @@ _FIRST_PARTY = {
     "algorithms": {
         **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
         **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
-        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo"), "rl-meta"),
+        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), "rl-meta"),
     },
-    "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
+    "actors": {
+        "on-policy": _ONPOLICY,
+        "off-policy": _OFFPOLICY,
+        "context-conditioned": "rl-meta",
+    },
     "add_ons": dict.fromkeys(
         ("rnd", "attraction-kl", "repulsion-kl", "reward-predictor", "return-predictor"), _ONPOLICY
     ),
-    "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
+    "storages": {"rollout": "rl-storages", "replay": "rl-storages", "task-replay": "rl-meta"},
 }
 _OURS = {"rl-core", "rl-envs", "rl-train"}.union(*map(dict.values, _FIRST_PARTY.values()))
 """Distributions whose versions a plug-in has to fit."""
