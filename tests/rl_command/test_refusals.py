@@ -115,7 +115,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --track", ["did you mean '--trainer.loggers'"]),
         ("ppo CartPole-v1 --save-freq 9", ["did you mean '--trainer.checkpoint-every'"]),
         ("recurrent-ppo CartPole-v1", ["no algorithm 'recurrent-ppo'; did you mean 'ppo'"]),
-        ("pearl CartPole-v1", ["there is no algorithm 'pearl'; known: a2c, "]),
+        ("xyzzy CartPole-v1", ["there is no algorithm 'xyzzy'; known: a2c, "]),
         ("ppo CartPoel-v1", ["'CartPoel-v1'", "did you mean 'CartPole-v1'"]),
         ("ppo CartPole-v7", ["'CartPole-v7'", "'CartPole-v1'"]),
         ("ppo os:path", ["'os:path'", "module:id"]),
