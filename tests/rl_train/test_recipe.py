@@ -127,7 +127,7 @@ def test_options_are_read_like_a_mapping() -> None:
     assert algorithm["learning_rate"] == 2.5e-4
     assert algorithm.learning_rate == 2.5e-4
     with pytest.raises(AttributeError, match="'learning_rat'; did you mean 'learning_rate'"):
-        algorithm.learning_rat
+        _ = algorithm.learning_rat
     with pytest.raises(ConfigError, match="'learning_rat'; did you mean 'learning_rate'"):
         algorithm["learning_rat"]
 

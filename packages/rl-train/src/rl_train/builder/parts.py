@@ -89,7 +89,7 @@ def build(
     chosen = getattr(envs, "vectorization", None)
     if recipe.env.kwargs.get("vectorization") == "auto" and chosen is not None:
         kwargs = {**recipe.env.kwargs, "vectorization": chosen}
-        recipe = recipe.replace(env=ComponentSpec("env", recipe.env.name, kwargs))
+        recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         storage = cast(
