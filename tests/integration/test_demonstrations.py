@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_told(
     with pytest.raises(ConfigError, match="is neither a directory of demonstrations nor"):
         load_minari(str(tmp_path))
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'rl-train\[minari\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'packages/rl-train\[minari\]'"):
         load_minari(minari_id)
 
 
