@@ -674,7 +674,7 @@ def test_an_actor_for_other_spaces_is_refused() -> None:
     envs = make_vec("CartPole-v1", num_envs=2)
     other = make_vec("Acrobot-v1")
     actor = OnPolicyActor(other.single_observation_space, other.single_action_space)
-    with pytest.raises(SpaceError, match="environments' observation space"):
+    with pytest.raises(SpaceError, match="observation space of the environments"):
         Trainer(envs, PPO(actor), RolloutStorage(num_steps=32))
 
 
@@ -685,14 +685,14 @@ def test_an_agent_starts_with_the_weights_of_an_earlier_run(tmp_path: Path) -> N
     assert again.recipe.resolved["restart_model"] == str(tmp_path / "first")
     for name, tensor in again.actor.state_dict().items():
         assert torch.equal(tensor, first.actor.state_dict()[name]), name
-    parts = {"policy_trunk": tmp_path / "first"}
+    parts = {"policy_torso": tmp_path / "first"}
     partly = rl_train.make("ppo", "CartPole-v1", seed=9, options=SMALL, restart_model=parts)
     same = {
         name.split(".")[0]
         for name, tensor in partly.actor.state_dict().items()
         if tensor.any() and torch.equal(tensor, first.actor.state_dict()[name])
     }
-    assert same == {"policy_trunk"}
+    assert same == {"policy_torso"}
     for agent in (first, again, partly):
         agent.close()
 

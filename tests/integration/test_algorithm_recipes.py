@@ -121,9 +121,9 @@ def test_a_run_begins_with_random_steps_and_goes_on_where_it_was(algorithm: str)
     whole = build_trainer(build(recipe))
     whole.train(16)
     state = whole.algorithm.state_dict()
-    name = "novelty" if algorithm == "rnd-ppo" else "add_ons.0.novelty"
     modules = StateReader(state, "algorithm").tensors("modules")
-    assert modules[f"{name}.normalize.norms.0.count"] == 64 + 16
+    assert modules["add_ons.0.novelty.normalize.norms.0.count"] == 64 + 16
+    assert describe_component("algorithm", whole.algorithm) == recipe.algorithm
     assert whole.total_steps == 16
     saved = whole.state_dict()
     other = build_trainer(build(recipe))

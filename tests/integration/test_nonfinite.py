@@ -94,7 +94,7 @@ def test_a_stop_saves_the_batch_and_the_last_good_state(
     config = TrainerConfig(compile=compile_mode, num_threads=1)
     poison = Poison("value_loss_coef", update=2, index=1)
     trainer = _trainer("ppo", poison, config, tmp_path / "run")
-    with pytest.raises(NonFiniteError, match=r"gradient step 10 .*nonfinite.step-.*, the state"):
+    with pytest.raises(NonFiniteError, match=r"gradient step 10 .*nonfinite.step-.*; the state"):
         trainer.train(160)
     steps = trainer.total_steps
     assert poison.before is not None

@@ -16,7 +16,8 @@ import docs
 NAMES = {
     "algorithms": "reinforce",
     "envs": "corridor",
-    "loggers": "csv",
+    "callbacks": "stop-at-return",
+    "loggers": "my-csv",
     "samplers": "by-return",
 }
 
@@ -34,12 +35,12 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workspace
 
 
-def run(plugin: Path, *words: str | Path) -> str:
+def run(plugin: Path, *words: str | Path, **variables: str) -> str:
     """Run Python with the plug-in's folder on its path, away from the repository."""
     done = subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=plugin / "my-plugin",
-        env={**os.environ, "PYTHONPATH": str(plugin / "site")},
+        env={**os.environ, "PYTHONPATH": str(plugin / "site"), **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -75,6 +76,20 @@ def test_it_trains_by_name_and_learns(plugin: Path) -> None:
     )
     assert evaluation["num_episodes"] == 50
     assert evaluation["mean"] > 0.95
+
+
+def test_it_trains_with_its_logger_and_callback_by_name(plugin: Path) -> None:
+    (allowed,) = re.findall(r"`RL_PLUGINS=(\S+)`", docs.PLUGIN_PAGE.read_text("utf-8"))
+    run_dir = plugin / "runs" / "watched"
+    command = ("-m", "rl_command", "train", "reinforce", "corridor", "--total-steps", "20000")
+    logger = ("--trainer.loggers", "text", f'{{name = "my-csv", path = "{plugin}/returns.csv"}}')
+    callback = ("--trainer.callbacks", '{name = "stop-at-return", threshold = -1.0}')
+    run(plugin, *command, *logger, *callback, "--run-dir", run_dir, RL_PLUGINS=allowed)
+    steps = [line.split(",")[0] for line in (plugin / "returns.csv").read_text("utf-8").split()]
+    assert steps[0] == "step"
+    assert int(steps[-1]) < 20000  # the callback ended the run
+    assert f"--- step {int(steps[-1]):,}, " in (run_dir / "metrics.txt").read_text("utf-8")
+    assert "threshold = -1.0" in (run_dir / "recipe.toml").read_text("utf-8")
 
 
 def test_what_its_page_says_works(plugin: Path) -> None:

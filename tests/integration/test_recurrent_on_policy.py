@@ -24,7 +24,7 @@ from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import CoreKind
 from rl_core.types import Observation, State
 from rl_storages import RolloutStorage
 from rl_testing.scripted import WalkVecEnv
@@ -56,7 +56,7 @@ class RememberingPPO(PPO):
         return output
 
 
-def _actor(envs: VecEnv, memory: MemoryKind, **options: Any) -> OnPolicyActor:
+def _actor(envs: VecEnv, memory: CoreKind, **options: Any) -> OnPolicyActor:
     torch.manual_seed(0)
     config = OnPolicyActorConfig(
         hidden_sizes=(6,),
@@ -91,7 +91,7 @@ def _collected(
 )
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_a_fresh_rollout_is_evaluated_as_it_was_acted(
-    memory: MemoryKind, options: dict[str, Any]
+    memory: CoreKind, options: dict[str, Any]
 ) -> None:
     algorithm = RememberingPPO(
         _actor(WalkVecEnv(NUM_ENVS), memory, **options),
@@ -124,7 +124,7 @@ def test_a_fresh_rollout_is_evaluated_as_it_was_acted(
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_memory_is_lost_where_episodes_start_and_nowhere_else(memory: MemoryKind) -> None:
+def test_memory_is_lost_where_episodes_start_and_nowhere_else(memory: CoreKind) -> None:
     algorithm = RememberingPPO(_actor(WalkVecEnv(NUM_ENVS), memory))
     rollout = _collected(algorithm, num_rollouts=1).rollout()
     assert isinstance(rollout.observation, Tensor)
@@ -167,7 +167,7 @@ ALGORITHMS: dict[str, Callable[[OnPolicyActor], AnyAlgorithm]] = {
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_a_run_goes_on_in_the_middle_of_a_rollout(name: str, memory: MemoryKind) -> None:
+def test_a_run_goes_on_in_the_middle_of_a_rollout(name: str, memory: CoreKind) -> None:
     """Bit for bit as if it had not been interrupted, with the memories it had."""
 
     def new(seed: int) -> Trainer:

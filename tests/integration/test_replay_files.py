@@ -20,7 +20,7 @@ from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer, Sequen
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import seeded, stored
 from rl_testing.transitions import TransitionScript
-from rl_train.checkpoint import save_checkpoint_as
+from rl_train.checkpoint import save_checkpoint
 from rl_train.demonstrations import insert_trajectories
 from rl_train.storage_files import load_storage, open_storage, save_storage, state_of
 from support.goals import WITHOUT_ENDS, ReferenceGoals
@@ -164,7 +164,7 @@ def test_what_no_storage_was_saved_in_is_named(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for read in (partial(load_storage, _buffer(steps=9)), open_storage):
         with pytest.raises(
-            CheckpointError, match=r"none is not a directory; expected one that Storag"
+            CheckpointError, match=r"none is not a directory; expected one that save_st"
         ):
             read(tmp_path / "none")
         with pytest.raises(CheckpointError, match=r"is a run, not a storage .*demonstrations"):
@@ -218,7 +218,7 @@ def test_loading_into_files_takes_no_memory(tmp_path: Path) -> None:
     frames = np.arange(2002 * 64 * 64 * 3).astype(np.uint8).reshape(2002, 1, 64, 64, 3)
     for frame, after in pairwise(frames):
         storage.insert_transition(_step_of(frame, after))
-    save_checkpoint_as(tmp_path / "saved", 1, state_of(storage), recipe=None, metadata={})
+    save_checkpoint(tmp_path, 1, state_of(storage), recipe=None, metadata={}, name="saved")
     before = _anonymous_bytes()
     load_storage(restored, tmp_path / "saved")
     assert taken[0] - before < storage.nbytes // 8

@@ -27,7 +27,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import CoreKind
 from rl_core.types import Array, StateDict
 from rl_envs import make_gym_vec
 from rl_testing.reference import ReferenceRolloutStorage
@@ -55,7 +55,7 @@ def _count(index: int = 0) -> gymnasium.Env:
     return CountingEnv([3, 5, 4], [True, False], index)
 
 
-def _actor(envs: VecEnv, memory: MemoryKind = "none") -> OnPolicyActor:
+def _actor(envs: VecEnv, memory: CoreKind = "none") -> OnPolicyActor:
     torch.manual_seed(0)
     config = OnPolicyActorConfig(
         hidden_sizes=(8,),
@@ -226,7 +226,7 @@ def test_an_update_tells_how_it_went(
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-def test_each_update_starts_from_the_behaviours_policy(memory: MemoryKind) -> None:
+def test_each_update_starts_from_the_behaviours_policy(memory: CoreKind) -> None:
     with _envs() as envs:
         algorithm = PPO(_actor(envs, memory), WHOLE)
         with torch.no_grad():  # a policy that depends on what it sees
@@ -270,7 +270,7 @@ def test_the_clipped_action_is_sent_and_the_sampled_one_is_kept() -> None:
 
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
-def test_trpo_steps_once_per_rollout_and_fits_values_in_epochs(memory: MemoryKind) -> None:
+def test_trpo_steps_once_per_rollout_and_fits_values_in_epochs(memory: CoreKind) -> None:
     config = TRPOConfig(max_kl=0.02, num_epochs=3, num_minibatches=2, minibatch_size=None)
     with _envs() as envs:
         algorithm = TRPO(_actor(envs, memory), config)

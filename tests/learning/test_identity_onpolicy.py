@@ -27,7 +27,7 @@ from rl_algos_onpolicy import (
     VPGConfig,
 )
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import CoreKind
 from rl_core.types import Array
 from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
@@ -82,7 +82,7 @@ def _train(
     gamma: float,
     num_steps: int,
     total_steps: int,
-    memory: MemoryKind = "none",
+    memory: CoreKind = "none",
     sequence_length: int | None = None,
     deterministic: bool = True,
     **actor_options: Any,
@@ -240,7 +240,7 @@ def test_memory_answers_what_it_saw_before(
     make_algorithm: MakeAlgorithm,
     num_steps: int,
     total_steps: int,
-    memory: MemoryKind,
+    memory: CoreKind,
 ) -> None:
     score = _train(
         partial(MemoryCueEnv, 2),  # episodes of three rows, which sequences cut anywhere

@@ -125,9 +125,9 @@ def test_no_network_shares_another_ones_parameters() -> None:
 def test_the_policy_is_composed_of_the_users_networks() -> None:
     actor = _actor()
     assert actor.policy is not None
-    trunk = actor.policy.trunk
-    assert isinstance(trunk.encoder, Observations)
-    assert isinstance(trunk.layers, Layers)
+    torso = actor.policy.torso
+    assert isinstance(torso.encoder, Observations)
+    assert isinstance(torso.layers, Layers)
     assert actor.distribution(torch.randn(4, 3), {})[0].mode().shape == (4, 2)
 
 

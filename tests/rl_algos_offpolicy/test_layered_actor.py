@@ -124,20 +124,20 @@ def test_every_critic_has_layers_of_its_own() -> None:
     assert isinstance(actor.critics.torso, nn.ModuleList)
     assert len({id(parameter) for parameter in actor.critics.torso.parameters()}) == 6
     assert actor.policy is not None
-    assert actor.policy.trunk.out_features == 5
+    assert actor.policy.torso.out_features == 5
 
 
 def test_critics_may_have_other_layers_than_the_policy() -> None:
     assert _critic_widths(_actor(OffPolicyActorConfig(head=HEAD, critic_head=OTHER))) == [9, 9]
     apart = _actor(OffPolicyActorConfig(body=BODY, critic_body=OTHER))
     assert apart.policy is not None
-    encoders = apart.policy.trunk.encoder, apart.critics.encoders[0]
+    encoders = apart.policy.torso.encoder, apart.critics.encoders[0]
     assert [feature_size(encoder) for encoder in encoders] == [6, 9]
     bare = _actor(OffPolicyActorConfig(body=BODY, critic_body=()))
     assert feature_size(bare.critics.encoders[0]) == 4
     plain = _actor(OffPolicyActorConfig(head=HEAD, critic_hidden_sizes=(7,)))
     assert plain.policy is not None
-    assert plain.policy.trunk.out_features == 5
+    assert plain.policy.torso.out_features == 5
     assert plain.critics.torso is None
 
 
@@ -146,7 +146,7 @@ def test_a_body_follows_the_features_of_images_in_a_dict() -> None:
     config = OffPolicyActorConfig(body=BODY, image_features=7)
     actor = OffPolicyActor(spaces.Dict({"i": image, "v": VECTOR}), BOX, config)
     assert actor.policy is not None
-    encoder = actor.policy.trunk.encoder
+    encoder = actor.policy.torso.encoder
     assert isinstance(encoder, LayeredEncoder)
     assert encoder.body.in_shape == (7 + 4,)
     with pytest.raises(ConfigError, match=r"actor\.image_features has no effect with actor\.body"):

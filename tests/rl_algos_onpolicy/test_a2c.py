@@ -135,11 +135,11 @@ def test_each_rate_moves_its_own_network() -> None:
         assert algorithm.gradients.learns
 
 
-def test_a_shared_trunk_has_one_rate() -> None:
+def test_a_shared_torso_has_one_rate() -> None:
     actor = OnPolicyActor(
         VECTOR, spaces.Discrete(2), OnPolicyActorConfig(shared_policy_value_network=True)
     )
-    with pytest.raises(ConfigError, match=r"share policy_trunk.*must be equal, got 0\.001"):
+    with pytest.raises(ConfigError, match=r"share policy_torso.*must be equal, got 0\.001"):
         A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=5e-4))
     for only in ("policy_learning_rate", "value_learning_rate"):
         given = A2C(actor, A2CConfig(**{only: 1e-3}))  # type: ignore[arg-type]  # by name
@@ -158,7 +158,7 @@ def test_a_shared_extractor_has_one_rate_too() -> None:
     extractor = nn.Linear(3, 4)
     actor = OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor)
     config = A2CConfig(policy_learning_rate=1e-3, value_learning_rate=5e-4)
-    with pytest.raises(ConfigError, match=r"share policy_trunk\.encoder"):
+    with pytest.raises(ConfigError, match=r"share policy_torso\.encoder"):
         A2C(actor, config)
     A2C(OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor), A2CConfig())
     frozen = nn.Linear(3, 4).requires_grad_(False)

@@ -88,10 +88,8 @@ def _columns(
     return advantage_columns(
         actor,
         rollout,
-        config,
+        replace(config, normalize_advantage=normalize),
         HyperParameters(hyper),
-        normalize_advantage=normalize,
-        positive_advantage=config.positive_advantage,
         **options,
     )
 

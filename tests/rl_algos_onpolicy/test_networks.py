@@ -42,16 +42,16 @@ def _actor(config: OnPolicyActorConfig) -> OnPolicyActor:
 
 def test_policy_and_value_function_share_what_they_are_told_to() -> None:
     own = _actor(OnPolicyActorConfig(body=BODY, head=HEAD))
-    assert own.value_trunk is not None
-    assert own.value_trunk.encoder is not own.policy_trunk.encoder
+    assert own.value_torso is not None
+    assert own.value_torso.encoder is not own.policy_torso.encoder
     shared = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, share_body=True))
-    assert shared.value_trunk is not None
-    assert shared.value_trunk.encoder is shared.policy_trunk.encoder
-    assert shared.value_trunk.layers is not shared.policy_trunk.layers
+    assert shared.value_torso is not None
+    assert shared.value_torso.encoder is shared.policy_torso.encoder
+    assert shared.value_torso.layers is not shared.policy_torso.layers
     other = (LayerConfig("Linear", {"out_features": 9}),)
     apart = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, value_body=other, value_head=other))
-    assert apart.value_trunk is not None
-    assert (apart.policy_trunk.out_features, apart.value_trunk.out_features) == (5, 9)
+    assert apart.value_torso is not None
+    assert (apart.policy_torso.out_features, apart.value_torso.out_features) == (5, 9)
     assert _actor(OnPolicyActorConfig(head=(GRU,))).state_sizes == {"policy": 3, "value": 3}
 
 
@@ -64,7 +64,7 @@ def test_a_body_follows_the_features_of_images_in_a_dict() -> None:
     image = spaces.Box(0, 255, (36, 36, 3), np.uint8)
     config = OnPolicyActorConfig(body=BODY, image_features=7)
     actor = OnPolicyActor(spaces.Dict({"i": image, "v": VECTOR}), spaces.Discrete(2), config)
-    encoder = actor.policy_trunk.encoder
+    encoder = actor.policy_torso.encoder
     assert isinstance(encoder, LayeredEncoder)
     assert encoder.body.in_shape == (7 + 4,)
     with pytest.raises(ConfigError, match=r"actor\.image_features has no effect with actor\.body"):
@@ -73,12 +73,12 @@ def test_a_body_follows_the_features_of_images_in_a_dict() -> None:
 
 def test_a_value_function_without_layers_is_linear() -> None:
     actor = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, value_head=()))
-    assert actor.value_trunk is not None
-    assert not list(actor.value_trunk.layers.parameters())
+    assert actor.value_torso is not None
+    assert not list(actor.value_torso.layers.parameters())
     bare = _actor(OnPolicyActorConfig(body=BODY, head=HEAD, value_body=(), value_head=()))
-    assert bare.value_trunk is not None
-    assert not list(bare.value_trunk.parameters())
-    assert bare.value_trunk.out_features == 4
+    assert bare.value_torso is not None
+    assert not list(bare.value_torso.parameters())
+    assert bare.value_torso.out_features == 4
 
 
 @pytest.mark.parametrize("option", ["body", "head", "value_body", "value_head"])

@@ -147,8 +147,8 @@ def test_separate_networks_share_no_parameter() -> None:
 def test_a_shared_network_is_neither_the_policys_nor_the_values() -> None:
     config = OnPolicyActorConfig(shared_policy_value_network=True)
     actor = OnPolicyActor(VECTOR, spaces.Discrete(2), config)
-    assert "policy_trunk" not in (*actor.policy_modules, *actor.value_modules)
-    assert actor.value_trunk is None
+    assert "policy_torso" not in (*actor.policy_modules, *actor.value_modules)
+    assert actor.value_torso is None
 
 
 def test_a_shared_memory_is_one_state() -> None:
@@ -189,8 +189,8 @@ def test_a_users_extractor_is_shared_and_trained() -> None:
         OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor)
     layer = nn.Linear(3, 7)
     actor = OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=layer)
-    assert actor.value_trunk is not None
-    assert actor.policy_trunk.encoder is actor.value_trunk.encoder is layer
+    assert actor.value_torso is not None
+    assert actor.policy_torso.encoder is actor.value_torso.encoder is layer
     assert sum(parameter is layer.weight for parameter in actor.parameters()) == 1
 
 
@@ -250,7 +250,7 @@ def test_options_of_a_part_of_the_observation_are_for_that_part() -> None:
     config = OnPolicyActorConfig(normalize_observations=True, image_features=5)
     actor = OnPolicyActor(space, spaces.Discrete(2), config)
     assert actor.normalizes_observations
-    assert actor.policy_trunk.encoder.out_features == 5 + 3
+    assert actor.policy_torso.encoder.out_features == 5 + 3
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_algos_onpolicy.advantages import normalized_advantage
 from rl_algos_onpolicy.config import AdvantageNormalization
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term
 from rl_algos_onpolicy.ppo import (
@@ -530,7 +531,9 @@ def test_advantages_are_shifted_over_the_samples_they_are_standardised_over() ->
         algorithm = _ppo(PPOConfig(normalize_advantage=where, positive_advantage=True))
         batch = _batch(algorithm)
         kept = batch.mask.bool()
-        used = algorithm._advantage(batch)[kept]
+        used = normalized_advantage(
+            batch.advantage, batch.mask, algorithm.config, over_minibatch=True
+        )[kept]
         assert used.min() == 0.0
         spread = used.std(correction=0).item()
         assert (spread == pytest.approx(1.0, rel=1e-4)) is (where != "none")

@@ -29,7 +29,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
 from rl_core.nn.normalization import RunningNorm
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import CoreKind
 from rl_core.returns import AdvantageEstimator, ValueTarget
 from rl_core.spaces import Space
 from rl_testing.algorithms import AlgorithmSuite
@@ -61,7 +61,7 @@ class Alone(nn.Module):
 
 
 def _actor(
-    space: Space = VECTOR, memory: MemoryKind = "none", *, intrinsic: bool = True
+    space: Space = VECTOR, memory: CoreKind = "none", *, intrinsic: bool = True
 ) -> OnPolicyActor:
     config = OnPolicyActorConfig(
         hidden_sizes=(8,),
@@ -246,7 +246,9 @@ def test_the_streams_are_weighed_as_they_are_or_standardised() -> None:
         )
         algorithm = RNDPPO(_actor(), config)
         rollout = make_rollout(algorithm, 0)
-        columns, _ = algorithm.prepare(algorithm.prepare_add_ons(rollout).rollout)
+        columns, _ = algorithm.prepare(
+            algorithm.add_ons.prepare(rollout, algorithm.generator).rollout
+        )
         return columns["advantage"][rollout.valid]
 
     both = advantage(2.0, 1.0)
@@ -280,10 +282,8 @@ def test_the_loss_puts_the_terms_together() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("memory", get_args(MemoryKind))
-def test_the_loss_computes_each_trunk_once_for_both_values(
-    shared: bool, memory: MemoryKind
-) -> None:
+@pytest.mark.parametrize("memory", get_args(CoreKind))
+def test_the_loss_computes_each_torso_once_for_both_values(shared: bool, memory: CoreKind) -> None:
     torch.manual_seed(0)
     config = OnPolicyActorConfig(
         hidden_sizes=(8,),
@@ -295,11 +295,11 @@ def test_the_loss_computes_each_trunk_once_for_both_values(
     algorithm = RNDPPO(actor, RNDPPOConfig(rnd=SMALL))
     batch = make_batch(algorithm, make_rollout(algorithm, 0))
     passes: list[nn.Module] = []
-    trunks = [trunk for trunk in (actor.policy_trunk, actor.value_trunk) if trunk is not None]
-    for trunk in trunks:
-        trunk.register_forward_hook(lambda module, *rest: passes.append(module))
+    torsos = [torso for torso in (actor.policy_torso, actor.value_torso) if torso is not None]
+    for torso in torsos:
+        torso.register_forward_hook(lambda module, *rest: passes.append(module))
     output = algorithm.loss(batch, {})
-    assert passes == trunks
+    assert passes == torsos
     value, _ = actor.intrinsic_value(batch.observation, batch.state, batch.episode_start)
     expected = value_loss(value, batch.extras["intrinsic_value_target"], batch.mask)
     torch.testing.assert_close(output.metrics["loss/intrinsic_value"], expected)
@@ -342,7 +342,7 @@ def test_the_intrinsic_stream_does_not_end_with_episodes() -> None:
         novelty = algorithm.novelty
         novelty.normalize.norms = nn.ModuleList([nn.Identity()])
         novelty.filtered = None
-        added = algorithm.prepare_add_ons(_rollout(seen, [3.0], flags))
+        added = algorithm.add_ons.prepare(_rollout(seen, [3.0], flags), algorithm.generator)
         assert added.metrics["rnd/reward"] > 0.0
         columns, _ = algorithm.prepare(added.rollout)
         targets.append(columns["intrinsic_value_target"])
@@ -457,7 +457,7 @@ def test_the_intrinsic_stream_has_a_discount_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_the_intrinsic_values_memory_is_carried_to_every_successor(memory: MemoryKind) -> None:
+def test_the_intrinsic_values_memory_is_carried_to_every_successor(memory: CoreKind) -> None:
     torch.manual_seed(0)
     config = RNDPPOConfig(gae_lambda=0.0, rnd=replace(SMALL, gamma_intrinsic=0.5))
     algorithm = RNDPPO(_actor(memory=memory), config)
@@ -532,7 +532,7 @@ def test_the_add_on_weighs_what_it_adds_to_the_rewards() -> None:
     add_on.novelty.normalize.norms = nn.ModuleList([nn.Identity()])  # observations as they are
     rollout = _rollout([[1.0], [2.0], [3.0]], [4.0], [[False], [True], [False]])
     rollout = replace(rollout, reward=torch.tensor([[10.0], [20.0], [30.0]]))
-    added = algorithm.prepare_add_ons(rollout)
+    added = algorithm.add_ons.prepare(rollout, algorithm.generator)
     # Novelties of 2² = 4 twice and 4² = 16, over their spread of √32, by half.
     expected = rollout.reward + torch.tensor([[2.0], [2.0], [8.0]]) / 32.0**0.5
     torch.testing.assert_close(added.rollout.reward, expected)
@@ -574,7 +574,7 @@ def test_networks_may_be_given_on_the_device_of_the_actor() -> None:
     assert add_on.novelty(torch.zeros(5, 2, device=device)).shape == (5,)
     assert {tensor.device.type for tensor in add_on.novelty.state_dict().values()} == {"meta"}
     wrong = FeatureNet([(2,)], (3,), 5).to(device)
-    with pytest.raises(ConfigError, match="target has 4 features, the predictor 5"):
+    with pytest.raises(ConfigError, match=r"features \(2, 3, 4\), the predictor \(2, 3, 5\)"):
         Novelty(VECTOR, GIVEN, target=target, predictor=wrong, device=device)
 
 
@@ -582,7 +582,7 @@ def test_running_statistics_and_the_filter_are_saved() -> None:
     torch.manual_seed(0)
     first = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))
     rollout = make_rollout(first, 0)
-    first.prepare_add_ons(rollout)
+    first.add_ons.prepare(rollout, first.generator)
     torch.manual_seed(1)
     second = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))
     second.load_state_dict(first.state_dict())
@@ -638,7 +638,7 @@ def test_what_does_not_fit_is_refused() -> None:
         RNDPPO(_actor(intrinsic=False))
     with pytest.raises(ConfigError, match="target has no effect without predictor; set that too"):
         Novelty(VECTOR, GIVEN, target=Total(1.0))
-    with pytest.raises(ConfigError, match="target has 1 features, the predictor 4; expected the"):
+    with pytest.raises(ConfigError, match=r"features \(2, 3, 1\), the predictor \(2, 3, 4\)"):
         Novelty(VECTOR, GIVEN, target=Total(1.0), predictor=FeatureNet([(2,)], (3,), 4))
     with pytest.raises(ConfigError, match="target must be a Module, or None, got <built-in"):
         Novelty(VECTOR, GIVEN, target=abs, predictor=Total(1.0))  # type: ignore[arg-type]  # none
@@ -647,15 +647,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Novelty(VECTOR, GIVEN, target=one, predictor=one)
     with pytest.raises(ConfigError, match="target and predictor are one module"):
         A2C(_actor(intrinsic=False), add_ons=RND(rnd=GIVEN, target=one, predictor=one))
-    with pytest.raises(
-        ConfigError, match=r"target: .* from a list of tensors \[\(\*batch, 2\)\].* raised Typ"
-    ):
-        Novelty(VECTOR, GIVEN, target=nn.Linear(2, 8), predictor=one)
-    with pytest.raises(ConfigError, match=r"predictor: expected .*; it returned list"):
-        Novelty(VECTOR, GIVEN, target=one, predictor=nn.Identity())
-    with pytest.raises(
-        ConfigError, match=r"predictor: .*; it returned \(2, 3\) for a batch \(2, 3\)"
-    ):
+    with pytest.raises(ConfigError, match=r"the predictor \(2, 3\); expected \(2, 3, F\)"):
         Novelty(VECTOR, GIVEN, target=one, predictor=Alone())
     with pytest.raises(ConfigError, match="frame_stack=4 is for images"):
         Novelty(VECTOR, replace(SMALL, frame_stack=4))
@@ -663,7 +655,7 @@ def test_what_does_not_fit_is_refused() -> None:
         RNDPPO(_actor(), add_ons=RND(rnd=SMALL))
     twice = A2C(_actor(intrinsic=False), add_ons=[RND(rnd=SMALL), RND(rnd=SMALL)])
     with pytest.raises(ConfigError, match="two of them give batches a column 'rnd_kept'"):
-        twice.prepare_add_ons(make_rollout(twice, 0))
+        twice.add_ons.prepare(make_rollout(twice, 0), twice.generator)
     with pytest.raises(ConfigError, match=r"hidden_sizes\[0\] must be a whole number"):
         RNDConfig(hidden_sizes=(0,))
     with pytest.raises(ConfigError, match=r"predictor_proportion must be a number in \(0, 1\]"):

@@ -15,7 +15,7 @@ from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import ConfigError, NonFiniteError
 from rl_core.nn.distributions import Distribution
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import CoreKind
 from rl_core.spaces import Space
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
@@ -68,7 +68,7 @@ class TestTRPOWithAnAddOn(AlgorithmSuite):
 
 def _trpo(
     config: TRPOConfig | None = None,
-    memory: MemoryKind = "none",
+    memory: CoreKind = "none",
     space: Space = BOX,
     seed: int = 0,
 ) -> TRPO:
@@ -101,7 +101,7 @@ def _mean_kl(old: Actor, new: Actor, rollout: Rollout) -> float:
     ids=["box", "discrete", "multi_discrete", "multi_binary"],
 )
 @pytest.mark.parametrize("max_kl", [1e-3, 0.05])
-def test_no_step_leaves_the_trust_region(max_kl: float, space: Space, memory: MemoryKind) -> None:
+def test_no_step_leaves_the_trust_region(max_kl: float, space: Space, memory: CoreKind) -> None:
     for seed in range(3):
         algorithm = _trpo(TRPOConfig(max_kl=max_kl), memory, space, seed)
         rollout = _rollout(algorithm, seed)
@@ -168,7 +168,7 @@ def test_a_surrogate_that_is_not_finite_moves_nothing_and_is_reported() -> None:
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_curvature_of_fewer_samples_gives_another_step_within_the_region(
-    memory: MemoryKind,
+    memory: CoreKind,
 ) -> None:
     steps = {}
     for stride in (1, 3):
@@ -309,10 +309,10 @@ def test_the_behaviours_policy_travels_with_the_batch() -> None:
 
 def test_shared_parameters_are_refused() -> None:
     config = OnPolicyActorConfig(shared_policy_value_network=True)
-    with pytest.raises(ConfigError, match=r"share policy_trunk.*give each its own"):
+    with pytest.raises(ConfigError, match=r"share policy_torso.*give each its own"):
         TRPO(OnPolicyActor(VECTOR, BOX, config))
     extractor = nn.Linear(3, 4)
-    with pytest.raises(ConfigError, match=r"share policy_trunk\.encoder"):
+    with pytest.raises(ConfigError, match=r"share policy_torso\.encoder"):
         TRPO(OnPolicyActor(VECTOR, BOX, feature_extractor=extractor))
 
 

@@ -133,10 +133,10 @@ def test_entropy_has_a_gradient_only_where_it_is_regularized() -> None:
 
 def test_without_a_value_function_nothing_of_it_moves() -> None:
     algorithm = _vpg(VPGConfig(value_learning_rate=None))
-    before = copy_state(algorithm.actor.get_submodule("value_trunk").state_dict())
+    before = copy_state(algorithm.actor.get_submodule("value_torso").state_dict())
     batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
     algorithm.gradient_step(batch)
-    check_same_state(dict(algorithm.actor.get_submodule("value_trunk").state_dict()), before)
+    check_same_state(dict(algorithm.actor.get_submodule("value_torso").state_dict()), before)
     assert "loss/value" not in algorithm.read_metrics()
     assert (
         algorithm.compute_loss(batch).loss == algorithm.compute_loss(batch).metrics["loss/policy"]
@@ -172,7 +172,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, object], message:
         VPGConfig(**options)  # type: ignore[arg-type]  # by name
 
 
-def test_a_shared_trunk_has_one_rate() -> None:
+def test_a_shared_torso_has_one_rate() -> None:
     actor = OnPolicyActor(
         VECTOR, spaces.Discrete(2), OnPolicyActorConfig(shared_policy_value_network=True)
     )

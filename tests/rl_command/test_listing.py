@@ -61,7 +61,7 @@ def test_one_kind_can_be_listed(rl: Run, planted: str) -> None:
 
 
 def test_an_empty_kind_says_so(rl: Run) -> None:
-    assert rl("list", "loggers") == (0, "no loggers are installed\n", "")
+    assert rl("list", "executors") == (0, "no executors are installed\n", "")
 
 
 def test_json_is_an_object_by_kind_and_name(rl: Run, planted: str) -> None:

@@ -110,7 +110,10 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_can_be_resumed(
-    tiny: tuple[str, ...], tmp_path: Path, number: signal.Signals
+    rl: Callable[..., tuple[int, str, str]],
+    tiny: tuple[str, ...],
+    tmp_path: Path,
+    number: signal.Signals,
 ) -> None:
     words = ["train", "ppo", "CartPole-v1", *tiny, "--total-steps=10_000_000", "--run-dir=run"]
     log = tmp_path / "run" / "metrics.jsonl"
@@ -140,17 +143,10 @@ def test_an_interrupted_run_can_be_resumed(
     step = int(checkpoint.name.removeprefix("step-"))
     assert f"stopped at step {step}" in err
     assert "rl resume run" in err
-    done = subprocess.run(
-        [*RL, "resume", "run", "--total-steps", str(step + 100)],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert done.stderr.count("\n") == 1
-    assert f"{step + 100} steps are rounded up to whole rollouts of 64" in done.stderr
+    status, _, err = rl("resume", "run", "--total-steps", str(step + 100))
+    assert status == 0
+    assert err.count("\n") == 1
+    assert f"{step + 100} steps are rounded up to whole rollouts of 64" in err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["total_steps"] >= step + 100
 

@@ -150,11 +150,24 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
             ["error: algorithm: give just one of num_minibatches and minibatch_size"],
         ),
         (
-            "ppo CartPole-v1 --algorithm.add-ons reward-predictor",
-            [
-                "--algorithm.add-ons: got 'reward-predictor' (str); expected a list of tables; ",
-                """write it as [{"name": "..."}], or in TOML""",
-            ],
+            "ppo CartPole-v1 --algorithm.add-ons reward-predicter",
+            ["there is no add_on 'reward-predicter'; did you mean 'reward-predictor'?"],
+        ),
+        (
+            "ppo CartPole-v1 --algorithm.add-ons 3",
+            ["error: there is no add_on '3'"],
+        ),
+        ("ppo CartPole-v1 --trainer.loggers csvv text", ["no logger 'csvv'; did you mean 'csv'"]),
+        ("ppo CartPole-v1 --trainer.loggers", ["--trainer.loggers needs a value"]),
+        ("ppo CartPole-v1 --trainer.loggers csv --tensorboard", ["unknown option --tensorboard"]),
+        (
+            "ppo CartPole-v1 --trainer.loggers {name='console',every=1}",
+            ["logger.every: unknown option; known: every_seconds"],
+        ),
+        ("ppo CartPole-v1 --trainer.callbacks early", ["there is no callback 'early'"]),
+        (
+            "ppo CartPole-v1 --logger csv",
+            ["did you mean '--trainer.loggers'"],
         ),
         (
             "ppo CartPole-v1 --actor.body Tanh",

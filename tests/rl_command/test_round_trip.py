@@ -207,12 +207,12 @@ def test_a_run_starts_with_the_weights_of_another_and_resumes_without_it(
 
 
 def test_weights_are_taken_by_part(rl: Run, tiny: tuple[str, ...], run_copy: Path) -> None:
-    table = f'{{policy_trunk = "{run_copy}"}}'
+    table = f'{{policy_torso = "{run_copy}"}}'
     train = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=next")
     status, _, err = rl(*train, "--restart-model", table)
     assert (status, err) == (0, "")
     recipe = tomllib.loads(Path("next/recipe.toml").read_text())
-    assert recipe["resolved"]["restart_model"] == {"policy_trunk": str(run_copy)}
+    assert recipe["resolved"]["restart_model"] == {"policy_torso": str(run_copy)}
 
 
 def test_a_run_counted_in_updates_ends_and_goes_on_in_updates(

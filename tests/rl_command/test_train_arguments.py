@@ -5,6 +5,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -256,3 +257,22 @@ def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_pa
     path.write_text("[trainer]\ntotal_episodes = 3\n")
     words = ["ppo", "CartPole-v1", f"--config={path}"]
     assert read_train_request(words).goal == Budget("episodes", 3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ppo CartPole-v1 --trainer.loggers csv text --algorithm.add-ons reward-predictor --seed 2",
+        "--trainer.loggers csv text ppo CartPole-v1 --algorithm.add-ons reward-predictor --seed 2",
+        "--algorithm.add-ons reward-predictor ppo --trainer.loggers=csv,text CartPole-v1 --seed=2",
+        "ppo --trainer.loggers csv {name='text'} --algorithm.add-ons={name='reward-predictor'} "
+        "--seed 2 CartPole-v1",
+    ],
+)
+def test_parts_are_given_by_name_or_with_options(line: str) -> None:
+    recipe = read_train_request(line.split()).recipe
+    assert (recipe.algorithm.name, recipe.env.name, recipe.seed) == ("ppo", "CartPole-v1", 2)
+    text: object = {"name": "text"} if "{name='text'}" in line else "text"
+    assert recipe.trainer["loggers"] == ["csv", text]
+    (add_on,) = cast("list[dict[str, object]]", recipe.algorithm["add_ons"])
+    assert add_on["name"] == "reward-predictor"

@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import Deterministic, Distribution, draw_noise, make_head
-from rl_core.nn.torso import MemoryKind, ObservationEncoder, Torso
+from rl_core.nn.torso import CoreConfig, CoreKind, ObservationEncoder, Torso
 from rl_core.spaces import Space
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
@@ -19,19 +19,19 @@ from rl_testing.rollouts import random_observation
 
 
 class Policy(Actor):
-    """The least that can act: a trunk and a head, and no value."""
+    """The least that can act: a torso and a head, and no value."""
 
     def __init__(
-        self, observation_space: Space, action_space: Space, memory: MemoryKind = "none"
+        self, observation_space: Space, action_space: Space, memory: CoreKind = "none"
     ) -> None:
         super().__init__(observation_space, action_space)
         encoder = ObservationEncoder(observation_space, normalize=True, image_features=4)
-        self.trunk = Torso(encoder, (6,), memory=memory, memory_size=3)
-        self.head = make_head(action_space, self.trunk.out_features, gain=1.0)
+        self.torso = Torso(encoder, (6,), core=CoreConfig(memory, 3))
+        self.head = make_head(action_space, self.torso.out_features, gain=1.0)
 
     @property
     def state_sizes(self) -> Mapping[str, int]:
-        return {"memory": self.trunk.state_size} if self.trunk.state_size else {}
+        return {"memory": self.torso.state_size} if self.torso.state_size else {}
 
     @property
     def action_spec(self) -> TensorSpec:
@@ -40,7 +40,7 @@ class Policy(Actor):
     def distribution(
         self, observation: Observation, state: State, episode_start: Tensor | None = None
     ) -> tuple[Distribution, State]:
-        features, after = self.trunk(observation, state.get("memory"), episode_start)
+        features, after = self.torso(observation, state.get("memory"), episode_start)
         return self.head(features), {} if after is None else {"memory": after}
 
     def to_env_action(self, action: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Policy(Actor):
         return draw_noise(self.head.noise_kind, (*batch_shape, *self.head.noise_shape), generator)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
-        self.trunk.update_normalization(observation, mask)
+        self.torso.update_normalization(observation, mask)
 
 
 class MeanPolicy(Policy):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, masked_mean
+from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch
+from rl_core.gradients import masked_mean
 
 
 def _batch(num_samples: int) -> RolloutBatch:

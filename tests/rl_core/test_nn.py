@@ -16,7 +16,7 @@ from rl_core.nn.images import image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentKind, RecurrentNet
-from rl_core.nn.torso import ObservationEncoder, Torso, feature_size
+from rl_core.nn.torso import CoreConfig, ObservationEncoder, Torso, feature_size
 from rl_core.spaces import Space
 
 
@@ -566,23 +566,23 @@ class TestEncoder:
 class TestTorso:
     def test_a_feed_forward_torso_is_encoder_and_layers(self) -> None:
         encoder = ObservationEncoder(spaces.Box(-1.0, 1.0, (3,), np.float32))
-        trunk = Torso(encoder, (5, 4))
-        features, after = trunk(_seeded(2, 3), None, None)
+        torso = Torso(encoder, (5, 4))
+        features, after = torso(_seeded(2, 3), None, None)
         assert after is None
-        assert trunk.state_size == 0
-        assert trunk.out_features == 4
-        assert torch.equal(features, trunk.layers(encoder(_seeded(2, 3))))
+        assert torso.state_size == 0
+        assert torso.out_features == 4
+        assert torch.equal(features, torso.layers(encoder(_seeded(2, 3))))
 
     def test_memory_comes_after_the_layers(self) -> None:
         encoder = ObservationEncoder(spaces.Discrete(3))
-        trunk = Torso(encoder, (5,), memory="lstm", memory_size=4, memory_layers=2)
-        assert (trunk.out_features, trunk.state_size) == (4, 16)
+        torso = Torso(encoder, (5,), core=CoreConfig("lstm", 4, 2))
+        assert (torso.out_features, torso.state_size) == (4, 16)
         start = torch.zeros(6, 2, dtype=torch.bool)
-        features, states = trunk(torch.zeros(6, 2, dtype=torch.int64), torch.zeros(2, 16), start)
+        features, states = torso(torch.zeros(6, 2, dtype=torch.int64), torch.zeros(2, 16), start)
         assert features.shape == (6, 2, 4)
         assert states.shape == (6, 2, 16)
 
     def test_a_users_extractor_may_come_first(self) -> None:
-        trunk = Torso(nn.Linear(3, 6), ())
-        assert trunk.out_features == 6
-        trunk.update_normalization(_seeded(2, 3))
+        torso = Torso(nn.Linear(3, 6), ())
+        assert torso.out_features == 6
+        torso.update_normalization(_seeded(2, 3))

@@ -1,7 +1,7 @@
 """Plug-ins are listed without being imported, and loaded only by name and permission."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -36,7 +36,13 @@ class Site:
         self.root = root
 
     def install(
-        self, distribution: str, module: str, source: str, version: str = "1.2", **groups: str
+        self,
+        distribution: str,
+        module: str,
+        source: str,
+        version: str = "1.2",
+        requires: Sequence[str] = (),
+        **groups: str,
     ) -> None:
         """Install a distribution whose groups hold lines such as ``fine = module:Fine``."""
         (self.root / f"{module}.py").write_text(source)
@@ -44,6 +50,7 @@ class Site:
         folder.mkdir()
         (folder / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+            + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
         )
         text = "".join(f"[rl_core.{group}]\n{lines}\n" for group, lines in groups.items())
         (folder / "entry_points.txt").write_text(text)
@@ -241,3 +248,39 @@ def test_a_class_that_lacks_methods_is_refused_with_their_names(site: Site) -> N
     site.install("rl-bare", "planted_bare", source, loggers="bare = planted_bare:Bare")
     with pytest.raises(PluginError, match=r"of rl-bare 1\.2 .* lacks close, log; write"):
         plugins.load("logger", "bare")
+
+
+@pytest.mark.parametrize(
+    ("requirement", "needed"),
+    [
+        ("rl-core<0.1", "rl-core<0.1"),
+        ("RL_Core (>=0.2,<0.3)", "RL_Core<0.3,>=0.2"),
+        ("rl-core==0.0.*; python_version > '3'", "rl-core==0.0.*"),
+        ("rl-core>=0.1,<0.2", None),
+        ("rl-core<0.1; extra == 'old'", None),
+        ("rl-core<0.1; python_version < '3'", None),
+        ("rl-good>=9", None),
+        ("rl-train>=0.1", None),
+        ("rl core", None),
+    ],
+)
+def test_a_plug_in_for_another_version_of_ours_is_refused(
+    site: Site, requirement: str, needed: str | None
+) -> None:
+    version = f"1.{sum(requirement.encode())}"  # what a distribution requires is read once
+    site.install(
+        "rl-dated",
+        "planted_dated",
+        GOOD,
+        version,
+        ["torch>=2.10", requirement],
+        loggers="fine = planted_dated:Fine",
+    )
+    assert "fine" in plugins.available("loggers")
+    if needed is None:
+        assert plugins.load("loggers", "fine").__name__ == "Fine"
+        return
+    installed = metadata.version("rl-core")
+    refused(
+        "loggers", "fine", f"logger 'fine' of rl-dated {version} needs {needed}, but", installed
+    )

@@ -66,15 +66,11 @@ def test_seeds_fit_every_simulator_and_never_change() -> None:
     ]
 
 
-def test_wrong_seeds_and_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="got seed -1"):
+def test_wrong_seeds_are_refused() -> None:
+    with pytest.raises(ConfigError, match="seed=-1; expected a whole number"):
         spawn_seed(-1, "env")
-    with pytest.raises(ConfigError, match="got seed True"):
+    with pytest.raises(ConfigError, match="seed=True; expected a whole number"):
         spawn_seed(True, "env")
-    with pytest.raises(ConfigError, match="got index -1"):
-        spawn_seed(1, "env", -1)
-    with pytest.raises(ConfigError, match=r"\['a'\] twice"):
-        spawn_generators(1, ["a", "b", "a"])
 
 
 def test_a_torch_generator_continues_where_it_was() -> None:
@@ -128,35 +124,35 @@ def test_a_numpy_generator_continues_where_it_was(
 
 
 def test_a_numpy_state_holds_no_large_integers_and_no_arrays() -> None:
-    state = numpy_generator_state(np.random.default_rng(5))
-    inner = state["state"]
-    assert isinstance(inner, dict)
-    assert isinstance(inner["state"], str)
-    assert int(inner["state"]) > 2**64
-    assert isinstance(numpy_generator_state(np.random.Generator(np.random.SFC64(1)))["state"], dict)
+    for bit_generator in BIT_GENERATORS:
+        state = numpy_generator_state(np.random.Generator(bit_generator(5)))
+        assert all(isinstance(value, str) for value in state.values())
 
 
 def test_a_wrong_numpy_state_is_refused() -> None:
     generator = np.random.default_rng(5)
-    state = numpy_generator_state(generator)
+    text = str(numpy_generator_state(generator)["json"])
     expected = np.random.default_rng(5).random(3)
     mersenne = np.random.Generator(np.random.MT19937(1))
-    with pytest.raises(CheckpointError, match="kind 'MT19937'; expected PCG64"):
-        set_numpy_generator_state(generator, numpy_generator_state(mersenne))
-    with pytest.raises(CheckpointError, match=r"state\.has_uint32 is a int; expected digits"):
-        set_numpy_generator_state(generator, {**state, "has_uint32": 0})
-    with pytest.raises(CheckpointError, match="expected digits"):
-        set_numpy_generator_state(generator, {**state, "uinteger": "9" * 5000})
-    with pytest.raises(CheckpointError, match="does not fit"):
-        set_numpy_generator_state(generator, {**state, "uinteger": "9" * 40})
-    with pytest.raises(CheckpointError, match="expected"):
-        set_numpy_generator_state(generator, {**state, "state": {"state": "1"}})
-    with pytest.raises(CheckpointError, match="kind None"):
+    wrong: list[StateValue] = [
+        numpy_generator_state(mersenne)["json"],
+        text.replace('"has_uint32": 0', '"has_uint32": "0"'),
+        text.replace('"uinteger": 0', f'"uinteger": {"9" * 5000}'),
+        text.replace('"uinteger": 0', f'"uinteger": {"9" * 40}'),
+        text.replace('"inc"', '"other"'),
+        text[:-1],
+        "[]",
+        1,
+        None,
+    ]
+    for value in wrong:
+        with pytest.raises(CheckpointError, match="does not fit a PCG64"):
+            set_numpy_generator_state(generator, {"json": value})
+    with pytest.raises(CheckpointError, match="does not fit a PCG64: KeyError: 'json'"):
         set_numpy_generator_state(generator, {})
-    short: dict[str, StateValue] = {"key": torch.zeros(3, dtype=torch.int64), "pos": "1"}
-    good = numpy_generator_state(mersenne)
-    with pytest.raises(CheckpointError, match=r"state\.state\.key is a int64 tensor"):
-        set_numpy_generator_state(mersenne, {**good, "state": short})
+    short = '{"bit_generator": "MT19937", "state": {"key": [0, 0, 0], "pos": 1}}'
+    with pytest.raises(CheckpointError, match="does not fit a MT19937"):
+        set_numpy_generator_state(mersenne, {"json": short})
     assert np.array_equal(generator.random(3), expected)
 
 

@@ -12,8 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from rl_core.env import VecEnv, spread_seed
+from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, MissingExtraError
+from rl_core.seeding import spread_seed
 from rl_core.stateful import Stateful
 from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, find_spec, make_gym_vec

@@ -397,7 +397,7 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
 def test_a_later_format_is_refused_by_name(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     reseal(path, format=2)
-    refused(path, "has format 2", "pip install --upgrade rl-core")
+    refused(path, "has format 2", "pip install --upgrade rl-train")
 
 
 def test_a_renamed_directory_is_noticed(tmp_path: Path) -> None:

@@ -3,16 +3,26 @@
 import io
 import json
 import math
+import re
 import sys
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from rl_core.errors import CheckpointError, ConfigError, DataError, MissingExtraError
 from rl_core.logger import Logger
 from rl_testing.loggers import LoggerSuite
-from rl_train import ConsoleLogger, JsonlLogger, TensorBoardLogger
+from rl_train import (
+    ConsoleLogger,
+    CsvLogger,
+    JsonlLogger,
+    TensorBoardLogger,
+    TextLogger,
+    WandbLogger,
+)
 from rl_train.loggers import read_metrics
 
 
@@ -30,6 +40,50 @@ class TestTensorBoard(LoggerSuite):
     def make_logger(self, directory: Path) -> Logger:
         pytest.importorskip("tensorboard")
         return TensorBoardLogger(directory)
+
+
+class TestCsv(LoggerSuite):
+    def make_logger(self, directory: Path) -> Logger:
+        return CsvLogger(directory)
+
+
+class TestText(LoggerSuite):
+    def make_logger(self, directory: Path) -> Logger:
+        return TextLogger(directory)
+
+
+class FakeWandb(types.ModuleType):
+    """Records what W&B would be given."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.calls: list[tuple[object, ...]] = []
+
+    def init(self, **options: object) -> "FakeWandb":
+        self.calls.append(("init", options))
+        return self
+
+    def log(self, data: object, step: int) -> None:
+        self.calls.append(("log", data, step))
+
+    def finish(self) -> None:
+        self.calls.append(("finish",))
+
+    def Histogram(self, values: object) -> object:  # noqa: N802  # their name
+        return np.asarray(values).tolist()
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+@pytest.mark.usefixtures("wandb")
+class TestWandb(LoggerSuite):
+    def make_logger(self, directory: Path) -> Logger:
+        return WandbLogger(directory)
 
 
 def write_steps(path: Path, *steps: int) -> None:
@@ -229,6 +283,71 @@ def test_tensorboard_gets_scalars_and_histograms(tmp_path: Path) -> None:
     (histogram,) = events.Histograms("weights")
     assert (histogram.histogram_value.num, histogram.histogram_value.sum) == (2, 4)
     assert events.Tags()["histograms"] == ["weights"]
+
+
+def test_csv_has_a_column_for_each_metric_that_appeared(tmp_path: Path) -> None:
+    logger = CsvLogger(tmp_path / "new")
+    logger.log(10, {"b": 2.0, "a": 0.5})
+    logger.log(20, {"a": 1.5, "c": math.nan})
+    logger.log(30, {"c": 4})
+    path = tmp_path / "new" / "metrics.csv"
+    assert path.read_text().split() == ["step,b,a,c", "10,2.0,0.5,", "20,,1.5,nan", "30,,,4"]
+    with pytest.raises(ConfigError, match="metric called 'step'"):
+        logger.log(40, {"step": 1.0})
+    resumed = CsvLogger(tmp_path / "new", resume_step=20)
+    resumed.log(25, {"d": 1.0, "b": 3.0})
+    expected = ["step,b,a,c,d", "10,2.0,0.5,,", "20,,1.5,nan,", "25,3.0,,,1.0"]
+    assert path.read_text().split() == expected
+    CsvLogger(tmp_path / "new").log(1, {"z": 0.0})
+    assert path.read_text().split() == ["step,z", "1,0.0"]
+
+
+def test_text_has_a_header_above_each_table(tmp_path: Path) -> None:
+    def logged(*steps: int, resume_step: int | None = None) -> str:
+        logger = TextLogger(tmp_path, resume_step, clock=lambda: 0.0)
+        for step in steps:
+            logger.log(step, {"train/episode_return": 123.456789, "n": step})
+        return (tmp_path / "metrics.txt").read_text()
+
+    header, *rows = logged(2048).splitlines()
+    assert re.fullmatch(r"--- step 2,048, 19(69|70)-\d\d-\d\d \d\d:00:00 ---", header)
+    assert rows == ["n                     2,048", "train/episode_return  123.5", ""]
+    whole = logged(1000, 2048, 3000)
+    assert logged(3000, resume_step=2048) == whole
+    assert logged(resume_step=500) == ""
+
+
+@pytest.mark.parametrize("kind", [CsvLogger, TextLogger])
+def test_files_that_cannot_be_written_are_one_error(
+    tmp_path: Path, kind: type[CsvLogger] | type[TextLogger]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/metrics\.(csv|txt) cannot be written: "):
+        kind(tmp_path / "file")
+
+
+def test_wandb_gets_scalars_and_histograms_offline(tmp_path: Path, wandb: FakeWandb) -> None:
+    logger = WandbLogger(tmp_path / "run", project="p")
+    assert wandb.calls == []
+    logger.log(10, {"loss/policy": 0.5})
+    logger.histogram(10, "weights", torch.tensor([[1.0, math.nan], [3.0, math.inf]]))
+    logger.close()
+    options: dict[str, object] = {"dir": str(tmp_path / "run"), "group": "run", "project": "p"}
+    options |= {"name": None, "mode": "offline"}
+    assert wandb.calls == [
+        ("init", options),
+        ("log", {"loss/policy": 0.5}, 10),
+        ("log", {"weights": [1.0, 3.0]}, 10),
+        ("finish",),
+    ]
+
+
+def test_a_missing_wandb_is_answered_with_the_install_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'rl-train\[wandb\]'"):
+        WandbLogger(tmp_path)
 
 
 def test_a_missing_tensorboard_is_answered_with_the_install_line(

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_train.trainer.threads import num_threads_for, thread_count
+from rl_train.trainer.setup import num_threads_for, thread_count
 
 
 def test_small_networks_get_one_thread_and_large_ones_all() -> None:

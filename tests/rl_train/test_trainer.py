@@ -14,12 +14,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from rl_core.algorithm import UpdateSchedule
-from rl_core.batch import RolloutBatch
+from rl_core.algorithm import PolicyLossAddOn, UpdateSchedule
+from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.logger import Logger
+from rl_core.nn.distributions import Distribution
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, HasSlices, Storage
 from rl_core.types import ArrayLike, Observation
@@ -42,8 +43,8 @@ from rl_train import (
 from rl_train.checkpoint import list_checkpoints, load_checkpoint
 from rl_train.loggers import read_metrics
 from rl_train.trainer import Budget, budget
-from rl_train.trainer.metrics import RecentEpisodes
 from rl_train.trainer.setup import worthwhile_compile_mode
+from rl_train.trainer.state import RecentEpisodes
 from support.envs import FaultyEnv, counting_envs
 
 NUM_STEPS, NUM_ENVS = 4, 2
@@ -134,9 +135,10 @@ def test_histograms_that_nobody_shows_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_tensorboard_needs_a_place_for_its_files() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.tensorboard needs a run_dir"):
-        _trainer(config=TrainerConfig(tensorboard=True)).train(ROWS)
+@pytest.mark.parametrize("name", ["tensorboard", "csv", "jsonl"])
+def test_loggers_that_write_files_need_a_place_for_them(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"logger '{name}' needs a run_dir"):
+        _trainer(config=TrainerConfig(loggers=(name,))).train(ROWS)
 
 
 # Counts
@@ -191,8 +193,8 @@ def test_a_rollout_of_rows_that_only_reset_makes_room_for_the_next_one() -> None
         ({}, "got none"),
         ({"total_steps": 8, "total_updates": 2}, "total_steps, total_updates"),
         ({"total_steps": 8, "total_episodes": 1, "total_updates": 2}, "exactly one of"),
-        ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
-        ({"total_episodes": -1}, "total_episodes must be at least 1"),
+        ({"total_steps": 0}, "total_steps must be a whole number of at least 1, got 0"),
+        ({"total_episodes": -1}, "total_episodes must be a whole number of at least 1"),
     ],
 )
 def test_just_one_count_is_taken(counts: dict[str, int], message: str) -> None:
@@ -442,7 +444,7 @@ def test_loggers_are_logged_to_in_the_next_session_too(tmp_path: Path) -> None:
 
 
 def test_test_environments_with_other_spaces_are_refused_before_training() -> None:
-    with pytest.raises(SpaceError, match="the observation space of test_envs is"):
+    with pytest.raises(SpaceError, match="the observation space of the test environments is"):
         _trainer(test_envs=make_gym_vec("CartPole-v1", 1))
 
 
@@ -910,11 +912,11 @@ def test_a_count_is_a_whole_number(count: object) -> None:
 def test_parts_of_other_types_are_refused() -> None:
     built = _trainer()
     envs, algorithm, storage = built.envs, built.algorithm, built.storage
-    with pytest.raises(ConfigError, match="algorithm: expected a built Algorithm, got Reference"):
+    with pytest.raises(ConfigError, match="algorithm: expected an instance of Algorithm, got Ref"):
         Trainer(envs, storage, algorithm)  # type: ignore[arg-type]  # swapped on purpose
-    with pytest.raises(ConfigError, match="storage: expected a built Storage, got NoneType"):
+    with pytest.raises(ConfigError, match="storage: expected an instance of Storage, got NoneT"):
         Trainer(envs, algorithm, None)  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(ConfigError, match="config: expected a TrainerConfig, got dict"):
+    with pytest.raises(ConfigError, match="config: expected an instance of Trainer"):
         Trainer(envs, algorithm, storage, config={"a": 1})  # type: ignore[arg-type]  # wrong
     with pytest.raises(ConfigError, match="config: expected ToyConfig, got TrainerConfig"):
         ToyActorCritic(algorithm.actor, TrainerConfig())  # type: ignore[arg-type]  # wrong
@@ -1256,7 +1258,7 @@ def test_a_warm_up_that_is_broken_off_goes_on_where_it_ended(tmp_path: Path) -> 
         ) -> torch.Tensor:
             return torch.randint(0, 2, (num_envs,), generator=generator)
 
-    class Looking(ToyActorCritic):
+    class Looking(PolicyLossAddOn):
         seen: tuple[float, ...] = ()
 
         @property
@@ -1267,15 +1269,24 @@ def test_a_warm_up_that_is_broken_off_goes_on_where_it_ended(tmp_path: Path) -> 
             assert isinstance(observation, torch.Tensor)
             self.seen += tuple(observation.flatten().tolist())
 
+        def compute_loss_term(
+            self,
+            batch: RolloutBatch | ReplayBatch,
+            distribution: Distribution,
+            info: Mapping[str, torch.Tensor],
+        ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+            return torch.zeros(()), {}
+
     def new(at_step: int, run_dir: Path | None = None) -> tuple[Trainer, Looking]:
         envs = Stopping(at_step)
         with torch.random.fork_rng():
             torch.manual_seed(1)
             actor = RandomActor(envs.single_observation_space, envs.single_action_space)
-        algorithm = Looking(actor)
+        looking = Looking()
+        algorithm = ToyActorCritic(actor, add_ons=looking)
         storage = ReferenceRolloutStorage(NUM_STEPS)
         envs.trainer = Trainer(envs, algorithm, storage, seed=1, run_dir=run_dir)
-        return envs.trainer, algorithm
+        return envs.trainer, looking
 
     (whole, all_at_once), (stopped, first) = new(0), new(2, tmp_path)
     whole.train(total_updates=2)

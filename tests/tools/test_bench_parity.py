@@ -8,12 +8,12 @@ from bench.parity_data import Noisy, apart_by_part
 
 def test_the_distance_is_a_share_of_how_far_the_peer_moved() -> None:
     start = {
-        "policy_trunk.a": torch.zeros(2),
+        "policy_torso.a": torch.zeros(2),
         "action_head.b": torch.zeros(1),
         "value.c": torch.ones(1),
     }
     theirs = {
-        "policy_trunk.a": torch.tensor([3.0, 0.0]),
+        "policy_torso.a": torch.tensor([3.0, 0.0]),
         "action_head.b": torch.tensor([4.0]),
         "value.c": torch.tensor([3.0]),
     }

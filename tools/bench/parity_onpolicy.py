@@ -129,7 +129,7 @@ def _on_policy_weights(model: Any) -> Weights:
     for part in ("policy", "value"):
         for ours, theirs in ((0, 0), (1, 2)):
             layer = f"mlp_extractor.{part}_net.{theirs}"
-            named[f"{part}_trunk.layers.hidden.{ours}"] = layer
+            named[f"{part}_torso.layers.hidden.{ours}"] = layer
     weights = renamed(source, named)
     if "log_std" in source:
         weights["action_head.log_std"] = source["log_std"].clone()

@@ -214,7 +214,7 @@ def _replay_weights(model: Any) -> Weights:
         return _critics(source, ["q_net.q_net"])
     weights = _critics(source, [f"critic.qf{i}" for i in range(model.critic.n_critics)])
     hidden = "actor.mu" if "actor.mu.0.weight" in source else "actor.latent_pi"
-    layers = {f"policy.trunk.layers.hidden.{i}": f"{hidden}.{2 * i}" for i in range(2)}
+    layers = {f"policy.torso.layers.hidden.{i}": f"{hidden}.{2 * i}" for i in range(2)}
     outputs = [f"{hidden}.4"] if hidden == "actor.mu" else ["actor.mu", "actor.log_std"]
     for kind in ("weight", "bias"):
         joint = torch.cat([source[f"{output}.{kind}"] for output in outputs])

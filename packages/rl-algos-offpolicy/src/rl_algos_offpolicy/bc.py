@@ -49,14 +49,13 @@ class BCConfig(Config):
 
     Attributes:
         expert: directory of the run whose policy is imitated; None learns from demonstrations.
-        deterministic_expert: the expert does what it holds best, instead of sampling from its
-            policy, where that is stochastic.
-        loss: ``"log_prob"`` is Eq. (1), for stochastic policies; ``"mse"`` Eq. (2), for real
-            actions.
-        learning_rate: of the policy.
-        max_grad_norm: bound of the gradient's norm; None does not bound it.
-        optimizer: the update rule.
-        update_every: transitions that the expert makes between updates.
+        deterministic_expert: take the mode of the expert's policy instead of sampling from it.
+        loss: loss of the policy: ``"log_prob"`` is Eq. (1), for stochastic policies; ``"mse"``
+            Eq. (2), for real actions.
+        learning_rate: learning rate of the policy.
+        max_grad_norm: upper bound of the gradient's norm; None disables it.
+        optimizer: optimiser and its options.
+        update_every: transitions that the expert collects between updates.
         num_minibatches: gradient steps per update.
         minibatch_size: samples per gradient step.
 

@@ -21,11 +21,11 @@ class OffPolicyConfig(Config):
     """Options that off-policy algorithms share.
 
     Attributes:
-        gamma: discount per step.
+        gamma: discount factor per step.
         reward_scale: factor on rewards that are learned from.
-        max_grad_norm: bound of each gradient's norm; None does not bound it.
-        optimizer: the update rule.
-        start_steps: environment transitions with uniformly random actions first.
+        max_grad_norm: upper bound of each gradient's norm; None disables it.
+        optimizer: optimiser and its options.
+        start_steps: environment transitions with uniformly random actions before the policy acts.
         update_after: no update before this many environment transitions, random ones included.
         update_every: environment transitions between updates, rounded up to whole steps of all
             environments.

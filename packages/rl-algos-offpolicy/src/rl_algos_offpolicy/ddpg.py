@@ -30,10 +30,10 @@ from rl_algos_offpolicy.critics.critics import (
 )
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
 from rl_core.config import NonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, call_frozen
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, call_frozen, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +41,8 @@ class DDPGConfig(DeterministicConfig):
     """Options of `DDPG`.
 
     Attributes:
-        policy_weight_decay: L2 penalty on the policy.
-        critic_weight_decay: L2 penalty on the critics.
+        policy_weight_decay: weight of the L2 penalty on the policy.
+        critic_weight_decay: weight of the L2 penalty on the critics.
     """
 
     policy_weight_decay: NonNegative = 0.0

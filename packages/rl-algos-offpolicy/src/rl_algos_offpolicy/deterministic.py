@@ -37,17 +37,18 @@ class DeterministicConfig(OffPolicyConfig):
     """Options that algorithms with a deterministic policy share.
 
     Attributes:
-        policy_learning_rate: of the policy.
-        critic_learning_rate: of the critics.
-        tau: how far the target networks move.
-        exploration_noise: on actions in [-1, 1] while collecting.
-        exploration_std: σ, its standard deviation; of ``"ou"`` that of the process's increments per
+        policy_learning_rate: learning rate of the policy.
+        critic_learning_rate: learning rate of the critics.
+        tau: Polyak coefficient of the target networks: how far they move in each of their steps.
+        exploration_noise: noise added to actions in [-1, 1] while collecting; ``ou`` is an
+            Ornstein-Uhlenbeck process.
+        exploration_std: standard deviation of the noise, σ; of ``ou`` that of its increments per
             square root of time, so that the noise spreads from 0 to σ / sqrt(2 ``ou_theta``).
-        ou_theta: rate at which an Ornstein-Uhlenbeck process is pulled back; None takes 0.15.
-        ou_dt: time between two of its steps; None takes 0.01.
-        clip_return: bound of what the critics learn, either way; None sets none.
-        clip_positive_returns: the upper bound is 0, for tasks without positive rewards; it needs no
-            other bound.
+        ou_theta: rate at which the process ``ou`` is pulled back to zero; None takes 0.15.
+        ou_dt: time between two steps of the process ``ou``; None takes 0.01.
+        clip_return: bound of the critics' targets in both directions; None disables it.
+        clip_positive_returns: bound the critics' targets by 0 from above, for tasks without
+            positive rewards; needs no ``clip_return``.
     """
 
     policy_learning_rate: ScheduledNonNegative = 1e-3

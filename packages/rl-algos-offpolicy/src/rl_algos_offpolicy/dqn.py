@@ -51,7 +51,7 @@ from rl_core.algorithm import (
     PolicyLossAddOn,
     UpdateSchedule,
 )
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
 from rl_core.config import (
     Constant,
     Count,
@@ -61,7 +61,7 @@ from rl_core.config import (
     ScheduledPositive,
 )
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, masked_mean
 from rl_core.types import Observation, State
 
 ErrorLoss = Literal["huber", "square"]
@@ -76,14 +76,15 @@ class DQNConfig(OffPolicyConfig):
     """Options of `DQN`.
 
     Attributes:
-        learning_rate: of the critics.
+        learning_rate: learning rate of the critics.
         epsilon: probability of a uniformly random action while collecting; None takes 1 to 0.05
             over the first tenth of the run, and 0 where the critics are noisy.
-        double: Eq. (2) instead of Eq. (1).
-        loss: h of Eq. (3); critics that learn a distribution have a loss of their own.
-        clip_reward: bound of scaled rewards that are learned from; None does not bound them.
-        tau: how far the target moves; 1 copies.
-        target_update_every: gradient steps between its moves.
+        double: let the online critics choose the target's action, Eq. (2) instead of Eq. (1).
+        loss: loss of the errors, h of Eq. (3): Huber's or half the square; critics that learn a
+            distribution have a loss of their own.
+        clip_reward: bound of scaled rewards in both directions; None disables it.
+        tau: Polyak coefficient of the target critics; 1 copies the critics.
+        target_update_every: gradient steps between updates of the target critics.
     """
 
     learning_rate: ScheduledNonNegative = 1e-3
@@ -207,7 +208,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         else:
             error, absolute = critics.returns.errors(outputs, target)
             metrics |= critics.returns.metrics(target, batch.mask)
-        metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)
+        metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)  # Eq. (3)
         if not self.actor.config.noisy:
             metrics["policy/epsilon"] = self.hyper["epsilon"]
         return LossOutput(loss, metrics, {"td_error": absolute.mean(0)})
@@ -234,7 +235,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
             if online_next_obs is None:
                 online_next_obs = next_obs_inputs(online, batch)
             values = online(online_next_obs, noise=noise.get("choice"))[0]
-        else:
+        else:  # Eq. (1): the target critics choose it themselves
             values = critics.expected(outputs).amin(0)
         best = of_action(outputs, values.argmax(-1))
         if critics.returns is None:

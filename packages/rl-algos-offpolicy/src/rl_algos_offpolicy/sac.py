@@ -65,9 +65,16 @@ from rl_algos_offpolicy.critics.critics import (
 from rl_algos_offpolicy.recurrent import NetworkInputs
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, call_frozen
+from rl_core.gradients import (
+    LossOutput,
+    Noise,
+    ParameterGroup,
+    TargetNetwork,
+    call_frozen,
+    masked_mean,
+)
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.storage import Storage
 
@@ -217,6 +224,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             dropout = dropout.index_select(-2, chosen)
         actions = PolicyActions.of(self.policy(policy_next_obs), noise, "next")
         min_q = self.target_critics(next_obs, actions.action, dropout, chosen).amin(0)
+        # V(s') = E[min Q(s', a') - α log π(a'|s')], and y = r + γ (1 - d) V(s')
         next_value = actions.expectation(min_q - self.temperature() * actions.log_prob)
         return bootstrapped_target(batch, next_value, self.hyper)
 

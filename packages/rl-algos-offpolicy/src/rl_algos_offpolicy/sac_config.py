@@ -26,20 +26,25 @@ class SACConfig(OffPolicyConfig):
     """Options of `SAC`; the equations are those of `rl_algos_offpolicy.sac`.
 
     Attributes:
-        policy_learning_rate: of the policy.
-        critic_learning_rate: of the critics.
-        temperature_learning_rate: of the temperature.
-        tau: how far the target critics move in each step.
-        initial_temperature: α of Eq. (1), where it starts or for good.
-        learn_temperature: move α by Eq. (4).
-        target_entropy: H̄ of Eq. (4); None takes minus the number of real actions, or 0.89 of the
-            largest entropy of discrete ones.
-        temporal_smoothness: λ_T of Eq. (5); needs a storage of single steps.
-        spatial_smoothness: λ_S of Eq. (5).
-        smoothness_std: σ of Eq. (5), in units of the observation.
-        num_target_critics: size of M in Eq. (6); None takes the minimum over all critics, Eq. (1).
-        policy_value: ``"min"`` is Eq. (3), ``"mean"`` Eq. (7).
-        policy_delay: steps of the critics per step of policy and temperature.
+        policy_learning_rate: learning rate of the policy.
+        critic_learning_rate: learning rate of the critics.
+        temperature_learning_rate: learning rate of the temperature's logarithm.
+        tau: Polyak coefficient of the target critics: how far they move in each step.
+        initial_temperature: initial temperature, α of Eq. (1); it stays where it is not learned.
+        learn_temperature: learn the temperature by Eq. (4).
+        target_entropy: entropy that the temperature aims at, H̄ of Eq. (4); None takes minus the
+            number of real actions, or 0.89 of the largest entropy of discrete ones.
+        temporal_smoothness: weight of the distance between successive actions (CAPS), λ_T of
+            Eq. (5); needs a storage of single steps.
+        spatial_smoothness: weight of the distance between actions at nearby observations (CAPS),
+            λ_S of Eq. (5).
+        smoothness_std: standard deviation of nearby observations from the batch's, σ of Eq. (5), in
+            units of the observation.
+        num_target_critics: number of critics drawn for each target (REDQ), the size of M in
+            Eq. (6); None takes all, Eq. (1).
+        policy_value: value of several critics that the policy maximises: ``"min"`` is Eq. (3),
+            ``"mean"`` Eq. (7) (REDQ).
+        policy_delay: gradient steps of the critics per step of policy and temperature.
     """
 
     policy_learning_rate: ScheduledNonNegative = 3e-4

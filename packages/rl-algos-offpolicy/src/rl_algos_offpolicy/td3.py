@@ -32,9 +32,9 @@ from rl_algos_offpolicy.critics.critics import (
 )
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
 from rl_core.config import Count, ScheduledNonNegative
-from rl_core.gradients import LossOutput, Noise, call_frozen
+from rl_core.gradients import LossOutput, Noise, call_frozen, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,9 +42,9 @@ class TD3Config(DeterministicConfig):
     """Options of `TD3`.
 
     Attributes:
-        policy_delay: steps of the critics per step of the policy and the targets.
-        target_noise: σ̃ of Eq. (1).
-        target_noise_clip: c of Eq. (1).
+        policy_delay: gradient steps of the critics per step of the policy and the targets.
+        target_noise: standard deviation of the noise on target actions, σ̃ of Eq. (1).
+        target_noise_clip: bound of the noise on target actions, c of Eq. (1).
     """
 
     policy_delay: Count = 2
@@ -104,7 +104,7 @@ class TD3(DeterministicAlgorithm[TD3Config]):
         bound = self.hyper["target_noise_clip"]
         smoothing = (self.hyper["target_noise"] * noise).clamp(-bound, bound)
         policy = self.target_policy(next_obs_inputs(self.target_policy, batch))
-        action = (policy.mode() + smoothing).clamp(-1.0, 1.0)
+        action = (policy.mode() + smoothing).clamp(-1.0, 1.0)  # ã
         next_obs = next_obs_inputs(self.target_critics, batch)
         min_q = self.target_critics(next_obs, action).amin(0)
-        return self.clip_returns(bootstrapped_target(batch, min_q, self.hyper))
+        return self.clip_returns(bootstrapped_target(batch, min_q, self.hyper))  # y

@@ -22,9 +22,9 @@ from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
 from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ScheduledNonNegative, ScheduledPositive
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +34,13 @@ class A2CConfig(OnPolicyConfig):
     A ``gae_lambda`` of 1 gives the paper's n-step return.
 
     Attributes:
-        policy_learning_rate: of the policy's optimiser.
-        value_learning_rate: of the value function's optimiser; must equal the policy's when they
-            share a trunk.
-        max_grad_norm: bound of the joint gradient's norm; None does not bound it.
-        normalize_advantage: standardise advantages over the batch.
-        optimizer: the update rule of both.
+        policy_learning_rate: learning rate of the policy.
+        value_learning_rate: learning rate of the value function; must equal the policy's when they
+            share a torso.
+        max_grad_norm: upper bound of the joint gradient's norm; None disables it.
+        normalize_advantage: give the advantages of a rollout a mean of 0 and a standard deviation
+            of 1.
+        optimizer: optimiser of both, and its options.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -64,7 +65,7 @@ class A2C(PolicyGradient[A2CConfig]):
         add_ons: extra terms for the policy loss.
 
     Raises:
-        ConfigError: when a shared trunk is to be moved at two learning rates.
+        ConfigError: when a shared torso is to be moved at two learning rates.
     """
 
     @property
@@ -79,15 +80,7 @@ class A2C(PolicyGradient[A2CConfig]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""
-        config = self.config
-        return advantage_columns(
-            self.actor,
-            rollout,
-            config,
-            self.hyper,
-            normalize_advantage=config.normalize_advantage,
-            positive_advantage=config.positive_advantage,
-        )
+        return advantage_columns(self.actor, rollout, self.config, self.hyper)
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (1) for the policy's parameters plus Eq. (2) for the value function's."""
@@ -96,8 +89,8 @@ class A2C(PolicyGradient[A2CConfig]):
             batch.observation, batch.action, batch.state, batch.episode_start
         )
         assert now.value is not None
-        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)
-        value_term = masked_mean((now.value - batch.value_target).square(), mask)
+        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)  # Eq. (1)
+        value_term = masked_mean((now.value - batch.value_target).square(), mask)  # Eq. (2)
         entropy_term, entropy = entropy_loss(
             self.config, self.hyper["entropy_coef"], now.distribution, mask
         )

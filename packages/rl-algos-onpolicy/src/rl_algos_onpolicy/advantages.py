@@ -9,8 +9,8 @@ from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.entropy import entropy_bonus
 from rl_core.actor import Actor
 from rl_core.algorithm import evaluate_rollout
-from rl_core.batch import Rollout, masked_mean
-from rl_core.gradients import HyperParameters
+from rl_core.batch import Rollout
+from rl_core.gradients import HyperParameters, masked_mean
 from rl_core.nn.distributions import to_columns
 from rl_core.returns import Steps, estimate, explained_variance, normalize, shift_to_positive
 
@@ -21,8 +21,7 @@ def advantage_columns(
     config: OnPolicyConfig,
     hyper: HyperParameters,
     *,
-    normalize_advantage: bool = False,
-    positive_advantage: bool = False,
+    normalizes: bool = True,
     has_value: bool = True,
     keeps_policy: bool = False,
     logs_entropy: bool = False,
@@ -34,8 +33,7 @@ def advantage_columns(
         rollout: `(T, B, ...)`.
         config: which estimator and value target, and whether entropy is rewarded.
         hyper: the present discount, λ and coefficient of the entropy.
-        normalize_advantage: standardise advantages over the whole rollout.
-        positive_advantage: then subtract the smallest.
+        normalizes: give advantages the size that the config says, see `normalized_advantage`.
         has_value: False where no value function is learned: all values are 0.
         keeps_policy: attach the behaviour's distribution, for `from_columns`.
         logs_entropy: add its mean entropy to the metrics, where no loss does.
@@ -56,9 +54,8 @@ def advantage_columns(
         advantage=config.advantage_estimator,
         value_target=config.value_target,
     )
-    advantage = standardized(
-        advantage, rollout.valid, scale=normalize_advantage, shift=positive_advantage
-    )
+    if normalizes:
+        advantage = normalized_advantage(advantage, rollout.valid, config)
     columns = {
         "log_prob": values.log_prob,
         "value": value,
@@ -76,15 +73,19 @@ def advantage_columns(
     return columns, metrics
 
 
-def standardized(advantage: Tensor, valid: Tensor, *, scale: bool, shift: bool) -> Tensor:
-    """Bring advantages to a common size, and above 0.
+def normalized_advantage(
+    advantage: Tensor, valid: Tensor, config: OnPolicyConfig, *, over_minibatch: bool = False
+) -> Tensor:
+    """Normalise advantages, and make them positive, as the config says.
 
     Args:
         advantage: of any shape.
         valid: of the same shape, which of them count.
-        scale: give them a mean of 0 and a standard deviation of 1.
-        shift: then subtract the smallest.
+        config: says whether, and over which samples.
+        over_minibatch: they are a minibatch's, and not those of a whole rollout.
     """
-    if scale:
+    if (config.normalize_advantage == "minibatch") != over_minibatch:
+        return advantage
+    if config.normalize_advantage not in (False, "none"):
         advantage = normalize(advantage, valid)
-    return shift_to_positive(advantage, valid) if shift else advantage
+    return shift_to_positive(advantage, valid) if config.positive_advantage else advantage

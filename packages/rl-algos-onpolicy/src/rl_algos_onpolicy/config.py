@@ -29,19 +29,23 @@ class OnPolicyConfig(Config):
     """Options that on-policy algorithms share.
 
     Attributes:
-        gamma: discount per step.
-        gae_lambda: trades bias against variance in advantages of ``gae`` and ``vtrace``.
-        advantage_estimator: how advantages are estimated; see `rl_core.returns.estimators`.
-        value_target: what the value function learns.
+        gamma: discount factor per step.
+        gae_lambda: parameter λ of the estimators ``gae`` and ``vtrace``: smaller values have less
+            variance, larger ones less bias.
+        advantage_estimator: estimator of advantages, see the table of
+            `rl_core.returns.estimators`.
+        value_target: target of the value function: ``advantage`` takes the estimator's own,
+            ``return`` complete returns, ``td`` one-step targets.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
-        positive_advantage: subtract the smallest advantage, after they are normalised.
-        entropy_method: ``regularized`` adds the mean entropy to the objective, ``max`` each
-            step's to its reward, ``no_entropy`` neither.
-        entropy_coef: of the entropy.
-        use_softplus_entropy: softplus keeps entropies positive.
-        stop_entropy_gradient: entropy is a constant; ``max`` asks for it.
-        max_grad_norm: bound of the gradient's norm; None does not bound it.
-        optimizer: the update rule.
+        positive_advantage: subtract the smallest advantage after normalising, so that none is
+            negative.
+        entropy_method: what the policy's entropy is added to: ``regularized`` is the objective,
+            ``max`` the reward of each step, ``no_entropy`` nothing.
+        entropy_coef: weight of the entropy in the objective, or in the rewards.
+        use_softplus_entropy: pass entropies through softplus, which keeps them positive.
+        stop_entropy_gradient: treat the entropy as a constant, which ``max`` requires.
+        max_grad_norm: upper bound of the gradient's norm; None disables it.
+        optimizer: optimiser and its options.
 
     Raises:
         ConfigError: when a value is out of range, or has no effect beside another one.

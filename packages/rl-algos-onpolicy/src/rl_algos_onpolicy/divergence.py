@@ -15,7 +15,8 @@ The last term of (2) is that of the paper's first implementations.
 import torch
 from torch import Tensor
 
-from rl_core.batch import RolloutBatch, masked_mean
+from rl_core.batch import RolloutBatch
+from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Distribution, from_columns
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rl_algos_onpolicy.config import OnPolicyConfig
-from rl_core.batch import masked_mean
+from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Distribution
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import Algorithm, Scheduled
-from rl_core.batch import RolloutBatch, masked_mean
+from rl_core.batch import RolloutBatch
 from rl_core.errors import ConfigError
-from rl_core.gradients import OptimizerConfig, ParameterGroup
+from rl_core.gradients import OptimizerConfig, ParameterGroup, masked_mean
 
 _RATES = ("policy_learning_rate", "value_learning_rate")
 

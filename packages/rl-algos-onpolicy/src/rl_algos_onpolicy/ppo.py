@@ -32,7 +32,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from rl_algos_onpolicy.advantages import advantage_columns, standardized
+from rl_algos_onpolicy.advantages import advantage_columns, normalized_advantage
 from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
@@ -46,10 +46,10 @@ from rl_core.algorithm import (
     UpdateSchedule,
     whole_batch,
 )
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import Count, Needs, ScheduledNonNegative, ScheduledPositive, as_schedule
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup, masked_mean
 from rl_core.storage import Storage
 
 Surrogate = Literal["clip", "plain", "kl-penalty"]
@@ -65,20 +65,23 @@ class PPOConfig(OnPolicyConfig):
         num_epochs: passes over each rollout.
         num_minibatches: minibatches per epoch; None when ``minibatch_size`` is given.
         minibatch_size: samples per minibatch; None when ``num_minibatches`` is given.
-        surrogate: ``clip`` for Eq. (1), ``plain`` for Eq. (5), ``kl-penalty`` for Eq. (6).
-        clip_range: ε of Eq. (1); of the logged fraction, with another surrogate.
-        kl_target: d of Eq. (6); None takes 0.01 with ``kl-penalty``, which alone has it.
-        kl_penalty: where β of Eq. (6) starts; None takes 1 with ``kl-penalty``, which alone has
-            it. Its present value is saved, and may be set while running.
-        use_clipped_value_loss: Eq. (3) instead of Eq. (2).
-        value_clip_range: ε of Eq. (3), in units of values; None takes ``clip_range``.
-        value_loss_coef: c₁ of Eq. (4).
-        max_grad_norm: bound of the gradient's norm; None does not bound it.
-        normalize_advantage: standardise advantages over each minibatch, of two samples at least,
-            the batch, or not.
-        target_kl: end the update once the policy has moved further than 1.5 times this; None
+        surrogate: policy loss: ``clip`` is Eq. (1), ``plain`` Eq. (5) without a bound, and
+            ``kl-penalty`` Eq. (6).
+        clip_range: how far the probability ratio may move from 1, ε of Eq. (1); with another
+            surrogate it only decides which samples count as clipped in the log.
+        kl_target: target divergence of ``kl-penalty``, d of Eq. (6); None takes 0.01.
+        kl_penalty: initial weight of the penalty of ``kl-penalty``, β of Eq. (6); None takes 1.
+            The present weight is saved, and may be set while running.
+        use_clipped_value_loss: use the clipped value loss, Eq. (3), instead of Eq. (2).
+        value_clip_range: how far values may move before they are clipped, ε of Eq. (3), in units
+            of values; None takes ``clip_range``.
+        value_loss_coef: weight of the value loss, c₁ of Eq. (4).
+        max_grad_norm: upper bound of the gradient's norm; None disables it.
+        normalize_advantage: give advantages a mean of 0 and a standard deviation of 1: over each
+            ``minibatch`` (of two samples at least), over the whole ``batch``, or ``none``.
+        target_kl: end the update once the approximate divergence exceeds 1.5 times this; None
             never does.
-        optimizer: the update rule.
+        optimizer: optimiser and its options.
 
     Raises:
         ConfigError: when a value is out of range or two contradict each other.
@@ -224,28 +227,21 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""
-        columns, metrics = self.estimate(rollout)
-        advantage = self.normalize_over_batch(columns["advantage"], rollout.valid)
-        return {**columns, "advantage": advantage}, metrics
+        return self.estimate(rollout)
 
-    def estimate(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return what `prepare` does, with advantages as they are."""
-        config = self.config
+    def estimate(
+        self, rollout: Rollout, *, normalizes: bool = True
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Return what `prepare` does; advantages may be left as they are."""
+        keeps_policy = self.config.surrogate == "kl-penalty"
         return advantage_columns(
             self.actor,
             rollout,
-            config,
+            self.config,
             self.hyper,
-            keeps_policy=config.surrogate == "kl-penalty",
+            normalizes=normalizes,
+            keeps_policy=keeps_policy,
         )
-
-    def normalize_over_batch(self, advantage: Tensor, valid: Tensor) -> Tensor:
-        """Do to a rollout's advantages, `(T, B)`, what is not done to each minibatch's."""
-        config = self.config
-        if config.normalize_advantage == "minibatch":
-            return advantage
-        scale = config.normalize_advantage == "batch"
-        return standardized(advantage, valid, scale=scale, shift=config.positive_advantage)
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
         """Adapt the penalty of Eq. (6) by the divergence over the whole rollout."""
@@ -271,18 +267,19 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         clip_range = hyper["clip_range"]
         assert now.value is not None
         log_ratio = now.log_prob - batch.log_prob
-        advantage = self._advantage(batch)
+        advantage = normalized_advantage(batch.advantage, mask, config, over_minibatch=True)
         if config.surrogate == "clip":
-            policy_term = clipped_surrogate_loss(log_ratio, advantage, clip_range, mask)
+            policy_term = clipped_surrogate_loss(log_ratio, advantage, clip_range, mask)  # Eq. (1)
         else:
-            policy_term = surrogate_loss(log_ratio, advantage, mask)
+            policy_term = surrogate_loss(log_ratio, advantage, mask)  # Eq. (5)
         stops = []
         if config.surrogate == "kl-penalty":
             kl, target = mean_kl(batch, now.distribution), hyper["kl_target"]
-            policy_term = policy_term + kl_penalty_term(kl, hyper["kl_penalty"], target)
+            policy_term = policy_term + kl_penalty_term(kl, hyper["kl_penalty"], target)  # Eq. (6)
             stops.append(kl > 4.0 * target)
         value_term = self.value_term(now.value, batch.value, batch.value_target, mask)
         entropy_term, entropy = entropy_loss(config, hyper["entropy_coef"], now.distribution, mask)
+        # Of one sample each, E[r - 1 - log r] is the divergence, and has little variance.
         approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, mask)
         outside = ((log_ratio.exp() - 1.0).abs() > clip_range).to(mask.dtype)
         metrics = {
@@ -293,6 +290,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             "policy/clip_fraction": masked_mean(outside, mask),
         }
         added, more = self.add_on_terms(batch, now.distribution, metrics)
+        # Eq. (4); the entropy's term has its sign and coefficient already
         total = policy_term + added + hyper["value_loss_coef"] * value_term + entropy_term
         if config.target_kl is not None:
             stops.append(approx_kl > 1.5 * hyper["target_kl"])
@@ -307,11 +305,3 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             return value_loss(value, value_target, mask)
         clip_range = self.hyper[self.if_set("value_clip_range") or "clip_range"]
         return clipped_value_loss(value, old_value, value_target, clip_range, mask)
-
-    def _advantage(self, batch: RolloutBatch) -> Tensor:
-        config = self.config
-        if config.normalize_advantage != "minibatch":
-            return batch.advantage
-        return standardized(
-            batch.advantage, batch.mask, scale=True, shift=config.positive_advantage
-        )

@@ -57,17 +57,20 @@ class TRPOConfig(OnPolicyConfig):
     ``entropy_coef`` is c of Eq. (1); ``optimizer`` and ``max_grad_norm`` are the value function's.
 
     Attributes:
-        max_kl: δ of Eq. (2).
+        max_kl: largest divergence of the new policy from the old one, δ of Eq. (2).
         cg_steps: iterations of the conjugate gradients.
-        cg_damping: multiple of the identity that is added to the divergence's Hessian.
-        num_backtracks: steps that the line search tries.
-        backtrack_ratio: how much shorter each of them is than the one before.
-        curvature_every: the products with the Hessian use one sample of so many.
-        value_learning_rate: of the value function's optimiser; a constant 0 collects and evaluates
-            without learning anything, where a schedule that ends at 0 leaves the policy free.
+        cg_damping: multiple of the identity added to the Hessian of the divergence.
+        num_backtracks: number of steps that the line search tries.
+        backtrack_ratio: factor by which the line search shortens each step.
+        curvature_every: compute products with the Hessian from one sample in so many; 1 uses all.
+        value_learning_rate: learning rate of the value function; a constant 0 collects and
+            evaluates without learning anything, while a schedule that ends at 0 leaves the policy
+            free.
         num_epochs: passes of the value function over each rollout.
-        num_minibatches: its minibatches per epoch; None when ``minibatch_size`` is given.
-        minibatch_size: samples in each; None when ``num_minibatches`` is given.
+        num_minibatches: minibatches per epoch of the value function; None when ``minibatch_size``
+            is given.
+        minibatch_size: samples per minibatch of the value function; None when ``num_minibatches``
+            is given.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
 
     Raises:
@@ -147,16 +150,8 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets, and keep the old policy and its entropy."""
-        config = self.config
         return advantage_columns(
-            self.actor,
-            rollout,
-            config,
-            self.hyper,
-            normalize_advantage=config.normalize_advantage,
-            positive_advantage=config.positive_advantage,
-            keeps_policy=True,
-            logs_entropy=True,
+            self.actor, rollout, self.config, self.hyper, keeps_policy=True, logs_entropy=True
         )
 
     def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
@@ -235,8 +230,8 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         metrics = {"loss/value": loss}
         if not self.add_ons.learn:
             return LossOutput(loss, metrics)
-        added, more = self.add_on_terms(batch, self._policy(batch), metrics, learned=True)
-        return LossOutput(loss + added, {**metrics, **more})
+        added, more = self.add_ons.terms(batch, self._policy(batch), metrics, learned=True)
+        return LossOutput(loss + sum(added), {**metrics, **more})
 
     @torch.no_grad()
     def _policy(self, batch: RolloutBatch) -> Distribution:
@@ -246,7 +241,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     def _policy_metrics(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the policy's term of Eq. (1), and what add-ons log that learn nothing."""
         now = self._policy(batch)
-        _, logged = self.add_on_terms(batch, now, {}, learned=False)
+        _, logged = self.add_ons.terms(batch, now, {}, learned=False)
         return {**logged, "loss/policy": _policy_term(batch, now)}
 
     def _surrogate(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
@@ -256,7 +251,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         entropy_term, entropy = entropy_loss(self.config, coef, now, batch.mask)
         metrics = {"policy/kl": mean_kl(batch, now), "policy/entropy": entropy}
         added, more = self.add_ons.terms(batch, now, metrics)
-        # The line search compares sums: a large term of an add-on must not swallow the others.
+        # Eq. (1); the line search compares sums, in which a large term must not swallow the others.
         terms = torch.stack([_policy_term(batch, now), entropy_term, *added])
         return LossOutput(terms.double().sum(), {**metrics, **more})
 

@@ -27,10 +27,10 @@ from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.policy_gradient import PolicyGradient, policy_gradient_loss
 from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import Count, ScheduledNonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients import LossOutput, Noise, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +41,8 @@ class VPGConfig(OnPolicyConfig):
     more discount.
 
     Attributes:
-        policy_learning_rate: of the policy's optimiser.
-        value_learning_rate: of the value function's optimiser; None learns no value function:
+        policy_learning_rate: learning rate of the policy.
+        value_learning_rate: learning rate of the value function; None learns no value function:
             advantages are the returns, and an episode counts no further than the rollout goes.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
         num_epochs: passes over each rollout.
@@ -81,7 +81,7 @@ class VPG(PolicyGradient[VPGConfig]):
         add_ons: extra terms for the policy loss.
 
     Raises:
-        ConfigError: when a shared trunk is to be moved at two learning rates.
+        ConfigError: when a shared torso is to be moved at two learning rates.
     """
 
     @property
@@ -102,16 +102,8 @@ class VPG(PolicyGradient[VPGConfig]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages, Eq. (2), and value targets."""
-        config = self.config
-        return advantage_columns(
-            self.actor,
-            rollout,
-            config,
-            self.hyper,
-            normalize_advantage=config.normalize_advantage,
-            positive_advantage=config.positive_advantage,
-            has_value=config.value_learning_rate is not None,
-        )
+        has_value = self.config.value_learning_rate is not None
+        return advantage_columns(self.actor, rollout, self.config, self.hyper, has_value=has_value)
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (1) for the policy's parameters plus Eq. (3) for the value function's."""
@@ -119,7 +111,7 @@ class VPG(PolicyGradient[VPGConfig]):
         now = self.actor.evaluate_actions(
             batch.observation, batch.action, batch.state, batch.episode_start
         )
-        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)
+        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)  # Eq. (1)
         entropy_term, entropy = entropy_loss(
             self.config, self.hyper["entropy_coef"], now.distribution, mask
         )
@@ -128,6 +120,6 @@ class VPG(PolicyGradient[VPGConfig]):
         total = policy_term + added + entropy_term
         if self.config.value_learning_rate is not None:
             assert now.value is not None
-            value_term = masked_mean((now.value - batch.value_target).square(), mask)
+            value_term = masked_mean((now.value - batch.value_target).square(), mask)  # Eq. (3)
             total, metrics["loss/value"] = total + value_term, value_term
         return LossOutput(total, {**metrics, **more})

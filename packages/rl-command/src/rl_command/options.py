@@ -105,8 +105,8 @@ def component_options(
     name, kind, is_list = PARTS.get(section, ("", "", False))
     if name not in inspect.signature(component).parameters:
         return options
-    type_ = list[dict[str, Json]] if is_list else dict[str, Json] | None
-    text = f"{'Tables' if is_list else 'Table'} with a name from rl list {kind}s, and its options"
+    type_ = list[str | dict[str, Json]] if is_list else str | dict[str, Json] | None
+    text = f"Name{'s' if is_list else ''} from rl list {kind}s, or {{name = ..., OPTION = ...}}"
     default = write_value((defaults or {}).get(name, [] if is_list else None))
     return (*options, Option((section, name), type_, text, default, metavar(type_)))
 
@@ -162,7 +162,8 @@ def parameter_docs(documented: Callable[..., object]) -> Mapping[str, str]:
     docs: dict[str, str] = {}
     for owner in reversed(inspect.getmro(documented)[:-1]):
         docs |= _section_items(vars(owner).get("__init__")) | _section_items(owner)
-        docs |= _texts_under_fields(owner)
+        if vars(owner).get("__dataclass_fields__", {}).keys() - docs.keys():
+            docs |= _texts_under_fields(owner)
     return docs
 
 
@@ -182,6 +183,7 @@ def _section_items(documented: object) -> dict[str, str]:
 
 
 def _texts_under_fields(owner: type) -> dict[str, str]:
+    """Read the source, which takes long."""
     try:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
     except (OSError, TypeError, SyntaxError):

@@ -1,6 +1,5 @@
 """The parser of all commands, for options that are only known at run time, and its help."""
 
-import difflib
 import re
 import shutil
 import textwrap
@@ -12,10 +11,9 @@ from typing import TypeVar, cast
 
 from rl_command.errors import UsageError
 from rl_command.options import Option
-from rl_command.values import is_switch, read_value, takes_list
+from rl_command.values import is_switch, read_value, takes_list, takes_words
 from rl_core.config import Tables, decode
-from rl_core.errors import ConfigError, DeviceError
-from rl_core.other_names import OTHER_NAMES
+from rl_core.errors import ConfigError, DeviceError, closest
 from rl_core.types import Json
 
 T = TypeVar("T")
@@ -126,32 +124,30 @@ def parse(
         print(help_text(command, "--help-all" in asked), end="")
         raise SystemExit(0)
     given, known = Given(), {option.flag: option for option in command.options}
-    rest, was_open, behind = [word for word in words if word not in HELP], None, {}
+    rest, behind = [word for word in words if word not in HELP], dict[str, Option]()
+    open_option: Option | None = None  # whose value a word behind it could have been
     while rest:
         word = rest.pop(0)
         if not _is_flag(word):
-            if was_open is not None and not is_name(word):
-                behind[word] = was_open
+            if open_option is not None and not is_name(word):
+                behind[word] = open_option
+            open_option = None
             given.names.append(word)
-            was_open = None
             continue
         flag, equals, attached = word.partition("=")
         option, is_negated = _look_up(flag.replace("_", "-"), known)
-        bare = list(takewhile(lambda following: not _is_flag(following), rest))
-        was_open = None
-        if option is None:
-            if not partial:
-                raise UsageError(f"unknown option {flag}{_suggestion(flag, known)}")
-            if bare and not equals and not is_name(bare[0]):
-                del rest[: _list_length(bare)]
-            continue
-        values = [attached] if equals else _values(option, is_negated, bare)
+        if option is None and not partial:
+            raise UsageError(f"unknown option {flag}{_suggestion(flag, known)}")
         if is_negated and equals:
-            raise UsageError(f"{option.flag} with no- before its name takes no value")
-        if not equals and not is_negated and (is_switch(option.type_) or takes_list(option.type_)):
-            was_open = option
-        del rest[: 0 if equals else len(values)]
-        _put(given, option, values or ["false" if is_negated else "true"])
+            raise UsageError(f"{flag}, with no- before its name, takes no value")
+        bare = list(takewhile(lambda following: not _is_flag(following), rest))
+        values = [] if equals or is_negated else _values(option, bare, is_name)
+        del rest[: len(values)]
+        if option is not None:
+            is_open = is_switch(option.type_) or takes_list(option.type_)
+            open_option = option if is_open and not (equals or is_negated) else None
+            values = [attached] if equals else values or ["false" if is_negated else "true"]
+            _put(given, option, values)
     _check_names(command, given, behind, partial)
     return given
 
@@ -194,18 +190,23 @@ def _rows(option: Option, width: int) -> list[str]:
     return [*heads[1:], *rows]
 
 
-def _values(option: Option, is_negated: bool, bare: Sequence[str]) -> list[str]:
-    """Return the following words that are an option's value; a switch needs none."""
+def _values(
+    option: Option | None, bare: Sequence[str], is_name: Callable[[str], bool]
+) -> Sequence[str]:
+    """Return the words behind an option that are its value; a switch needs none."""
+    if option is None:  # of an unknown one, the first word at least
+        return bare[: _list_length(bare)] if bare and not is_name(bare[0]) else []
     if is_switch(option.type_):
-        is_value = bare and not is_negated and _fits(option, bare[0])
-        return list(bare[:1]) if is_value else []
+        return bare[:1] if bare and _fits(option, bare[0]) else []
     if not bare:
         raise UsageError(f"{option.flag} needs a value: {option.placeholder}")
-    return list(bare[: _list_length(bare) if takes_list(option.type_) else 1])
+    if option.section and takes_words(option.type_):
+        return [bare[0], *takewhile(lambda word: not is_name(word), bare[1:])]
+    return bare[: _list_length(bare) if takes_list(option.type_) else 1]
 
 
 def _list_length(bare: Sequence[str]) -> int:
-    # A list of numbers goes on as long as there are numbers; a list of texts takes commas.
+    # A list of numbers goes on as long as there are numbers.
     return 1 + len(list(takewhile(_NUMBER.fullmatch, bare[1:])))
 
 
@@ -275,14 +276,15 @@ def _check_names(
 
 def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     """Return a hint at the option that was meant, in any section, or called so elsewhere."""
-    last = {other: other.rpartition(".")[2].lstrip("-") for other in known}
-    name = flag.replace("_", "-").rpartition(".")[2].lstrip("-").lower()
-    ours = [other.replace("_", "-") for other in OTHER_NAMES.get(name.replace("-", "_"), ())]
-    meant = [other for wanted in (name, *ours) for other in known if last[other] == wanted]
-    meant = meant or difflib.get_close_matches(flag.replace("_", "-").lower(), known, n=1)
-    close = difflib.get_close_matches(name, last.values(), n=1, cutoff=0.7)
-    meant = meant or [other for other in known if last[other] in close]
-    return f"; did you mean '{meant[0]}'?" if meant else "; --help-all shows all options"
+    by_name = {_last_name(other): other for other in reversed(list(known))}
+    meant = closest(_last_name(flag), by_name)
+    return (
+        "; --help-all shows all options" if meant is None else f"; did you mean '{by_name[meant]}'?"
+    )
+
+
+def _last_name(flag: str) -> str:
+    return flag.rpartition(".")[2].lstrip("-").replace("-", "_")
 
 
 def _has(tables: Tables, path: Sequence[str]) -> bool:

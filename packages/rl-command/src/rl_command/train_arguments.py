@@ -33,7 +33,7 @@ from rl_core.types import Json
 from rl_train.builder import SECTIONS, component_of, compose, resolve_device
 from rl_train.builder.components import without_replaced
 from rl_train.recipe_files import load_tables
-from rl_train.trainer import Budget
+from rl_train.trainer import Budget, Trainer
 
 DEFAULT_TOTAL_STEPS = 100_000
 """Environment steps of a run whose length is not given."""
@@ -307,7 +307,8 @@ def _is_name(word: str) -> bool:
 
 def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Given:
     """Read the options that are known so far; others may become known later."""
-    options = (*_run_options({}), *_name_options(None), *known)
+    trainer = _section_options("trainer", Trainer)
+    options = (*_run_options({}), *_name_options(None), *trainer, *known)
     return parse(_command(options), words, partial=True, is_name=_is_name)
 
 

@@ -63,7 +63,18 @@ def is_switch(type_: object) -> bool:
 
 def takes_list(type_: object) -> bool:
     """Return whether an option of this type takes a list."""
-    return any(get_origin(member) in (list, tuple, Sequence) for member in _members(type_))
+    return bool(_items(type_))
+
+
+def takes_words(type_: object) -> bool:
+    """Return whether an option of this type takes a list of texts."""
+    return any(str in _members(item) for item in _items(type_))
+
+
+def _items(type_: object) -> list[object]:
+    """Return the types of the items, where a type is that of a list."""
+    lists = [m for m in _members(type_) if get_origin(m) in (list, tuple, Sequence)]
+    return [item for member in lists for item in get_args(member)]
 
 
 def table_of(type_: object) -> type[object] | None:

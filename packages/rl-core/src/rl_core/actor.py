@@ -10,7 +10,9 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from rl_core.compile import CompiledFunction
 from rl_core.errors import ConfigError
+from rl_core.gradients.loss import ModuleWatch
 from rl_core.nn.distributions import Distribution
 from rl_core.spaces import ACTION_MASK_KEY, random_env_actions
 from rl_core.storage import TensorSpec
@@ -92,7 +94,7 @@ class Actor(nn.Module, ABC):
                 Feed-forward actors ignore it.
 
         Returns:
-            The distribution, and the recurrent state after each step; without that of memories
+            The distribution, and the recurrent state after each step; without that of cores
             which see actions, see `remember_action`.
         """
 
@@ -249,7 +251,7 @@ class Actor(nn.Module, ABC):
     ) -> State:
         """Return the whole recurrent state after a step, when its action is known.
 
-        Memories that see actions override this; the default has none.
+        Actors with recurrent cores that see actions override this; the default has none.
 
         Args:
             observation: with batch axes `(N,)`, or `(T, N)` for a sequence.
@@ -281,6 +283,61 @@ class Actor(nn.Module, ABC):
         distribution, after = self.distribution(observation, state, episode_start)
         after = self.remember_action(observation, action, state, after, episode_start)
         return ActionEvaluation(distribution, distribution.log_prob(action), None, after)
+
+
+class CompiledActing:
+    """Acting with exploration, compiled where that pays: for feed-forward actors without extras.
+
+    Args:
+        explore: see `Algorithm.explore`.
+        actor: whose parameters it reads.
+        has_extras: whether ``explore`` returns extras.
+
+    Attributes:
+        function: one graph per number of environments. It never runs on a GPU, where the
+            environments wait for the actions anyway.
+    """
+
+    def __init__(
+        self, explore: Callable[..., ActionOutput], actor: Actor, *, has_extras: bool = False
+    ) -> None:
+        self._explore = explore
+        self._watch = ModuleWatch(actor)
+        self._can_compile = actor.device.type == "cpu" and not actor.is_recurrent and not has_extras
+        self.function = CompiledFunction(self._act, "the acting step", actor.device)
+        self._is_looked_at = False
+
+    @contextmanager
+    def phase(self) -> Iterator[None]:
+        """Look for replaced parameters once for all steps of the block, not in each of them."""
+        if self.function.mode != "off":
+            self._look()
+            self._is_looked_at = True
+        try:
+            yield
+        finally:
+            self._is_looked_at = False
+
+    def __call__(
+        self, observation: Observation, state: State, noise: Tensor, episode_start: Tensor | None
+    ) -> ActionOutput:
+        """Choose actions, by a graph where there is one; arguments as for `Algorithm.explore`."""
+        if self._can_compile and self.function.mode != "off":
+            if not self._is_looked_at:
+                self._look()
+            result = self.function(None, observation, noise)
+            if result is not None:
+                return ActionOutput(result["action"], result["env_action"], None, state)
+        return self._explore(observation, state, noise, episode_start)
+
+    def _look(self) -> None:
+        """Have the graphs traced anew where the actor's parameters or modes were replaced."""
+        if self._watch.look():
+            self.function.forget()
+
+    def _act(self, _: None, observation: Observation, noise: Tensor) -> Mapping[str, Tensor]:
+        output = self._explore(observation, {}, noise, None)
+        return {"action": output.action, "env_action": output.env_action}
 
 
 class HasActor(Protocol):

@@ -174,7 +174,7 @@ class SequenceStart:
         burn_in: shape `(W, N, ...)`, the observations before the sequence; W may be 0.
         action: shape `(W + T + n - 1, N, ...)`, what was done in the rows of ``burn_in``, in those
             of the sequence, and in all but the last of the n rows after it, for networks whose
-            memory sees actions.
+            core sees actions.
         episode_start: shape `(W + 1, N)`, bool, where the last row is the sequence's first: what
             is stored of the episode begins in this row, and rows before it pad. At most one row of
             a sequence is marked; none is where the burn-in is whole and the episode began earlier.
@@ -226,19 +226,6 @@ class ReplayBatch:
 
 PREPARED_COLUMNS = ("log_prob", "value", "advantage", "value_target")
 """The columns of a `RolloutBatch` that an algorithm's ``prepare`` must answer."""
-
-
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Average over the entries that count.
-
-    Args:
-        values: any shape; where an entry does not count it may be anything, NaN too.
-        mask: the same shape, 1 where an entry counts and 0 elsewhere.
-
-    Returns:
-        A 0-dim tensor; zero when nothing counts.
-    """
-    return torch.where(mask.bool(), values, 0.0).sum() / mask.sum().clamp(min=1.0)
 
 
 for _batch_type in (Rollout, RolloutBatch, SequenceStart, ReplayBatch):

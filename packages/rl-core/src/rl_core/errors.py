@@ -72,21 +72,27 @@ def in_brief(error: BaseException) -> str:
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 3]}..."
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Phrase a suggestion for a mistyped name.
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that was probably meant, or None if nothing is close.
 
     Args:
         name: what the user wrote; capitals, and the names of other libraries, are understood.
         known: the names that would have been right.
+    """
+    lower, by_lower = name.lower(), {right.lower(): right for right in sorted(known)}
+    meant = [other for other in (lower, *OTHER_NAMES.get(lower, ())) if other in by_lower]
+    meant = meant or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    return by_lower[meant[0]] if meant else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Phrase a suggestion for a mistyped name, see `closest`.
 
     Returns:
         ``"; did you mean 'x'?"`` when something is close, else ``"; known: a, b, c"``.
     """
     candidates = sorted(known)
-    by_lower = {candidate.lower(): candidate for candidate in candidates}
-    lower = name.lower()
-    close = [other for other in OTHER_NAMES.get(lower, ()) if other in candidates]
-    close = close or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean '{by_lower[close[0]]}'?"
+    meant = closest(name, candidates)
+    if meant is not None:
+        return f"; did you mean '{meant}'?"
     return f"; known: {', '.join(candidates)}" if candidates else ""

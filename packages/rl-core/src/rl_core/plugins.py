@@ -5,20 +5,25 @@ allow-list of distributions, given by `set_allowed` or the environment variable 
 limits which can be loaded. It is not a sandbox: installed packages can already run code.
 """
 
+import contextlib
 import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import cast
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from rl_core.errors import PluginError, in_brief, nearest
 
 KINDS = (
     *("algorithms", "storages", "samplers", "envs", "actors", "add_ons", "executors", "loggers"),
+    "callbacks",
 )
 """The kinds of plug-ins, each registered in the entry-point group ``rl_core.<kind>``."""
 
@@ -32,6 +37,7 @@ _REQUIRED = {
     "actors": ("rl_core.actor:Actor",),
     "add_ons": ("rl_core.algorithm:PolicyLossAddOn",),
     "loggers": ("rl_core.logger:Logger",),
+    "callbacks": ("rl_train:Callback",),
     "envs": ("gymnasium:Env", "rl_core.env:VecEnv"),
     "executors": ("builtins:object",),
 }
@@ -50,6 +56,8 @@ _FIRST_PARTY = {
     ),
     "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
 }
+_OURS = {"rl-core", "rl-envs", "rl-train"}.union(*map(dict.values, _FIRST_PARTY.values()))
+"""Distributions whose versions a plug-in has to fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,8 @@ def load(kind: str, name: str) -> Callable[..., object]:
 
     Raises:
         PluginError: when the name is not text, unknown, registered by two distributions, outside
-            the allow-list, fails to import, or stands for something of the wrong class.
+            the allow-list, made for another version of one of our packages, fails to import, or
+            stands for something of the wrong class.
     """
     kind = known_kind(kind)
     if not isinstance(name, str):
@@ -146,6 +155,8 @@ def load(kind: str, name: str) -> Callable[..., object]:
             f"{kind[:-1]} {name!r} is registered by {claimants}; uninstall one, or allow only one"
             f" through {ALLOW_VARIABLE}"
         )
+    if misfit := _misfit(info.distribution, info.version):
+        raise PluginError(f"{kind[:-1]} {name!r} of {misfit}")
     try:
         loaded: object = metadata.EntryPoint(name, info.entry_point, f"rl_core.{kind}").load()
     except (Exception, SystemExit) as error:
@@ -156,30 +167,29 @@ def load(kind: str, name: str) -> Callable[..., object]:
     return _checked(info, loaded)
 
 
-def _claims(kind: str) -> Iterator[PluginInfo]:
-    """Yield one plug-in for each registration; a name may be registered more than once."""
-    for entry_point in _entry_points(f"rl_core.{kind}"):
-        distribution = entry_point.dist
-        name = "an unnamed distribution" if distribution is None else str(distribution.name)
-        version = "unknown" if distribution is None else str(distribution.version)
-        allowed = _is_allowed(name)
-        yield PluginInfo(kind, entry_point.name, name, version, entry_point.value, allowed)
+_read: dict[str, tuple[object, list[PluginInfo]]] = {}
 
 
-_read: dict[str, tuple[object, list[metadata.EntryPoint]]] = {}
+def _claims(kind: str) -> list[PluginInfo]:
+    """Return one plug-in for each registration; a name may be registered more than once.
 
-
-def _entry_points(group: str) -> list[metadata.EntryPoint]:
-    """Read entry points, again only after a folder of Python's path changed.
-
-    Reading takes some 10 ms, and a command looks up names some 40 times.
+    Metadata are read again only after a folder of Python's path changed: reading them takes some
+    10 ms, and a command looks up names some 40 times.
     """
     folders = [Path(folder or ".") for folder in sys.path]
     changed = [folder.stat().st_mtime_ns if folder.exists() else 0 for folder in folders]
     state = (metadata.entry_points, tuple(sys.path), tuple(changed))
-    if group not in _read or _read[group][0] != state:
-        _read[group] = state, list(metadata.entry_points(group=group))
-    return _read[group][1]
+    if kind not in _read or _read[kind][0] != state:
+        points = metadata.entry_points(group=f"rl_core.{kind}")
+        _read[kind] = state, [_claim(kind, point) for point in points]
+    return [replace(claim, allowed=_is_allowed(claim.distribution)) for claim in _read[kind][1]]
+
+
+def _claim(kind: str, point: metadata.EntryPoint) -> PluginInfo:
+    name, version = "an unnamed distribution", "unknown"
+    if point.dist is not None:
+        name, version = str(point.dist.name), str(point.dist.version)
+    return PluginInfo(kind, point.name, name, version, point.value)
 
 
 def _chosen(claims: list[PluginInfo]) -> PluginInfo:
@@ -212,6 +222,30 @@ def _unknown(kind: str, name: str) -> str:
         fault = "which is not installed; install it"
     # The packages are on no index: suggesting their bare names might install somebody else's.
     return f"`{name}` is in {home}, {fault} from a clone: pip install ./packages/{home}"
+
+
+@cache
+def _misfit(distribution: str, version: str) -> str | None:
+    """Say which of our packages is not of a version that a distribution declares; None if all are.
+
+    Pip only warns of it, and contracts change between versions.
+    """
+    try:
+        declared = [Requirement(text) for text in metadata.requires(distribution) or ()]
+    except (metadata.PackageNotFoundError, InvalidRequirement):
+        return None
+    for needed in declared:
+        applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if not applies or _normalised(needed.name) not in _OURS:
+            continue
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed = metadata.version(needed.name)
+            if not needed.specifier.contains(installed, prereleases=True):
+                return (
+                    f"{distribution} {version} needs {needed.name}{needed.specifier}, but "
+                    f"{needed.name} {installed} is installed; install versions that fit"
+                )
+    return None
 
 
 def _title(info: PluginInfo) -> str:

@@ -6,22 +6,20 @@ numbers of another. Generators are saved as tensors, numbers and text, without p
 """
 
 import hashlib
-import re
+import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.errors import CheckpointError, ConfigError, DeviceError
+from rl_core.errors import CheckpointError, ConfigError, DeviceError, in_brief
 from rl_core.types import StateDict, StateValue
 
 _STATE_BYTES = {5056: "cpu", 16: "cuda"}
 """The type of device of a torch generator's state, by its size in bytes."""
-
-_DIGITS = re.compile(r"[0-9]{1,40}", re.ASCII)
 
 
 def spawn_generators(
@@ -35,12 +33,9 @@ def spawn_generators(
         device: device on which the generators draw.
 
     Raises:
-        ConfigError: when the seed is negative or a name occurs twice.
+        ConfigError: when the seed is negative.
         DeviceError: when the device is not available.
     """
-    if len(set(names)) != len(names):
-        repeated = sorted({name for name in names if list(names).count(name) > 1})
-        raise ConfigError(f"got the generator names {repeated} twice; expected distinct names")
     return {name: _generator(_seed_word(seed, name), device) for name in names}
 
 
@@ -56,11 +51,50 @@ def spawn_seed(seed: int, name: str, index: int = 0) -> int:
         A number from 0 to 2**31 - 1, which every simulator accepts.
 
     Raises:
-        ConfigError: when the seed or the index is negative.
+        ConfigError: when the seed is negative.
     """
-    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-        raise ConfigError(f"got index {index!r}; expected an integer of at least 0")
     return _seed_word(seed, name, index) >> 33
+
+
+def spread_seed(seed: int, num_envs: int) -> list[int]:
+    """Derive one seed per environment.
+
+    Neighbouring seeds give unrelated lists, unlike ``seed + i``, where the second environment of
+    seed 0 is the first of seed 1. The first ``k`` seeds do not depend on ``num_envs``.
+
+    Args:
+        seed: at least 0.
+        num_envs: the number of seeds.
+
+    Returns:
+        Different numbers below 2^31, which every simulator's own seed can hold.
+
+    Raises:
+        ConfigError: if the seed is negative.
+    """
+    seeds: dict[int, None] = {}  # in order, without duplicates
+    for child in np.random.SeedSequence(checked_seed(seed)).spawn(num_envs):
+        candidate = int(child.generate_state(1)[0]) >> 1
+        while candidate in seeds:
+            candidate = (candidate + 1) % 2**31
+        seeds[candidate] = None
+    return list(seeds)
+
+
+def resumed_seed(seed: int, steps: int) -> int:
+    """Derive the seed with which environments go on after a resume at some step."""
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
+
+
+def checked_seed(seed: int) -> int:
+    """Return a seed as a plain number.
+
+    Raises:
+        ConfigError: if it is not a whole number, or negative.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed={seed!r}; expected a whole number of at least 0")
+    return int(seed)
 
 
 def generator_state(generator: torch.Generator) -> Tensor:
@@ -101,8 +135,8 @@ def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
 
 
 def numpy_generator_state(generator: np.random.Generator) -> dict[str, StateValue]:
-    """Return the state of a NumPy generator, integers as text and arrays as tensors."""
-    return cast("dict[str, StateValue]", _to_state(dict(generator.bit_generator.state)))
+    """Return the state of a NumPy generator: JSON, because its integers have up to 128 bits."""
+    return {"json": json.dumps(generator.bit_generator.state, default=np.ndarray.tolist)}
 
 
 def set_numpy_generator_state(generator: np.random.Generator, state: StateDict) -> None:
@@ -111,25 +145,19 @@ def set_numpy_generator_state(generator: np.random.Generator, state: StateDict) 
     Raises:
         CheckpointError: when it is not such a state, or from another type of generator.
     """
-    current = dict(generator.bit_generator.state)
-    saved = state.get("bit_generator")
-    if saved != current["bit_generator"]:
-        raise CheckpointError(
-            f"a NumPy generator's state is of kind {saved!r}; expected {current['bit_generator']}"
-        )
-    restored = cast("dict[str, object]", _from_state(current, state, "state"))
     try:
-        generator.bit_generator.state = restored
-    except (ValueError, TypeError, OverflowError, KeyError) as error:
-        raise CheckpointError(f"a NumPy generator's state does not fit: {error}") from error
+        generator.bit_generator.state = json.loads(cast("str", state["json"]))
+    except (ValueError, TypeError, OverflowError, LookupError) as error:
+        kind = type(generator.bit_generator).__name__
+        raise CheckpointError(
+            f"the saved state of a NumPy generator does not fit a {kind}: {in_brief(error)}"
+        ) from error
 
 
 def _seed_word(seed: int, name: str, index: int = 0) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"got seed {seed!r}; expected an integer of at least 0")
     digest = hashlib.sha256(name.encode()).digest()
     words = np.frombuffer(digest, dtype="<u4").tolist()
-    sequence = np.random.SeedSequence(seed, spawn_key=(*words, index))
+    sequence = np.random.SeedSequence(checked_seed(seed), spawn_key=(*words, index))
     return int(sequence.generate_state(1, np.uint64)[0])
 
 
@@ -139,41 +167,6 @@ def _generator(seed: int, device: torch.device | str) -> torch.Generator:
     except RuntimeError as error:
         raise DeviceError(f"no generator on device {device}: {error}; use 'cpu'") from error
     return generator.manual_seed(seed)
-
-
-def _to_state(value: object) -> StateValue:
-    if isinstance(value, dict):
-        return {key: _to_state(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if isinstance(value, str):
-        return value
-    assert isinstance(value, int | np.integer)
-    return str(int(value))
-
-
-def _from_state(current: object, saved: StateValue, path: str) -> object:
-    """Convert a saved value to the form that the current state has at the same place."""
-    if isinstance(current, dict):
-        if not isinstance(saved, Mapping) or set(saved) != set(current):
-            raise CheckpointError(
-                f"a NumPy generator's {path} is {_kind(saved)}; expected {sorted(current)}"
-            )
-        return {
-            key: _from_state(item, saved[key], f"{path}.{key}") for key, item in current.items()
-        }
-    if isinstance(current, np.ndarray):
-        if not isinstance(saved, Tensor) or tuple(saved.shape) != current.shape:
-            raise CheckpointError(
-                f"a NumPy generator's {path} is {_kind(saved)}; expected a tensor of shape"
-                f" {current.shape}"
-            )
-        return saved.cpu().numpy().astype(current.dtype)
-    if isinstance(current, str):
-        return saved
-    if not isinstance(saved, str) or not _DIGITS.fullmatch(saved):
-        raise CheckpointError(f"a NumPy generator's {path} is {_kind(saved)}; expected digits")
-    return int(saved)
 
 
 def _kind(value: object) -> str:

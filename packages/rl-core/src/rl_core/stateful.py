@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -145,9 +145,9 @@ class StateReader:
     def number(self, key: str) -> float:
         """Return a number."""
         value = self._get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not _is_number(value):
             raise self._misfit(key, "a number", value)
-        return float(value)
+        return float(cast("float", value))
 
     def flag(self, key: str) -> bool:
         """Return a truth value."""
@@ -179,24 +179,17 @@ class StateReader:
 
     def numbers(self, key: str) -> list[float]:
         """Return a list of numbers."""
-        values = self._get(key)
-        if isinstance(values, str) or not isinstance(values, Sequence):
+        values = self._list(key, "a list of numbers")
+        if not all(map(_is_number, values)):
             raise self._misfit(key, "a list of numbers", values)
-        numbers = []
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise self._misfit(key, "a list of numbers", value)
-            numbers.append(float(value))
-        return numbers
+        return [float(value) for value in cast("Sequence[float]", values)]
 
     def numbers_by_name(self, key: str) -> dict[str, int | float]:
         """Return a mapping of numbers, each whole or not as it was saved."""
-        numbers: dict[str, int | float] = {}
-        for name, value in self.tree(key).items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise self._misfit(key, "a mapping of numbers", value)
-            numbers[name] = value
-        return numbers
+        values = self.tree(key)
+        if not all(map(_is_number, values.values())):
+            raise self._misfit(key, "a mapping of numbers", values)
+        return dict(cast("Mapping[str, int | float]", values))
 
     def plain(self, key: str) -> bool | int | float | str | None:
         """Return a number, a string, a truth value or None."""
@@ -218,17 +211,19 @@ class StateReader:
 
     def readers(self, key: str) -> "list[StateReader]":
         """Return readers of the states in a list within this one."""
-        values = self._get(key)
-        if isinstance(values, str) or not isinstance(values, Sequence):
+        values = self._list(key, "a list of mappings")
+        if not all(isinstance(value, Mapping) for value in values):
             raise self._misfit(key, "a list of mappings", values)
-        for value in values:
-            if not isinstance(value, Mapping):
-                raise self._misfit(key, "a list of mappings", values)
         return [
-            StateReader(value, f"{self._where}/{key}/{index}")
+            StateReader(cast("StateDict", value), f"{self._where}/{key}/{index}")
             for index, value in enumerate(values)
-            if isinstance(value, Mapping)
         ]
+
+    def _list(self, key: str, expected: str) -> Sequence[StateValue]:
+        value = self._get(key)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise self._misfit(key, expected, value)
+        return value
 
     def _of_type(self, key: str, kind: type[ValueT], expected: str) -> ValueT:
         value = self._get(key)
@@ -249,6 +244,10 @@ class StateReader:
             f"{self._where}: '{key}' should be {expected}, but the saved state has "
             f"{type(value).__name__}"
         )
+
+
+def _is_number(value: StateValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _PLAIN: tuple[tuple[type[object], Callable[[StateReader, str], StateValue]], ...] = (

@@ -10,8 +10,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from torch import Tensor
 
 from rl_core.config import ComponentSpec
-from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy, spread_seed
+from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy
 from rl_core.errors import ConfigError, nearest
+from rl_core.seeding import spread_seed
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation
 from rl_envs._arrays import Arrays, ArraySpec, Fault, Rows

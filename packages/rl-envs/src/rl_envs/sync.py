@@ -11,17 +11,9 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
 from rl_core.config import ComponentSpec
-from rl_core.env import (
-    EnvStep,
-    GoalFunctions,
-    VecEnv,
-    action_error,
-    action_shape,
-    checked_seed,
-    resumed_seed,
-    spread_seed,
-)
+from rl_core.env import EnvStep, GoalFunctions, VecEnv, action_error, action_shape
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, in_brief
+from rl_core.seeding import checked_seed, resumed_seed, spread_seed
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs._arrays import Arrays, Info, Last, LazyInfo, NumpyArrays, Rows

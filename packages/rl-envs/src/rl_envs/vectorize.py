@@ -7,8 +7,9 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from rl_core.config import ComponentSpec
-from rl_core.env import VecEnv, checked_seed
+from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, nearest
+from rl_core.seeding import checked_seed
 from rl_core.types import Json
 from rl_envs._envpool import make_envpool
 from rl_envs.gymnasium_vector import GymVecEnv

@@ -13,8 +13,9 @@ import gymnasium
 from gymnasium.vector.utils import batch_space, iterate
 
 from rl_core.config import ComponentSpec
-from rl_core.env import EnvStep, GoalFunctions, action_error, resumed_seed, spread_seed
+from rl_core.env import EnvStep, GoalFunctions, action_error
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
+from rl_core.seeding import resumed_seed, spread_seed
 from rl_core.types import ArrayLike, ArrayObservation
 from rl_envs._arrays import Last, LazyInfo, Rows
 from rl_envs._worker_process import (

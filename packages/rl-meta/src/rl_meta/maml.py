@@ -33,11 +33,11 @@ from torch.func import functional_call, grad, vmap
 from rl_core import plugins
 from rl_core.actor import ActionOutput, Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, UpdateSchedule
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, construct, decode, options_of
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, masked_mean
 from rl_core.gradients.trust_region import Parameters, constrained_step
 from rl_core.nn.distributions import Distribution, from_columns, to_columns
 from rl_core.returns import discounted_returns, gae, normalize

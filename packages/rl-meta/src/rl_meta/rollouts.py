@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.env import VecEnv
 from rl_core.errors import EnvironmentFaultError
-from rl_core.types import Observation, map_observation
+from rl_core.types import Observation, map_observation, to_flags, to_numbers, to_tensors
 
 ChooseActions: TypeAlias = Callable[[Observation], tuple[Tensor, Tensor]]
 """From observations `(B, ...)` to the actor's and the environment's actions, each `(B, ...)`."""

@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.arrays import to_flags
 from rl_core.batch import Transition
 from rl_core.errors import DataError
 from rl_core.storage import OBSERVATION_COLUMN
-from rl_core.types import ArrayLike, ArrayObservation
+from rl_core.types import ArrayLike, ArrayObservation, to_flags
 from rl_storages.replay.flags import Mask
 
 Rows = list[tuple[str, ArrayLike]]

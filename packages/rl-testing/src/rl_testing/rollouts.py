@@ -115,7 +115,7 @@ def make_batch(algorithm: AnyAlgorithm, rollout: Rollout) -> RolloutBatch:
     """
     state = copy_state(algorithm.state_dict())
     assert isinstance(state, dict)
-    added = algorithm.prepare_add_ons(rollout)
+    added = algorithm.add_ons.prepare(rollout, algorithm.generator)
     columns, _ = algorithm.prepare(added.rollout)
     algorithm.load_state_dict(state)  # statistics of the rollout are no part of the batch
     extras = {**rollout.extras, **added.columns}

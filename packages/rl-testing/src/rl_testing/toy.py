@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule, evaluate_rollout
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, Config, Count, ScheduledFraction, ScheduledNonNegative
-from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients import LossOutput, Noise, masked_mean
 from rl_core.nn.distributions import Distribution, draw_noise, make_head
 from rl_core.nn.torso import ObservationEncoder
 from rl_core.returns import td_advantages

@@ -11,8 +11,11 @@ from rl_train.collecting.rewards import RewardScaler as RewardScaler
 from rl_train.evaluation.evaluation import EvaluationResult as EvaluationResult
 from rl_train.evaluation.evaluation import evaluate_policy as evaluate_policy
 from rl_train.loggers import ConsoleLogger as ConsoleLogger
+from rl_train.loggers import CsvLogger as CsvLogger
 from rl_train.loggers import JsonlLogger as JsonlLogger
 from rl_train.loggers import TensorBoardLogger as TensorBoardLogger
+from rl_train.loggers import TextLogger as TextLogger
+from rl_train.loggers import WandbLogger as WandbLogger
 from rl_train.trainer import Trainer as Trainer
 from rl_train.trainer import TrainerConfig as TrainerConfig
 from rl_train.trainer import TrainingResult as TrainingResult

@@ -34,6 +34,7 @@ from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Callback, Trainer, TrainingResult
+from rl_train.trainer.config import Named
 
 
 class Agent:
@@ -75,8 +76,8 @@ class Agent:
         total_episodes: int | None = None,
         total_updates: int | None = None,
         run_dir: str | Path | None = None,
-        loggers: Sequence[Logger] = (),
-        callbacks: Sequence[Callback] = (),
+        loggers: Sequence[Logger | Named] = (),
+        callbacks: Sequence[Callback | Named] = (),
         progress: bool | Literal["auto", "bar", "log"] = "auto",
     ) -> TrainingResult:
         """Train until a total is reached; a second call continues and needs a larger total.
@@ -89,8 +90,8 @@ class Agent:
             total_episodes: finished episodes to train for.
             total_updates: updates to train for.
             run_dir: directory for logs and checkpoints; None writes nothing.
-            loggers: further loggers of metrics.
-            callbacks: objects whose methods the training loop calls.
+            loggers: further loggers of metrics: objects, or registered names such as ``"csv"``.
+            callbacks: objects whose methods the training loop calls, or registered names.
             progress: what to show on standard error: ``"bar"``, ``"log"`` for a line every few
                 seconds, or ``"auto"`` for the bar on a terminal and lines elsewhere; False for
                 nothing.

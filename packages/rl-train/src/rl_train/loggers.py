@@ -1,20 +1,23 @@
-"""Loggers of metrics: a file of JSON lines, the terminal, TensorBoard.
+"""Loggers of metrics: JSON lines, CSV, text, the terminal, TensorBoard, Weights & Biases.
 
 Metrics are scalars by path, such as ``loss/policy``. The JSON lines are the record of a run: each
 line is flushed when it is written, and a resumed run removes the lines after its checkpoint.
 """
 
 import contextlib
+import csv
 import errno
+import importlib
 import json
 import math
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Protocol, TextIO, cast, final
+from typing import Literal, Protocol, TextIO, cast, final
 
 import torch
 from torch import Tensor
@@ -62,9 +65,7 @@ class JsonlLogger(Logger):
             ConfigError: when a metric is called ``step`` or ``time``.
             CheckpointError: when writing fails; earlier lines stay complete.
         """
-        for name in _RESERVED:
-            if name in metrics:
-                raise ConfigError(f"got a metric called {name!r}, which every line has; rename it")
+        _check_names(metrics)
         line: dict[str, float | None] = {"step": int(step), "time": self._clock()}
         line |= {name: _finite_or_none(value) for name, value in metrics.items()}
         raw = json.dumps(line, allow_nan=False).encode() + b"\n"
@@ -102,6 +103,113 @@ class JsonlLogger(Logger):
     def _opened(self) -> FileIO:
         # Unbuffered: a line is written at once, or not at all.
         return self._path.open("ab", buffering=0)
+
+
+@final
+class CsvLogger(Logger):
+    """Writes ``metrics.csv``: a header, then one row with ``step`` and the metrics for each entry.
+
+    A metric that appears later gets a new column at the end. Cells without a value are empty.
+
+    Args:
+        run_dir: directory of the file.
+        resume_step: step of the checkpoint that the run resumes from, after which rows are
+            removed; None starts a new file.
+
+    Raises:
+        ConfigError: when the file cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, resume_step: int | None = None) -> None:
+        self._path = Path(run_dir) / "metrics.csv"
+        self._columns = ["step"]
+        with _as_config_error(self._path):
+            rows: list[list[str]] = []
+            if resume_step is not None and self._path.exists():
+                self._columns, rows = self._read()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._replace([row for row in rows if int(row[0]) <= cast("int", resume_step)])
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append a row.
+
+        Raises:
+            ConfigError: when a metric is called ``step`` or ``time``, or writing fails.
+        """
+        _check_names(metrics)
+        with _as_config_error(self._path):
+            if new := [name for name in metrics if name not in self._columns]:
+                _, rows = self._read()
+                self._columns += new
+                self._replace(rows)
+            with self._path.open("a", newline="", encoding="utf-8") as file:
+                row = [int(step), *(metrics.get(name, "") for name in self._columns[1:])]
+                csv.writer(file).writerow(row)
+
+    def close(self) -> None:
+        """Do nothing: every row is in the file already."""
+
+    def _read(self) -> tuple[list[str], list[list[str]]]:
+        with self._path.open(newline="", encoding="utf-8") as file:
+            columns, *rows = csv.reader(file)
+        return columns, rows
+
+    def _replace(self, rows: Sequence[list[str]]) -> None:
+        """Write the whole file anew, with short rows filled up."""
+        temporary = self._path.with_suffix(".csv.tmp")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            missing = [[""] * (len(self._columns) - len(row)) for row in rows]
+            filled = [[*row, *cells] for row, cells in zip(rows, missing, strict=True)]
+            csv.writer(file).writerows([self._columns, *filled])
+        temporary.replace(self._path)
+
+
+@final
+class TextLogger(Logger):
+    """Writes ``metrics.txt``: the metrics of each entry as aligned text below a header.
+
+    The header tells the step and the time of day.
+
+    Args:
+        run_dir: directory of the file.
+        resume_step: step of the checkpoint that the run resumes from, after which entries are
+            removed; None starts a new file.
+        clock: returns the time in seconds since the epoch.
+
+    Raises:
+        ConfigError: when the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        resume_step: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = Path(run_dir) / "metrics.txt"
+        self._clock = clock
+        kept = ""
+        with _as_config_error(self._path):
+            if resume_step is not None and self._path.exists():
+                text = self._path.read_text(encoding="utf-8")
+                headers = re.finditer(r"^--- step ([\d,]+)", text, re.MULTILINE)
+                later = (h.start() for h in headers if int(h[1].replace(",", "")) > resume_step)
+                kept = text[: next(later, None)]
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(kept, encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append a header and the metrics.
+
+        Raises:
+            ConfigError: when writing fails.
+        """
+        now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._clock()))
+        with _as_config_error(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(f"--- step {int(step):,}, {now} ---\n{_aligned(_readable_rows(metrics))}\n")
+
+    def close(self) -> None:
+        """Do nothing: every entry is in the file already."""
 
 
 @final
@@ -143,13 +251,9 @@ class ConsoleLogger(Logger):
     def _print(self) -> None:
         if not self._pending:
             return
-        rows = [("step", f"{self._step:,}")]
-        rows += [(name, _readable(self._pending[name])) for name in sorted(self._pending)]
-        left = max(len(name) for name, _ in rows)
-        right = max(len(value) for _, value in rows)
-        table = "".join(f"{name:<{left}}  {value:>{right}}\n" for name, value in rows)
+        rows = [("step", f"{self._step:,}"), *_readable_rows(self._pending)]
         stream = sys.stdout if self._stream is None else self._stream
-        stream.write(f"{table}\n")
+        stream.write(f"{_aligned(rows)}\n")
         stream.flush()
         self._pending.clear()
 
@@ -167,21 +271,23 @@ class TensorBoardLogger(Logger):
     """Writes event files for TensorBoard.
 
     Args:
-        log_dir: directory of the event files.
-        purge_step: hides entries of an earlier run from this step on; for resuming.
+        run_dir: directory of the event files.
+        resume_step: step of the checkpoint that the run resumes from; TensorBoard hides what an
+            earlier session logged after it.
 
     Raises:
         MissingExtraError: when TensorBoard is not installed.
     """
 
-    def __init__(self, log_dir: str | Path, purge_step: int | None = None) -> None:
+    def __init__(self, run_dir: Path, resume_step: int | None = None) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingExtraError(
                 "TensorBoardLogger needs TensorBoard: pip install 'rl-train[tensorboard]'"
             ) from error
-        self._writer: _SummaryWriter = SummaryWriter(str(log_dir), purge_step=purge_step)
+        purge_step = None if resume_step is None else resume_step + 1
+        self._writer: _SummaryWriter = SummaryWriter(str(run_dir), purge_step=purge_step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write each metric as a scalar."""
@@ -190,14 +296,76 @@ class TensorBoardLogger(Logger):
 
     def histogram(self, step: int, name: str, values: Tensor) -> None:
         """Write the distribution of the finite values, if there are any."""
-        flat = values.detach().cpu().flatten().to(torch.float64)
-        finite = flat[flat.isfinite()]
+        finite = _finite(values)
         if finite.numel():
             self._writer.add_histogram(name, finite, step)
 
     def close(self) -> None:
         """Flush and close the event file."""
         self._writer.close()
+
+
+class _WandbRun(Protocol):
+    """The used part of `wandb.Run`."""
+
+    def log(self, data: Mapping[str, object], step: int) -> None: ...
+    def finish(self) -> None: ...
+
+
+@final
+class WandbLogger(Logger):
+    """Logs to Weights & Biases; ``wandb sync`` uploads what was logged offline.
+
+    Each session of a run is a run of theirs; the group of these is called like the run directory.
+
+    Args:
+        run_dir: directory of its files, which go into ``wandb``.
+        project: name of the project.
+        run_name: name of the run; None lets W&B choose one.
+        mode: ``"online"`` uploads at once, for which W&B asks to log in.
+
+    Raises:
+        MissingExtraError: when wandb is not installed.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        project: str = "rl-toolbox",
+        run_name: str | None = None,
+        mode: Literal["offline", "online"] = "offline",
+    ) -> None:
+        try:
+            self._wandb = importlib.import_module("wandb")
+        except ImportError as error:
+            raise MissingExtraError(
+                "WandbLogger needs wandb: pip install 'rl-train[wandb]'"
+            ) from error
+        Path(run_dir).mkdir(parents=True, exist_ok=True)
+        self._options: dict[str, str | None] = {"dir": str(run_dir), "group": Path(run_dir).name}
+        self._options |= {"project": project, "name": run_name, "mode": mode}
+        self._run: _WandbRun | None = None
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics."""
+        self._begun().log({name: float(value) for name, value in metrics.items()}, step=step)
+
+    def histogram(self, step: int, name: str, values: Tensor) -> None:
+        """Log the distribution of the finite values, if there are any."""
+        finite = _finite(values)
+        if finite.numel():
+            self._begun().log({name: self._wandb.Histogram(finite.numpy())}, step=step)
+
+    def close(self) -> None:
+        """Finish the run of W&B."""
+        if self._run is not None:
+            self._run.finish()
+            self._run = None
+
+    def _begun(self) -> _WandbRun:
+        if self._run is None:
+            self._run = cast("_WandbRun", self._wandb.init(**self._options))
+        return self._run
 
 
 def read_metrics(path: str | Path) -> list[dict[str, float | None]]:
@@ -257,9 +425,32 @@ def _mend_last_line(path: Path) -> None:
             file.write(b"\n")
 
 
+def _check_names(metrics: Mapping[str, float]) -> None:
+    for name in _RESERVED:
+        if name in metrics:
+            raise ConfigError(f"got a metric called {name!r}, which every line has; rename it")
+
+
+@contextlib.contextmanager
+def _as_config_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def _finite_or_none(value: float) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def _finite(values: Tensor) -> Tensor:
+    flat = values.detach().cpu().flatten().to(torch.float64)
+    return flat[flat.isfinite()]
+
+
+def _readable_rows(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    return [(name, _readable(metrics[name])) for name in sorted(metrics)]
 
 
 def _readable(value: float) -> str:
@@ -267,3 +458,10 @@ def _readable(value: float) -> str:
     if math.isfinite(number) and number == int(number) and abs(number) < 1e12:
         return f"{int(number):,}"
     return f"{number:.4g}"
+
+
+def _aligned(rows: Sequence[tuple[str, str]]) -> str:
+    """Return names at the left and values at the right of a column each."""
+    left = max((len(name) for name, _ in rows), default=0)
+    right = max((len(value) for _, value in rows), default=0)
+    return "".join(f"{name:<{left}}  {value:>{right}}\n" for name, value in rows)

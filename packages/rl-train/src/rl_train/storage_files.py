@@ -1,13 +1,13 @@
 """Saving and loading storages, alone or from the checkpoint of a run."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from rl_core import plugins
 from rl_core.config import ComponentSpec, Recipe
@@ -17,28 +17,48 @@ from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import StateDict
 from rl_train.builder.components import construct_component
 from rl_train.builder.description import describe_component
-from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint_as
+from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint
 from rl_train.recipe_files import parse_json
 
 
 def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = None) -> Path:
-    """Write a storage alone; see `Storage.save`."""
+    """Write a storage alone, as a directory that `load_storage` and `open_storage` read.
+
+    Args:
+        storage: an allocated storage.
+        directory: the new directory; missing parents are created.
+        recipe: recipe of the run that filled it, which says how its actions are scaled.
+
+    Returns:
+        The directory.
+
+    Raises:
+        CheckpointError: when it exists already or cannot be written.
+        ConfigError: when the storage is not allocated yet.
+    """
     if storage.spec is None:
         raise ConfigError(
             f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
         )
-    if os.path.lexists(directory):
-        raise CheckpointError(
-            f"{directory} exists already and is not overwritten; save into a new directory, or "
-            "move it away"
-        )
-    return save_checkpoint_as(
-        directory, len(storage), state_of(storage), recipe=recipe, metadata={}
+    return save_checkpoint(
+        directory.parent,
+        len(storage),
+        state_of(storage),
+        recipe=recipe,
+        metadata={},
+        name=directory.name,
     )
 
 
 def load_storage(storage: AnyStorage, directory: Path) -> None:
-    """Take over a storage that was saved alone; see `Storage.load`."""
+    """Load a storage that was saved alone into an allocated one like it, bit for bit.
+
+    What is inserted next does not continue the loaded episodes.
+
+    Raises:
+        CheckpointError: when the files are missing or damaged, or of another kind of storage.
+        ConfigError: when the storage is not allocated yet.
+    """
     spec = storage.spec
     if spec is None:
         raise ConfigError(
@@ -58,7 +78,7 @@ def open_storage(directory: str | Path) -> AnyStorage:
     """Open a storage that was saved alone.
 
     Args:
-        directory: directory that `Storage.save` wrote.
+        directory: directory that `save_storage` wrote.
 
     Returns:
         A storage of the same type, size and contents, in memory. Options that only collecting
@@ -74,7 +94,7 @@ def open_storage(directory: str | Path) -> AnyStorage:
 def _read(directory: Path) -> Checkpoint:
     if not directory.is_dir():
         raise CheckpointError(
-            f"{directory} is not a directory; expected one that Storage.save wrote"
+            f"{directory} is not a directory; expected one that save_storage wrote"
         )
     if is_run(directory):
         raise CheckpointError(
@@ -114,24 +134,24 @@ def storage_of(checkpoint: Checkpoint) -> AnyStorage:
 
 
 def state_of(storage: AnyStorage) -> StateDict:
-    """Return the state of an allocated storage, from which `storage_of` can rebuild it."""
+    """Return the state of an allocated storage, from which `storage_of` can rebuild it.
+
+    An empty tensor stands for the shape and dtype of each column.
+    """
     spec = storage.spec
     assert spec is not None
     component = describe_component("storage", storage, without_objects=True)
-    observation: StateDict = (
-        {"": _tensor_state(spec.observation)}
-        if isinstance(spec.observation, TensorSpec)
-        else {key: _tensor_state(leaf) for key, leaf in spec.observation.items()}
-    )
+    observation = spec.observation
+    leaves = {"": observation} if isinstance(observation, TensorSpec) else observation
     return {
         "storage": storage.state_dict(),
         "storage_spec": {
             "component": {"name": component.name, "options": json.dumps(dict(component.kwargs))},
-            "observation": observation,
-            "action": _tensor_state(spec.action),
+            "observation": {name: _empty(leaf) for name, leaf in leaves.items()},
+            "action": _empty(spec.action),
             "num_envs": spec.num_envs,
             "state_sizes": dict(spec.state_sizes),
-            "extras": {name: _tensor_state(extra) for name, extra in spec.extras.items()},
+            "extras": {name: _empty(extra) for name, extra in spec.extras.items()},
         },
     }
 
@@ -177,31 +197,22 @@ def _component(saved: StateReader) -> ComponentSpec:
     return ComponentSpec("storage", saved.text("name"), options)
 
 
-def _tensor_state(spec: TensorSpec) -> StateDict:
-    return {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
-
-
 def _spec_from(saved: StateReader) -> StorageSpec:
-    leaves = _tensor_specs(saved, "observation")
+    leaves = {name: _form(leaf) for name, leaf in saved.tensors("observation").items()}
+    sizes = saved.reader("state_sizes")
     return StorageSpec(
         observation=leaves.get("", leaves),
-        action=_tensor_spec(saved.reader("action")),
+        action=_form(saved.tensor("action")),
         num_envs=saved.count("num_envs"),
-        state_sizes={
-            name: saved.reader("state_sizes").count(name) for name in saved.tree("state_sizes")
-        },
-        extras=_tensor_specs(saved, "extras"),
+        state_sizes={name: sizes.count(name) for name in saved.tree("state_sizes")},
+        extras={name: _form(extra) for name, extra in saved.tensors("extras").items()},
         device=torch.device("cpu"),
     )
 
 
-def _tensor_specs(saved: StateReader, key: str) -> dict[str, TensorSpec]:
-    inner = saved.reader(key)
-    return {name: _tensor_spec(inner.reader(name)) for name in saved.tree(key)}
+def _empty(spec: TensorSpec) -> Tensor:
+    return torch.empty((0, *spec.shape), dtype=spec.dtype)
 
 
-def _tensor_spec(saved: StateReader) -> TensorSpec:
-    dtype = getattr(torch, saved.text("dtype"), None)
-    if not isinstance(dtype, torch.dtype):
-        raise CheckpointError(f"the saved storage has the unknown dtype '{saved.text('dtype')}'")
-    return TensorSpec(tuple(int(size) for size in saved.numbers("shape")), dtype)
+def _form(empty: Tensor) -> TensorSpec:
+    return TensorSpec(tuple(empty.shape[1:]), empty.dtype)

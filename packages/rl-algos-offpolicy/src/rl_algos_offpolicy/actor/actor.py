@@ -32,32 +32,32 @@ from rl_core.types import Observation, State
 
 
 class Policy(nn.Module):
-    """What chooses actions, where that is a network: a trunk and an action head.
+    """What chooses actions, where that is a network: a torso and an action head.
 
     Args:
-        trunk: features of the observation, with a recurrent core or without.
+        torso: features of the observation, with a recurrent core or without.
         head: distribution over actions.
     """
 
     state_name = "policy"
 
-    def __init__(self, trunk: Torso, head: ActionHead) -> None:
+    def __init__(self, torso: Torso, head: ActionHead) -> None:
         super().__init__()
-        self.trunk = trunk
+        self.torso = torso
         self.head = head
 
     @property
     def is_recurrent(self) -> bool:
         """Whether there is a recurrent core."""
-        return self.trunk.memory is not None
+        return self.torso.core is not None
 
     def forward(self, inputs: NetworkInputs) -> Distribution:
         """Return the distribution over actions at inputs with any batch axes."""
         if isinstance(inputs, RecurrentInputs):
-            assert self.trunk.memory is not None
-            features, _ = self.trunk.memory.step(inputs.features, inputs.state)
+            assert self.torso.core is not None
+            features, _ = self.torso.core.step(inputs.features, inputs.state)
         else:
-            features, _ = self.trunk(inputs, None, None)
+            features, _ = self.torso(inputs, None, None)
         distribution: Distribution = self.head(features)
         return distribution
 
@@ -65,19 +65,19 @@ class Policy(nn.Module):
         self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
     ) -> tuple[Distribution, Tensor | None]:
         """Return the distribution, and the state after each step; see `Torso`."""
-        features, after = self.trunk(observation, state, episode_start)
+        features, after = self.torso(observation, state, episode_start)
         return self.head(features), after
 
     def encode(self, observation: Observation) -> Tensor:
         """Compute what goes into the recurrent core."""
-        return self.trunk.encode(observation)
+        return self.torso.encode(observation)
 
     def advance(
         self, features: Tensor, action: Tensor, state: Tensor, episode_start: Tensor | None
     ) -> Tensor:
         """Return the states after each row; the policy's core sees no actions."""
-        assert self.trunk.memory is not None
-        _, states = self.trunk.memory(features, state, episode_start)
+        assert self.torso.core is not None
+        _, states = self.torso.core(features, state, episode_start)
         after: Tensor = states
         return after
 
@@ -159,7 +159,7 @@ class OffPolicyActor(Actor):
         """Sizes of the recurrent states of the policy, and of all critics together."""
         if not self.critics.is_recurrent:
             return {}
-        sizes = {} if self.policy is None else {"policy": self.policy.trunk.state_size}
+        sizes = {} if self.policy is None else {"policy": self.policy.torso.state_size}
         return {**sizes, "critics": self.critics.state_size}
 
     @property
@@ -281,13 +281,13 @@ class OffPolicyActor(Actor):
         """Refresh the running statistics of the policy and of the critics."""
         self.critics.update_normalization(observation, mask)
         if self.policy is not None:
-            self.policy.trunk.update_normalization(observation, mask)
+            self.policy.torso.update_normalization(observation, mask)
 
     @property
     def normalizes_observations(self) -> bool:
         """Whether an encoder, the user's too, keeps running statistics."""
         policy = self.policy
-        return self.critics.normalizes or (policy is not None and policy.trunk.normalizes)
+        return self.critics.normalizes or (policy is not None and policy.torso.normalizes)
 
 
 def check_policy(actor: Actor, kind: PolicyKind, algorithm: str) -> OffPolicyActor:

@@ -18,10 +18,10 @@ from rl_core.config import (
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import box_size
 from rl_core.nn.init import Start
-from rl_core.nn.layered_head import Memory, head_memory
+from rl_core.nn.layered_head import head_core
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
-from rl_core.nn.torso import MemoryKind
+from rl_core.nn.torso import CoreConfig, CoreKind
 from rl_core.spaces import ACTION_MASK_KEY
 
 PolicyKind = Literal["stochastic", "deterministic", "greedy"]
@@ -48,23 +48,29 @@ class OffPolicyActorConfig(CriticConfig):
         critic_layer_norm: normalise the critics' hidden layers, before their activation.
         critic_dropout: probability with which an output of the critics' hidden layers is dropped
             in updates, in [0, 1); for stochastic policies.
-        activation: after each hidden layer.
+        activation: activation after each hidden layer.
         body: layers as data in the place of the encoder, see `rl_core.nn.layers`.
         head: layers as data in the place of ``hidden_sizes``; the last may be ``GRU`` or ``LSTM``,
-            the memory of all networks, with ``hidden_size`` and ``num_layers``, then
+            the recurrent core of all networks, with ``hidden_size`` and ``num_layers``, then
             ``ActionLinear``, the output that is there in any case.
-        critic_body: the critics'; None takes layers like the policy's.
-        critic_head: the critics'; None takes layers like the policy's.
-        initial_weights: how layers start: ``"uniform"`` as ``nn.Linear`` does, weights and biases
-            alike, or ``"orthogonal"`` with zero biases. Memories and the policy's output are
-            orthogonal anyway, and the user's own parts stay as they are.
-        num_critics: how many action-value functions.
-        dueling: value and advantages as streams of their own (Discrete).
-        normalize_observations: vectors by running statistics, refreshed once per update.
-        image_features: width of each image's features.
-        recurrent_net: memory after the layers, in the policy and in each critic.
-        recurrent_hidden_size: its size; None takes 64.
-        recurrent_layers: how many of its layers are stacked; None takes 1.
+        critic_body: layers as data in the place of the critics' encoder; None takes layers like
+            those of ``body``.
+        critic_head: layers as data in the place of ``critic_hidden_sizes``; None takes layers like
+            those of ``head``.
+        initial_weights: initial weights of encoders, hidden layers and the critics' outputs:
+            ``"uniform"`` draws weights and biases as ``nn.Linear`` does, ``"orthogonal"`` has zero
+            biases. Recurrent cores and the policy's output layer are orthogonal with zero biases in
+            any case, and the user's own parts stay as they are.
+        num_critics: number of critics (action-value functions).
+        dueling: give critics separate streams for the state's value and the actions' advantages
+            (Discrete).
+        normalize_observations: normalise vectors by running statistics, which are updated once per
+            update.
+        image_features: number of features of each image.
+        recurrent_net: kind of the recurrent core after the layers, in the policy and in each
+            critic; ``none`` makes feed-forward networks.
+        recurrent_hidden_size: hidden size of each recurrent core; None takes 64.
+        recurrent_layers: number of stacked layers in each recurrent core; None takes 1.
 
     Raises:
         ConfigError: when a value is out of range, or an option belongs to what is not chosen.
@@ -85,7 +91,7 @@ class OffPolicyActorConfig(CriticConfig):
     dueling: bool = False
     normalize_observations: bool = False
     image_features: Count = 512
-    recurrent_net: MemoryKind = "none"
+    recurrent_net: CoreKind = "none"
     recurrent_hidden_size: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
     recurrent_layers: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
     distribution: Annotated[ReturnKind, Needs("policy", "greedy")] = "none"
@@ -101,8 +107,8 @@ class OffPolicyActorConfig(CriticConfig):
                     f"says the same as {name} where the policy is 'greedy'; give {name} alone",
                     f"critic_{name}",
                 )
-        if head_memory(self.head, "head") is not None and self.recurrent_net != "none":
-            raise ConfigError("head has a memory of its own; leave recurrent_net out")
+        if head_core(self.head, "head") is not None and self.recurrent_net != "none":
+            raise ConfigError("head ends with a recurrent core of its own; leave recurrent_net out")
         of_layers = ("critic_layer_norm", "critic_dropout")
         if self.is_recurrent:
             self.refuse("does not go with recurrent_net; set one of them off", "noisy", *of_layers)
@@ -140,16 +146,16 @@ class OffPolicyActorConfig(CriticConfig):
         return self.critic_head is not None or takes_head
 
     @property
-    def memory(self) -> Memory:
-        """What remembers, in the policy and in each critic."""
-        return head_memory(self.head, "actor.head") or Memory(
+    def core(self) -> CoreConfig:
+        """The recurrent core, of the policy and of each critic."""
+        return head_core(self.head, "actor.head") or CoreConfig(
             self.recurrent_net, self.recurrent_hidden_size or 64, self.recurrent_layers or 1
         )
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether the networks have memories, and learn from sequences."""
-        return self.memory.kind != "none"
+        """Whether the networks have recurrent cores, and learn from sequences."""
+        return self.core.kind != "none"
 
 
 def check_spaces(

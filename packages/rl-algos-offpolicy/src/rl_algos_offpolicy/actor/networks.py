@@ -1,7 +1,7 @@
 """How an off-policy actor's networks are built, from options, spaces and the user's parts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TypeAlias
 
 import gymnasium
@@ -94,23 +94,21 @@ class NetworkBuilder:
 
     def build_policy(self) -> tuple[Torso, ActionHead]:
         """Build the parts of a policy, with the head of its kind."""
-        config, space, memory = self.config, self.action_space, self.config.memory
-        trunk = Torso(
+        config, space = self.config, self.action_space
+        torso = Torso(
             self._encoder("body"),
-            memory=memory.kind,
-            memory_size=memory.size,
-            memory_layers=memory.num_layers,
+            core=config.core,
             make_layers=self._own_layers(config.head, "actor.head") or self._mlp,
         )
         head: ActionHead
         if isinstance(space, spaces.Discrete):
-            head = CategoricalHead(space, trunk.out_features)
+            head = CategoricalHead(space, torso.out_features)
         else:
             assert isinstance(space, spaces.Box)
             is_stochastic = config.policy == "stochastic"
             kind = SquashedGaussianHead if is_stochastic else DeterministicHead
-            head = kind(space, trunk.out_features)
-        return trunk, head
+            head = kind(space, torso.out_features)
+        return torso, head
 
     def build_critics(self) -> Critics:
         """Build the critics, drawing the weights of part after part."""
@@ -130,11 +128,9 @@ class NetworkBuilder:
         if config.is_recurrent or self.has_extractors or config.has_layered_critics:
             torso, hidden_sizes = self._critic_torso(width), ()
             width = feature_size(torso[0] if isinstance(torso, nn.ModuleList) else torso)
-        memory = config.memory
-        if memory.kind != "none":
-            core = RecurrentNet(
-                memory.kind, width, memory.size, memory.num_layers, num_members=num_critics
-            )
+        kind, size, num_layers = astuple(config.core)
+        if kind != "none":
+            core = RecurrentNet(kind, width, size, num_layers, num_members=num_critics)
             width = core.out_features
         returns = config.returns
         per_action = 1 if returns is None else returns.num_outputs

@@ -1,4 +1,4 @@
-"""Which critics are made for discrete actions: what they answer, and whether they are noisy."""
+"""Which critics are made for discrete actions: what they learn, and whether they are noisy."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ from rl_core.config import Config, Count, Needs, Positive
 from rl_core.errors import ConfigError
 
 ReturnKind = Literal["none", "categorical", "quantile"]
-"""What critics know of returns: what to expect, probabilities of given returns, or quantiles."""
+"""What critics learn of the return: its expectation, probabilities of given returns, quantiles."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,12 +22,14 @@ class CriticConfig(Config):
     """Options of critics that a greedy policy follows.
 
     Attributes:
-        distribution: the critics learn the distribution of returns.
-        num_atoms: how many returns a categorical distribution tells apart; None takes 51.
-        value_range: smallest and largest of them, in scaled rewards; None takes -10 and 10.
-        num_quantiles: how many a quantile distribution has; None takes 200.
-        noisy: all layers of the critics have noisy weights to explore by.
-        noisy_sigma: how much noise there is at first, σ₀; None takes 0.5.
+        distribution: what the critics learn of the return: ``none`` its expectation,
+            ``categorical`` the probabilities of given returns, ``quantile`` its quantiles.
+        num_atoms: number of atoms (given returns) of ``categorical``; None takes 51.
+        value_range: smallest and largest atom of ``categorical``, in scaled rewards; None takes -10
+            and 10.
+        num_quantiles: number of quantiles of ``quantile``; None takes 200.
+        noisy: explore by noisy weights in all layers of the critics.
+        noisy_sigma: initial size of the noise on the weights, σ₀; None takes 0.5.
 
     Raises:
         ConfigError: when a value is out of range, or an option belongs to what is not chosen.
@@ -49,7 +51,7 @@ class CriticConfig(Config):
 
     @property
     def returns(self) -> ReturnDistribution | None:
-        """A new distribution of returns, or None where critics answer expected returns."""
+        """A new distribution of returns, or None where critics learn expected returns."""
         if self.distribution == "categorical":
             low, high = (-10.0, 10.0) if self.value_range is None else self.value_range
             return CategoricalReturns(51 if self.num_atoms is None else self.num_atoms, low, high)

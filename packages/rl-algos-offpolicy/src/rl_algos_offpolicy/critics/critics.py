@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from rl_algos_offpolicy.critics.distributional import ReturnDistribution
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
-from rl_core.batch import ReplayBatch, masked_mean
-from rl_core.gradients import HyperParameters
+from rl_core.batch import ReplayBatch
+from rl_core.gradients import HyperParameters, masked_mean
 from rl_core.nn.mlp import EnsembleMLP, Members
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.nn.torso import NormalizingEncoder, feature_size, normalizes

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_core.batch import ReplayBatch, masked_mean
+from rl_core.batch import ReplayBatch
+from rl_core.gradients import masked_mean
 from rl_core.returns import n_step_distribution, n_step_target
 
 

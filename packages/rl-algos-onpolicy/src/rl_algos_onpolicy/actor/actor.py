@@ -32,7 +32,7 @@ class OnPolicyEvaluation(ActionEvaluation):
 
 
 class OnPolicyActor(Actor):
-    """A policy and a state-value function, on separate trunks or a shared one.
+    """A policy and a state-value function, on separate torsos or a shared one.
 
     Args:
         observation_space: vectors, images, categories, or a dict of them; a dict entry named
@@ -63,8 +63,8 @@ class OnPolicyActor(Actor):
         self._masked = mask_sizes(observation_space, action_space) is not None
         self._uses_objects = has_extractor
         encoder = feature_extractor or self._new_encoder("body")
-        self.policy_trunk = self._new_trunk(encoder, config.hidden_sizes, "head")
-        self.value_trunk: Torso | None = None
+        self.policy_torso = self._new_torso(encoder, config.hidden_sizes, "head")
+        self.value_torso: Torso | None = None
         if not config.shared_policy_value_network:
             learned = any(True for _ in encoder.parameters())
             if config.share_body and not learned:
@@ -75,32 +75,32 @@ class OnPolicyActor(Actor):
             own = learned and feature_extractor is None and not config.share_body
             sizes = config.value_hidden_sizes
             body = "body" if config.value_body is None else "value_body"
-            self.value_trunk = self._new_trunk(
+            self.value_torso = self._new_torso(
                 self._new_encoder(body) if own or body == "value_body" else encoder,
                 config.hidden_sizes if sizes is None else sizes,
                 "head" if config.value_head is None else "value_head",
             )
         self.action_head = make_head(
             action_space,
-            self.policy_trunk.out_features,
+            self.policy_torso.out_features,
             squash=config.squash_actions,
             state_dependent_std=config.state_dependent_std,
             initial_log_std=config.initial_log_std,
         )
-        value_trunk = self.value_trunk or self.policy_trunk
-        self.value_head = MLP(value_trunk.out_features, (), 1, out_gain=1.0)
+        value_torso = self.value_torso or self.policy_torso
+        self.value_head = MLP(value_torso.out_features, (), 1, out_gain=1.0)
         self.intrinsic_value_head = (
-            MLP(value_trunk.out_features, (), 1, out_gain=1.0) if config.intrinsic_value else None
+            MLP(value_torso.out_features, (), 1, out_gain=1.0) if config.intrinsic_value else None
         )
 
     @property
     def state_sizes(self) -> Mapping[str, int]:
-        """Sizes of the policy's and the value function's memories."""
-        if self.policy_trunk.memory is None:
+        """Sizes of the recurrent states of policy and value function."""
+        if self.policy_torso.core is None:
             return {}
-        sizes = {"policy": self.policy_trunk.state_size}
-        if self.value_trunk is not None:
-            sizes["value"] = self.value_trunk.state_size
+        sizes = {"policy": self.policy_torso.state_size}
+        if self.value_torso is not None:
+            sizes["value"] = self.value_torso.state_size
         return sizes
 
     @property
@@ -116,15 +116,15 @@ class OnPolicyActor(Actor):
     @property
     def normalizes_observations(self) -> bool:
         """Whether an encoder, the user's too, keeps running statistics."""
-        value_trunk = self.value_trunk
-        return self.policy_trunk.normalizes or (value_trunk is not None and value_trunk.normalizes)
+        value_torso = self.value_torso
+        return self.policy_torso.normalizes or (value_torso is not None and value_torso.normalizes)
 
     @property
     def policy_modules(self) -> tuple[str, ...]:
         """The policy's own submodules."""
-        if self.value_trunk is None:
+        if self.value_torso is None:
             return ("action_head",)
-        return ("policy_trunk", "action_head")
+        return ("policy_torso", "action_head")
 
     @property
     def value_modules(self) -> tuple[str, ...]:
@@ -132,18 +132,18 @@ class OnPolicyActor(Actor):
         heads: tuple[str, ...] = ("value_head",)
         if self.intrinsic_value_head is not None:
             heads = (*heads, "intrinsic_value_head")
-        return heads if self.value_trunk is None else ("value_trunk", *heads)
+        return heads if self.value_torso is None else ("value_torso", *heads)
 
     def distribution(
         self, observation: Observation, state: State, episode_start: Tensor | None = None
     ) -> tuple[Distribution, State]:
         """Return the policy at the observations; see `Actor.distribution`."""
-        features, after = self.policy_trunk(observation, state.get("policy"), episode_start)
+        features, after = self.policy_torso(observation, state.get("policy"), episode_start)
         distribution = self.action_head(features, self._action_mask(observation))
-        if after is None or self.value_trunk is None:
+        if after is None or self.value_torso is None:
             return distribution, {} if after is None else {"policy": after}
-        # While acting, the value function's memory must see every step too.
-        _, value_after = self.value_trunk(observation, state.get("value"), episode_start)
+        # While acting, the value function's core must see every step too.
+        _, value_after = self.value_torso(observation, state.get("value"), episode_start)
         return distribution, {"policy": after, "value": value_after}
 
     def value(
@@ -171,9 +171,9 @@ class OnPolicyActor(Actor):
         state: State,
         episode_start: Tensor | None,
     ) -> tuple[Tensor, State]:
-        name = "policy" if self.value_trunk is None else "value"
-        trunk = self.value_trunk or self.policy_trunk
-        features, after = trunk(observation, state.get(name), episode_start)
+        name = "policy" if self.value_torso is None else "value"
+        torso = self.value_torso or self.policy_torso
+        features, after = torso(observation, state.get(name), episode_start)
         value: Tensor = head(features).squeeze(-1)
         return value, {} if after is None else {name: after}
 
@@ -185,11 +185,11 @@ class OnPolicyActor(Actor):
         episode_start: Tensor | None = None,
     ) -> OnPolicyEvaluation:
         """Evaluate policy and value functions, computing what they share once."""
-        features, after = self.policy_trunk(observation, state.get("policy"), episode_start)
+        features, after = self.policy_torso(observation, state.get("policy"), episode_start)
         states = {} if after is None else {"policy": after}
         value_features = features
-        if self.value_trunk is not None:
-            value_features, value_after = self.value_trunk(
+        if self.value_torso is not None:
+            value_features, value_after = self.value_torso(
                 observation, state.get("value"), episode_start
             )
             if value_after is not None:
@@ -224,11 +224,11 @@ class OnPolicyActor(Actor):
         )
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
-        """Refresh the running statistics; trunks that share an encoder refresh it once."""
-        self.policy_trunk.update_normalization(observation, mask)
-        value_trunk = self.value_trunk
-        if value_trunk is not None and value_trunk.encoder is not self.policy_trunk.encoder:
-            value_trunk.update_normalization(observation, mask)
+        """Refresh the running statistics; torsos that share an encoder refresh it once."""
+        self.policy_torso.update_normalization(observation, mask)
+        value_torso = self.value_torso
+        if value_torso is not None and value_torso.encoder is not self.policy_torso.encoder:
+            value_torso.update_normalization(observation, mask)
 
     def _action_mask(self, observation: Observation) -> Tensor | None:
         if not self._masked:
@@ -245,14 +245,11 @@ class OnPolicyActor(Actor):
             path=f"actor.{option}",
         )
 
-    def _new_trunk(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Torso:
-        memory = self.config.memory
+    def _new_torso(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Torso:
         return Torso(
             encoder,
             hidden_sizes,
             self.config.activation,
-            memory=memory.kind,
-            memory_size=memory.size,
-            memory_layers=memory.num_layers,
+            core=self.config.core,
             make_layers=head_maker(getattr(self.config, option), f"actor.{option}"),
         )

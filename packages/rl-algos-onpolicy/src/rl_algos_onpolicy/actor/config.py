@@ -7,10 +7,10 @@ import gymnasium
 
 from rl_core.config import Config, Count, Needs, Widths, Without
 from rl_core.errors import ConfigError
-from rl_core.nn.layered_head import Memory, head_memory
+from rl_core.nn.layered_head import head_core
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
-from rl_core.nn.torso import MemoryKind, check_encoder_options
+from rl_core.nn.torso import CoreConfig, CoreKind, check_encoder_options
 
 Layers: TypeAlias = tuple[LayerConfig, ...]
 
@@ -22,26 +22,32 @@ class OnPolicyActorConfig(Config):
     Attributes:
         hidden_sizes: widths of the policy's layers.
         value_hidden_sizes: widths of the value function's layers; None takes ``hidden_sizes``.
-        activation: after each hidden layer.
+        activation: activation after each hidden layer.
         body: layers as data in the place of the encoder, see `rl_core.nn.layers`.
         head: layers as data in the place of ``hidden_sizes``; the last may be ``GRU`` or ``LSTM``
             with ``hidden_size`` and ``num_layers``, then ``ActionLinear``, the output that is
             there in any case.
-        value_body: the value function's; None takes layers like the policy's.
-        value_head: the value function's; None takes layers like the policy's.
-        share_body: one body for both, instead of one each.
-        shared_policy_value_network: one trunk for both, instead of one each.
-        recurrent_net: memory after the layers.
-        recurrent_hidden_size: its size; None takes 64.
-        recurrent_layers: how many of its layers are stacked; None takes 1.
-        normalize_observations: vectors by running statistics, refreshed once per update.
-        image_features: width of each image's features.
-        squash_actions: tanh-squashed Gaussian scaled to the bounds, instead of a clipped one.
-        state_dependent_std: the policy's spread is an output of the network, as that of a squashed
-            Gaussian is in any case.
-        intrinsic_value: a second value function for intrinsic rewards, on the same features.
-        initial_log_std: where the spread starts, its logarithm; from -20 to 2 where the spread is
-            an output.
+        value_body: layers as data in the place of the value function's encoder; None takes layers
+            like those of ``body``.
+        value_head: layers as data in the place of ``value_hidden_sizes``; None takes layers like
+            those of ``head``.
+        share_body: share one encoder between policy and value function.
+        shared_policy_value_network: share the whole torso (encoder, layers and recurrent core)
+            between policy and value function.
+        recurrent_net: kind of the recurrent core after the layers; ``none`` makes feed-forward
+            networks.
+        recurrent_hidden_size: hidden size of the recurrent core; None takes 64.
+        recurrent_layers: number of stacked layers in the recurrent core; None takes 1.
+        normalize_observations: normalise vectors by running statistics, which are updated once per
+            update.
+        image_features: number of features of each image.
+        squash_actions: squash a Gaussian by tanh and scale it to the bounds of the actions, instead
+            of clipping it.
+        state_dependent_std: make the policy's standard deviation an output of the network; that of
+            a squashed Gaussian always is.
+        intrinsic_value: learn a second value function, for intrinsic rewards, on the same features.
+        initial_log_std: initial logarithm of the policy's standard deviation; from -20 to 2 where
+            it is an output of the network.
 
     Raises:
         ConfigError: when options contradict each other.
@@ -60,7 +66,7 @@ class OnPolicyActorConfig(Config):
     value_head: Annotated[Layers | None, Without("shared_policy_value_network")] = None
     share_body: Annotated[bool, Without("shared_policy_value_network")] = False
     shared_policy_value_network: bool = False
-    recurrent_net: MemoryKind = "none"
+    recurrent_net: CoreKind = "none"
     recurrent_hidden_size: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
     recurrent_layers: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
     normalize_observations: bool = False
@@ -74,13 +80,13 @@ class OnPolicyActorConfig(Config):
         Config.__post_init__(self)
         for path in ("body", "value_body", "value_head"):
             check_layers(getattr(self, path), path)
-        if head_memory(self.head, "head") is not None and self.recurrent_net != "none":
-            raise ConfigError("head has a memory of its own; leave recurrent_net out")
+        if head_core(self.head, "head") is not None and self.recurrent_net != "none":
+            raise ConfigError("head ends with a recurrent core of its own; leave recurrent_net out")
 
     @property
-    def memory(self) -> Memory:
-        """What remembers."""
-        return head_memory(self.head, "actor.head") or Memory(
+    def core(self) -> CoreConfig:
+        """The recurrent core of policy and value function."""
+        return head_core(self.head, "actor.head") or CoreConfig(
             self.recurrent_net, self.recurrent_hidden_size or 64, self.recurrent_layers or 1
         )
 

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from rl_core.actor import Actor, ActorLoader
 from rl_core.algorithm import PolicyLossAddOn
-from rl_core.batch import ReplayBatch, RolloutBatch, masked_mean
+from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.config import NonNegative, Positive, check_argument, checked_arguments
 from rl_core.errors import CheckpointError, ConfigError
+from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Deterministic, Distribution
 from rl_core.spaces import check_same_space, made_up_observation
 

@@ -28,7 +28,7 @@ Deviations from the paper:
   never seen. This matters where observations have few dimensions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, final
 
@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from rl_algos_onpolicy.rnd.networks import FeatureNet, NormalizedObservation
 from rl_core.actor import Actor
 from rl_core.algorithm import PolicyLossAddOn, PreparedRollout
-from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, masked_mean
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.config import (
     Config,
     Count,
@@ -51,12 +51,16 @@ from rl_core.config import (
     Widths,
     checked_arguments,
 )
-from rl_core.errors import CheckpointError, ConfigError, in_brief
+from rl_core.errors import CheckpointError, ConfigError
+from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.normalization import RunningNorm
 from rl_core.returns import discounted_returns
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, StateDict, map_observation
+
+INTRINSIC_REWARD = "rnd_reward"
+"""Eq. (3), among the extras of prepared rollouts."""
 
 KEPT = "rnd_kept"
 """Which samples the predictor learns from, among the extras of batches."""
@@ -68,10 +72,10 @@ class RNDConfig(Config):
 
     Attributes:
         hidden_sizes: widths of the target's layers; the predictor has one more of the last width.
-        num_features: n of Eq. (1).
-        gamma_intrinsic: discount of intrinsic rewards.
-        spread_decay: factor on the weight of earlier rollouts in σ(c) of Eq. (3), in (0, 1]; 1
-            weighs all alike, as in the paper.
+        num_features: number of features, n of Eq. (1).
+        gamma_intrinsic: discount factor of intrinsic rewards, per step.
+        spread_decay: factor on the weight of earlier rollouts in the spread that intrinsic rewards
+            are divided by, σ(c) of Eq. (3); 1 weighs all alike, as in the paper.
         predictor_proportion: share of the samples that the predictor learns from.
         pre_normalization_steps: environment transitions with random actions before training, for
             the statistics of observations; they are no part of the run's steps.
@@ -89,26 +93,6 @@ class RNDConfig(Config):
     predictor_proportion: Annotated[float, Interval(gt=0, le=1)] = 1.0
     pre_normalization_steps: NonNegativeInt = 1280
     frame_stack: Count = 1
-
-
-def _shape_of_features(name: str, network: nn.Module, parts: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the shape of what a network makes of a batch with two axes.
-
-    Raises:
-        ConfigError: when it cannot be called so, or returns something else.
-    """
-    shapes = ", ".join(str(("*batch", *part.shape[2:])).replace("'", "") for part in parts)
-    expected = f"expected a module from a list of tensors [{shapes}] to features (*batch, F)"
-    try:
-        features = network(parts)
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-        raise ConfigError(f"{name}: {expected}; it raised {in_brief(error)}") from error
-    if not isinstance(features, Tensor):
-        raise ConfigError(f"{name}: {expected}; it returned {type(features).__name__}")
-    batch, shape = tuple(parts[0].shape[:2]), tuple(features.shape)
-    if len(shape) != 3 or shape[:2] != batch:
-        raise ConfigError(f"{name}: {expected}; it returned {shape} for a batch {batch}")
-    return shape
 
 
 class Novelty(nn.Module):
@@ -174,13 +158,11 @@ class Novelty(nn.Module):
     def _check_features(self) -> None:
         device = self.spread.mean.device
         parts = [torch.zeros(2, 3, *shape, device=device) for shape in self.normalize.shapes]
-        wide, learned = (
-            _shape_of_features(name, getattr(self, name), parts) for name in ("target", "predictor")
-        )
-        if wide != learned:
+        wide, learned = (tuple(net(parts).shape) for net in (self.target, self.predictor))
+        if wide != learned or len(wide) != 3 or wide[:2] != (2, 3):
             raise ConfigError(
-                f"the target has {wide[-1]} features, the predictor {learned[-1]}; expected the "
-                "same number for both"
+                f"for a batch (2, 3) the target returns features {wide}, the predictor {learned}; "
+                "expected (2, 3, F) from both, with the same number of features F"
             )
 
     @torch.no_grad()
@@ -279,9 +261,13 @@ class RND(PolicyLossAddOn):
         )
 
     def prepare(self, rollout: Rollout, generator: torch.Generator) -> PreparedRollout:
-        """Add Eq. (3) to the rewards."""
+        """Add Eq. (3) to the rewards, and keep it among the extras."""
         intrinsic = self.novelty.rewards(rollout)
-        changed = replace(rollout, reward=rollout.reward + self.reward_coef * intrinsic)
+        changed = replace(
+            rollout,
+            reward=rollout.reward + self.reward_coef * intrinsic,
+            extras={**rollout.extras, INTRINSIC_REWARD: intrinsic},
+        )
         columns = {KEPT: self.novelty.draw_kept(rollout, generator)}
         mean = masked_mean(intrinsic, rollout.valid)
         return PreparedRollout(changed, columns, {"rnd/reward": mean})

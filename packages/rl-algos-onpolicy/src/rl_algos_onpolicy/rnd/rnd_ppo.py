@@ -24,19 +24,18 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_onpolicy.actor import OnPolicyActor
+from rl_algos_onpolicy.advantages import normalized_advantage
 from rl_algos_onpolicy.ppo import PPO, PPOConfig
-from rl_algos_onpolicy.rnd.rnd import KEPT, RND, Novelty, RNDConfig
+from rl_algos_onpolicy.rnd.rnd import INTRINSIC_REWARD, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
-from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn, PreparedRollout
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, ScheduledNonNegative
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.returns import Steps, estimate, explained_variance, normalize
-from rl_core.stateful import StateReader
-from rl_core.types import Observation, StateDict
 
-_REWARD, _VALUE, _TARGET = "rnd_reward", "intrinsic_value", "intrinsic_value_target"
+_VALUE, _TARGET = "intrinsic_value", "intrinsic_value_target"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +43,11 @@ class RNDPPOConfig(PPOConfig):
     """Options of `RNDPPO`, besides those of `PPOConfig`.
 
     Attributes:
-        extrinsic_coef: c of the extrinsic stream in Eq. (1).
-        intrinsic_coef: c of the intrinsic stream in Eq. (1).
-        standardize_streams: standardise the advantages of each stream over the rollout, first.
-        rnd: of the networks and intrinsic rewards. Its running statistics follow what is seen even
+        extrinsic_coef: weight of the extrinsic advantages, c_E of Eq. (1).
+        intrinsic_coef: weight of the intrinsic advantages, c_I of Eq. (1).
+        standardize_streams: give the advantages of each stream a mean of 0 and a standard deviation
+            of 1 before they are added.
+        rnd: networks and intrinsic rewards. Its running statistics follow what is seen even
             where ``learning_rate`` is 0, because the rewards are made of them.
     """
 
@@ -93,8 +93,17 @@ class RNDPPO(PPO):
         target: nn.Module | None = None,
         predictor: nn.Module | None = None,
     ) -> None:
-        self._networks = {"target": target, "predictor": predictor}
-        super().__init__(actor, config, add_ons=add_ons)
+        config = RNDPPOConfig() if config is None else config
+        given = tuple(add_ons) if isinstance(add_ons, Sequence) else (add_ons,)
+        if any(isinstance(add_on, RND) for add_on in given):
+            raise ConfigError(
+                "RNDPPO has intrinsic rewards of its own; leave the add-on 'rnd' out, or take PPO "
+                "with it"
+            )
+        # The rewards are a stream of their own here, and nothing is added to the extrinsic ones.
+        self._rnd = RND(0.0, config.rnd, target=target, predictor=predictor)
+        self._rnd.is_internal = True
+        super().__init__(actor, config, add_ons=(*given, self._rnd))
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -111,65 +120,34 @@ class RNDPPO(PPO):
             trainer={**recipe.trainer, "scale_rewards": True},
         )
 
-    def make_modules(self) -> Mapping[str, nn.Module]:
-        """Make target and predictor, with their statistics."""
+    @property
+    def novelty(self) -> Novelty:
+        """Target and predictor, with their statistics."""
+        return self._rnd.novelty
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give the predictor an optimiser of its own, with the same learning rate."""
         actor = self.actor
         if not isinstance(actor, OnPolicyActor) or not actor.config.intrinsic_value:
             raise ConfigError(
                 "RNDPPO needs an OnPolicyActor with a second value function; set "
                 "actor.intrinsic_value to true"
             )
-        if any(isinstance(add_on, RND) for add_on in self.add_ons):
-            raise ConfigError(
-                "RNDPPO has intrinsic rewards of its own; leave the add-on 'rnd' out, or take PPO "
-                "with it"
-            )
-        self.novelty = Novelty(
-            actor.observation_space, self.config.rnd, **self._networks, device=self.device
-        )
-        return {**super().make_modules(), "novelty": self.novelty}
-
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give the predictor an optimiser of its own, with the same learning rate."""
         predictor = ParameterGroup(
-            name="predictor", modules=("novelty",), optimizer=self.config.optimizer
+            name="predictor",
+            modules=(f"add_ons.{len(self.add_ons) - 1}",),
+            optimizer=self.config.optimizer,
         )
-        return (self.actor_group(), predictor)
-
-    @property
-    def uses_objects(self) -> bool:
-        """Whether the networks, or what an add-on was given, are objects."""
-        return self._networks["target"] is not None or super().uses_objects
-
-    @property
-    def warm_up_steps(self) -> int:
-        """Random steps for the statistics of observations."""
-        return max(super().warm_up_steps, self.config.rnd.pre_normalization_steps)
-
-    def observe(self, observation: Observation) -> None:
-        """Take observations into the statistics."""
-        super().observe(observation)
-        self.novelty.normalize.update(observation)
-
-    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
-        """Take the rollout into the statistics, and add intrinsic rewards to its extras."""
-        prepared = super().prepare_add_ons(rollout)
-        reward = self.novelty.rewards(rollout)
-        mean = masked_mean(reward, rollout.valid)
-        return PreparedRollout(
-            replace(prepared.rollout, extras={**prepared.rollout.extras, _REWARD: reward}),
-            {**prepared.columns, KEPT: self.novelty.draw_kept(rollout, self.generator)},
-            {**prepared.metrics, "rnd/reward": mean},
-        )
+        return (predictor, self.actor_group())
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Eq. (1), and the value targets of both streams."""
-        columns, metrics = self.estimate(rollout)
+        columns, metrics = self.estimate(rollout, normalizes=False)
         value, next_value = self.intrinsic_values(rollout)
         valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
         # Rows that are no steps neither discount nor shorten what comes after them.
         intrinsic, target = estimate(
-            Steps(rollout.extras[_REWARD], value, next_value, never, never),
+            Steps(rollout.extras[INTRINSIC_REWARD], value, next_value, never, never),
             torch.where(valid, self.config.rnd.gamma_intrinsic, 1.0),
             torch.where(valid, self.hyper["gae_lambda"], 1.0),
             advantage=self.config.advantage_estimator,
@@ -178,13 +156,13 @@ class RNDPPO(PPO):
         streams = (columns["advantage"], intrinsic)
         if self.config.standardize_streams:
             streams = (normalize(streams[0], valid), normalize(streams[1], valid))
-        advantage = (
+        advantage = (  # Eq. (1)
             self.hyper["extrinsic_coef"] * streams[0] + self.hyper["intrinsic_coef"] * streams[1]
         )
         return (
             {
                 **columns,
-                "advantage": self.normalize_over_batch(advantage, valid),
+                "advantage": normalized_advantage(advantage, valid, self.config),
                 _VALUE: value,
                 _TARGET: target,
             },
@@ -200,7 +178,7 @@ class RNDPPO(PPO):
 
         In rows that are no steps both are those of the next step. After the rollout's last step
         comes the observation that follows the rollout, whatever it is. Where that step ended its
-        episode, or the last row only reset, it is seen without memory, as the next step will be.
+        episode, or the last row only reset, it is seen from a new state, as the next step will be.
         """
         actor = self.actor
         value, after = actor.intrinsic_value(
@@ -217,7 +195,7 @@ class RNDPPO(PPO):
         return values[:-1], values[1:]
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
-        """Eq. (2)."""
+        """Eq. (2); the add-on of `rnd` brings its last term, with those of other add-ons."""
         now = self.actor.evaluate_actions(
             batch.observation, batch.action, batch.state, batch.episode_start
         )
@@ -226,19 +204,8 @@ class RNDPPO(PPO):
         intrinsic = self.value_term(
             now.intrinsic_value, batch.extras[_VALUE], batch.extras[_TARGET], batch.mask
         )
-        prediction = self.novelty.loss(batch)
-        metrics = {"loss/intrinsic_value": intrinsic, "loss/predictor": prediction}
         return replace(
             output,
-            loss=output.loss + self.hyper["value_loss_coef"] * intrinsic + prediction,
-            metrics={**output.metrics, **metrics},
+            loss=output.loss + self.hyper["value_loss_coef"] * intrinsic,
+            metrics={**output.metrics, "loss/intrinsic_value": intrinsic},
         )
-
-    def more_state(self) -> StateDict:
-        """Return the filter of intrinsic rewards besides what PPO keeps."""
-        return {**super().more_state(), "novelty": self.novelty.running_state()}
-
-    def load_more_state(self, state: StateDict) -> None:
-        """Take over what `more_state` returned."""
-        self.novelty.load_running_state(StateReader(state, "algorithm").tree("novelty"))
-        super().load_more_state({name: part for name, part in state.items() if name != "novelty"})

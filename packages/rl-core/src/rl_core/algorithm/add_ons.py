@@ -40,10 +40,12 @@ class PolicyLossAddOn(nn.Module, ABC):
     Attributes:
         batch_types: the batches it can read; an algorithm that learns from others refuses it.
         is_taken: whether an algorithm has set it up; no other one takes it then.
+        is_internal: whether an algorithm made it for itself; recipes do not name it then.
     """
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch, ReplayBatch)
     is_taken: bool = False
+    is_internal: bool = False
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Get ready, once, before training; the default does nothing.
@@ -116,35 +118,32 @@ class AddOns(nn.ModuleList):
     Args:
         add_ons: one, or several.
         batch_type: what the algorithm learns from.
+        actor: the one being trained.
 
     Raises:
-        ConfigError: when one is no add-on, or reads other batches.
+        ConfigError: when one is no add-on, reads other batches, belongs to another algorithm, or is
+            there twice.
     """
 
     def __init__(
-        self, add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn], batch_type: type
+        self,
+        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn],
+        batch_type: type,
+        actor: Actor,
     ) -> None:
         listed = list(add_ons) if isinstance(add_ons, Sequence) else [add_ons]
         for add_on in listed:
             _check(add_on, batch_type)
         super().__init__(listed)
-        self._learn = [False for _ in listed]
-
-    def setup(self, actor: Actor, device: torch.device) -> None:
-        """Get ready, once, before training.
-
-        Raises:
-            ConfigError: when one belongs to another algorithm, or is there twice.
-        """
-        for add_on in self._listed():
+        for add_on in listed:
             if add_on.is_taken:
                 raise ConfigError(
                     f"add_ons: this {type(add_on).__name__} belongs to an algorithm already, which "
                     "would no longer learn it; make a new one"
                 )
             add_on.is_taken = True
-            add_on.setup(actor, device)
-        self._learn = [any(p.requires_grad for p in a.parameters()) for a in self._listed()]
+            add_on.setup(actor, actor.device)
+        self._learn = [any(p.requires_grad for p in a.parameters()) for a in listed]
 
     @property
     def learn(self) -> bool:
@@ -215,7 +214,7 @@ class AddOns(nn.ModuleList):
         for add_on, learns in zip(self._listed(), self._learn, strict=True):
             if learned not in (None, learns):
                 continue
-            term, more = _checked(add_on, add_on.compute_loss_term(batch, distribution, info))
+            term, more = add_on.compute_loss_term(batch, distribution, info)
             terms.append(term)
             metrics.update(more)
         return terms, metrics
@@ -231,21 +230,6 @@ class AddOns(nn.ModuleList):
 
     def _listed(self) -> list[PolicyLossAddOn]:
         return cast("list[PolicyLossAddOn]", list(self))
-
-
-def _checked(add_on: PolicyLossAddOn, answer: object) -> tuple[Tensor, Mapping[str, Tensor]]:
-    if isinstance(answer, tuple) and len(answer) == 2:
-        term, metrics = answer
-        if isinstance(term, Tensor) and term.dim() == 0 and isinstance(metrics, Mapping):
-            return term, metrics
-    got = answer if isinstance(answer, tuple) else (answer,)
-    kinds = [
-        f"a tensor {tuple(a.shape)}" if isinstance(a, Tensor) else type(a).__name__ for a in got
-    ]
-    raise ConfigError(
-        f"add_ons: compute_loss_term of {type(add_on).__name__} returned {', '.join(kinds)}; "
-        "expected a 0-dim tensor and a mapping of metrics"
-    )
 
 
 def _check(add_on: object, batch_type: type) -> None:

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl_core.actor import ActionOutput, Actor
-from rl_core.algorithm.acting import CompiledActing, CompiledFunctions
-from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn, PreparedRollout
+from rl_core.actor import ActionOutput, Actor, CompiledActing
+from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
 from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.hyper import Schedules
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
+from rl_core.compile import CompiledFunctions
 from rl_core.config import Schedule, type_arguments
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
@@ -95,8 +95,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             raise ConfigError(
                 f"config: expected {self.config_type.__name__}, got {type(config).__name__}"
             )
-        self.add_ons = AddOns(add_ons, self.batch_type)
-        self.add_ons.setup(actor, self.device)
+        self.add_ons = AddOns(add_ons, self.batch_type, actor)
         self.schedules = Schedules(self.config, self.device)
         self.hyper = self.schedules.current
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
@@ -126,14 +125,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     @abstractmethod
     def loss(self, batch: BatchT, noise: Noise) -> LossOutput:
-        """Compute the loss: tensors in, tensors out, no branch on a tensor's value.
+        """Compute the loss of a batch with the noise that `draw_update_noise` drew for this step.
 
-        Tensors of the algorithm's own that it reads, such as buffers, are changed in place and
-        never replaced: compiled code keeps the ones that it saw first, as it keeps numbers.
-
-        Args:
-            batch: the data.
-            noise: what `draw_update_noise` drew for this step.
+        Tensors in, tensors out, no branch on a tensor's value. Tensors of the algorithm's own that
+        it reads, such as buffers, are changed in place and never replaced: compiled code keeps the
+        ones that it saw first, as it keeps numbers.
         """
 
     @classmethod
@@ -143,8 +139,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and targets of a rollout `(T, B, ...)` with the weights it came from.
-
-        On-policy algorithms need it.
 
         Returns:
             Columns to attach, each `(T, B, ...)`, at least those of a `RolloutBatch`; and 0-dim
@@ -195,10 +189,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """
         return {}
 
-    def prepare_add_ons(self, rollout: Rollout) -> PreparedRollout:
-        """Let the add-ons look at a fresh rollout; see `AddOns.prepare`."""
-        return self.add_ons.prepare(rollout, self.generator)
-
     def more_state(self) -> StateDict:
         """Return what a subclass keeps beyond modules and hyper-parameters; nothing by default."""
         return {}
@@ -228,22 +218,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Whether it was given objects that no recipe can name, such as add-ons."""
         return self.add_ons.uses_objects
 
-    @property
-    def warm_up_steps(self) -> int:
-        """Transitions with random actions that `observe` sees before the run, and none stores."""
-        return self.add_ons.warm_up_steps
-
-    def observe(self, observation: Observation) -> None:
-        """Look at observations `(N, ...)` of the warm-up."""
-        self.add_ons.observe(observation)
-
     def before_rollout(self, envs: VecEnv) -> bool:
-        """Prepare the environments for a rollout that is about to begin; nothing by default.
+        """Prepare the environments for a new rollout; return whether all begin new episodes first.
 
         It may be called again before the first step, when a run is resumed there.
-
-        Returns:
-            Whether all environments begin new episodes first.
         """
         return False
 
@@ -317,13 +295,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         noise: Noise | None = None,
         parameters: Mapping[str, Tensor] | None = None,
     ) -> LossOutput:
-        """Compute the loss at the current or at explicit parameters.
+        """Compute the loss at the current or at explicit parameters, and draw noise not given.
 
-        Args:
-            batch: the data.
-            noise: drawn now when not given.
-            parameters: by the names of `named_parameters`; what is missing keeps its value. The
-                loss is differentiable in them to any order, which is what MAML needs.
+        Parameters have the names of `named_parameters`; what is missing keeps its value. The loss
+        is differentiable in them to any order, which is what MAML needs.
         """
         noise = self.draw_update_noise(batch) if noise is None else noise
         if parameters is None:
@@ -359,13 +334,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         batch: RolloutBatch | ReplayBatch,
         distribution: Distribution,
         info: Mapping[str, Tensor],
-        *,
-        learned: bool | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the add-ons' terms of the policy loss, with their metrics; see `AddOns.terms`."""
         if not self.add_ons:
             return torch.zeros((), device=self.device), {}
-        terms, metrics = self.add_ons.terms(batch, distribution, info, learned=learned)
+        terms, metrics = self.add_ons.terms(batch, distribution, info)
         return sum(terms, torch.zeros((), device=self.device)), metrics
 
     # Inherited: hyper-parameters, weights and state

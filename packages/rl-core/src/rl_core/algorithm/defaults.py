@@ -35,7 +35,7 @@ class DefaultRecipe:
         algorithm: options that differ from the config's defaults for this environment.
         trainer: options of the trainer.
         recurrent: options by section, of ``storage`` and ``algorithm``, that are wanted besides
-            where the actor has memories: where the class of its options says ``is_recurrent``.
+            where the actor is recurrent: where the class of its options says ``is_recurrent``.
     """
 
     actor: ComponentSpec

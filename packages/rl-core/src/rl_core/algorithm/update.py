@@ -194,7 +194,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     if is_first:  # nothing is learned from observations that were never normalised
         _refresh_normalization(algorithm, storage, rollout)
     if rollouts is not None and rollout is not None:
-        added = algorithm.prepare_add_ons(rollout)
+        added = algorithm.add_ons.prepare(rollout, algorithm.generator)
         columns, metrics = algorithm.prepare(added.rollout)
         rollouts.attach({**added.columns, **columns})
         prepared = {**added.metrics, **metrics}

@@ -2,7 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from rl_core.compile.compiler import InProcess, compilation_error, has_cpp_compiler
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
 from rl_core.compile.trace import TracedGraph, flatten, rebuild, trace
+from rl_core.stateful import StateReader
+from rl_core.types import StateDict
 
 CompileMode = Literal["auto", "on", "off"]
 """Whether functions are compiled; with ``auto`` they run uncompiled where that fails."""
@@ -214,6 +217,66 @@ class CompiledFunction:
             self.mode = mode
             raise failure from error
         warnings.warn(f"{failure}; going on uncompiled", RuntimeWarning, stacklevel=4)
+
+
+class CompiledFunctions:
+    """The functions of an algorithm that are compiled, together.
+
+    Args:
+        functions: by name.
+    """
+
+    def __init__(self, functions: Mapping[str, CompiledFunction]) -> None:
+        self._functions = functions
+        self._mode: CompileMode = "off"
+
+    @property
+    def mode(self) -> CompileMode:
+        """Whether they are compiled."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: CompileMode) -> None:
+        self._mode = mode
+        for function in self._functions.values():
+            function.mode = mode
+
+    @contextmanager
+    def in_background(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
+        """Let the compiler work beside the run within a block.
+
+        What is to be compiled runs uncompiled until `adopt` and `wait`.
+
+        Args:
+            is_stopping: asked while something waits for the compiler; True ends the waiting.
+        """
+        for function in self._functions.values():
+            function.waits, function.is_stopping = False, is_stopping
+        try:
+            yield
+        finally:
+            for function in self._functions.values():
+                function.waits, function.is_stopping = True, _never
+
+    def adopt(self) -> None:
+        """Use from now on what was met since the last call; see `wait`."""
+        for function in self._functions.values():
+            function.adopt()
+
+    def wait(self) -> None:
+        """Wait for the compiler where something that it still works on was adopted."""
+        for function in self._functions.values():
+            function.wait()
+
+    def state_dict(self) -> StateDict:
+        """Return which graphs are in use."""
+        return {name: " ".join(sorted(each.adopted)) for name, each in self._functions.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Use the same graphs, from the first call on."""
+        saved = StateReader(state, "algorithm/compiled")
+        for name, function in self._functions.items():
+            function.adopted = set(saved.text(name).split())
 
 
 _checked: set[str] = set()

@@ -13,7 +13,7 @@ from rl_core.types import Json
 CUSTOM = "custom"
 """The name of a component that was given as a Python object and has no registered name."""
 
-_KINDS = (*COMPONENTS, "add_on", "sampler")
+_KINDS = (*COMPONENTS, "add_on", "sampler", "logger", "callback")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*", re.ASCII)
@@ -24,7 +24,8 @@ class ComponentSpec:
     """A component by its registered name and its options.
 
     Args:
-        kind: ``env``, ``actor``, ``algorithm``, ``storage``, ``add_on`` or ``sampler``.
+        kind: ``env``, ``actor``, ``algorithm``, ``storage``, ``add_on``, ``sampler``, ``logger`` or
+            ``callback``.
         name: the registered name, or `CUSTOM`.
         kwargs: options; kept as plain data, so a tuple becomes a list and None the text "none".
 

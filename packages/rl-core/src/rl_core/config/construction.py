@@ -29,6 +29,8 @@ CONTEXT_PARAMETERS = frozenset(
         "generator",
         "env_spec",
         "load_actor",
+        "run_dir",
+        "resume_step",
     }
 )
 """Constructor parameters that the program supplies and a recipe never does."""

@@ -44,9 +44,7 @@ def _encode(value: object, path: str, depth: int) -> Json:
         return int(value)
     if isinstance(value, float):
         return finite(float(value), path)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, Schedule):
+    if isinstance(value, str | Schedule):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _encode_dataclass(value, path, depth)

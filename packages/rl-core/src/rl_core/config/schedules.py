@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TypeAlias, final
 
@@ -234,10 +234,17 @@ def parse_schedule(text: str) -> Schedule:
     if call is None:
         return Constant(_number(text, text))
     name, inside = call.groups()
-    reader = _READERS.get(name)
-    if reader is None:
-        raise ConfigError(f"schedule '{text}': unknown name '{name}'{nearest(name, _READERS)}")
-    return reader(text, inside)
+    if name == "piecewise":
+        return _read_piecewise(text, inside)
+    if name not in _FORMS:
+        hint = nearest(name, (*_FORMS, "piecewise"))
+        raise ConfigError(f"schedule '{text}': unknown name '{name}'{hint}")
+    make, counts = _FORMS[name]
+    items = inside.split(",")
+    if len(items) not in counts:
+        wanted = " or ".join(map(str, counts))
+        raise ConfigError(f"schedule '{text}': got {len(items)} arguments; expected {wanted}")
+    return make(*(_number(item, text) for item in items))
 
 
 def as_schedule(value: float | Schedule) -> Schedule:
@@ -255,19 +262,6 @@ def as_schedule(value: float | Schedule) -> Schedule:
     return Constant(float(value))
 
 
-def _read_constant(text: str, inside: str) -> Schedule:
-    (level,) = _numbers(text, inside, 1, 1)
-    return Constant(level)
-
-
-def _read_linear(text: str, inside: str) -> Schedule:
-    return Linear(*_numbers(text, inside, 2, 3))
-
-
-def _read_cosine(text: str, inside: str) -> Schedule:
-    return Cosine(*_numbers(text, inside, 2, 3))
-
-
 def _read_piecewise(text: str, inside: str) -> Schedule:
     points = []
     for item in inside.split(","):
@@ -281,20 +275,12 @@ def _read_piecewise(text: str, inside: str) -> Schedule:
     return Piecewise(tuple(points))
 
 
-_READERS: dict[str, Callable[[str, str], Schedule]] = {
-    "constant": _read_constant,
-    "linear": _read_linear,
-    "cosine": _read_cosine,
-    "piecewise": _read_piecewise,
+_FORMS: Mapping[str, tuple[Callable[..., Schedule], Sequence[int]]] = {
+    "constant": (Constant, (1,)),
+    "linear": (Linear, (2, 3)),
+    "cosine": (Cosine, (2, 3)),
 }
-
-
-def _numbers(text: str, inside: str, least: int, most: int) -> list[float]:
-    items = inside.split(",")
-    if not least <= len(items) <= most:
-        wanted = f"{least}" if least == most else f"{least} or {most}"
-        raise ConfigError(f"schedule '{text}': got {len(items)} arguments; expected {wanted}")
-    return [_number(item, text) for item in items]
+"""By name: the schedules that are written as a list of numbers, and how many these may be."""
 
 
 def _number(item: str, text: str) -> float:

@@ -8,8 +8,5 @@ from rl_core.env.checks import observation_problem as observation_problem
 from rl_core.env.contract import EnvStep as EnvStep
 from rl_core.env.contract import VecEnv as VecEnv
 from rl_core.env.goals import GoalFunctions as GoalFunctions
-from rl_core.env.seeding import checked_seed as checked_seed
-from rl_core.env.seeding import resumed_seed as resumed_seed
-from rl_core.env.seeding import spread_seed as spread_seed
 from rl_core.env.tasks import TaskSplit as TaskSplit
 from rl_core.env.tasks import TaskVecEnv as TaskVecEnv

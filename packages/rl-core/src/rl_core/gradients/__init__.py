@@ -7,6 +7,7 @@ from rl_core.gradients.loss import LossModule as LossModule
 from rl_core.gradients.loss import LossOutput as LossOutput
 from rl_core.gradients.loss import Noise as Noise
 from rl_core.gradients.loss import call_frozen as call_frozen
+from rl_core.gradients.loss import masked_mean as masked_mean
 from rl_core.gradients.loss import parameter_places as parameter_places
 from rl_core.gradients.nonfinite import FaultyStep as FaultyStep
 from rl_core.gradients.nonfinite import NonFiniteGuard as NonFiniteGuard

@@ -42,6 +42,19 @@ class LossOutput:
 torch.export.register_dataclass(LossOutput)
 
 
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Average over the entries that count.
+
+    Args:
+        values: any shape; where an entry does not count it may be anything, NaN too.
+        mask: the same shape, 1 where an entry counts and 0 elsewhere.
+
+    Returns:
+        A 0-dim tensor; zero when nothing counts.
+    """
+    return torch.where(mask.bool(), values, 0.0).sum() / mask.sum().clamp(min=1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     """What one gradient step updates.

@@ -29,13 +29,13 @@ class OptimizerConfig(Config):
     """Which optimiser moves the parameters.
 
     Attributes:
-        name: the update rule.
-        eps: added to the denominator (Adam, RMSprop); the default is torch's 1e-8.
+        name: name of the update rule.
+        eps: number added to the denominator of Adam and RMSprop; torch's default is 1e-8.
         beta1: decay of Adam's first moment.
         beta2: decay of Adam's second moment.
         alpha: decay of RMSprop's squared average.
-        momentum: of SGD and RMSprop.
-        weight_decay: L2 penalty; decoupled for AdamW.
+        momentum: momentum of SGD and RMSprop.
+        weight_decay: weight of the L2 penalty, which is decoupled for AdamW.
 
     Raises:
         ConfigError: for an unknown name, a value of another type or out of range, or one that the

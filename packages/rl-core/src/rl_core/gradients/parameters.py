@@ -59,18 +59,6 @@ class ParameterVector:
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
-    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate named tensors into a vector `(P,)`.
-
-        Raises:
-            ConfigError: when a name is missing or a shape differs.
-        """
-        for name, shape in self.shapes.items():
-            if name not in tensors or tensors[name].shape != shape:
-                got = tuple(tensors[name].shape) if name in tensors else "nothing"
-                raise ConfigError(f"'{name}': expected shape {tuple(shape)}, got {got}")
-        return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "ParameterVector":
         """Return the vector of the copied modules' parameters, which are views of it."""
         made = ParameterVector(copy.deepcopy(self._parameters, memo))

@@ -176,12 +176,7 @@ def build_layers(
     for index, layer in enumerate(layers):
         where = f"{path}[{index}]"
         make, defaults = LAYERS[layer.func]
-        options = {**defaults, **layer.kwargs}
-        for name in options:
-            if name not in defaults and name not in _INPUT_SIZES:
-                raise ConfigError(
-                    f"{where}: {layer.func} has no option '{name}'{nearest(name, defaults)}"
-                )
+        options = layer_options(layer, defaults, where, _INPUT_SIZES)
         for name, value in options.items():
             number = NonNegativeInt if name == "padding" else Count
             type_ = bool if isinstance(defaults.get(name), bool) else number | None
@@ -201,6 +196,28 @@ def build_layers(
         shape = after
         built.append(module)
     return LayerStack(built, in_shape, shape)
+
+
+def layer_options(
+    layer: LayerConfig, defaults: Mapping[str, Json], where: str, more: Sequence[str] = ()
+) -> dict[str, Json]:
+    """Return the options of a layer, with the defaults of those that it leaves out.
+
+    Args:
+        layer: as data.
+        defaults: of all its options.
+        where: it stands, for messages.
+        more: names of options without a default.
+
+    Raises:
+        ConfigError: for an unknown option.
+    """
+    for name in layer.kwargs:
+        if name not in (*defaults, *more):
+            raise ConfigError(
+                f"{where}: {layer.func} has no option '{name}'{nearest(name, defaults)}"
+            )
+    return {**defaults, **layer.kwargs}
 
 
 def check_layers(layers: Sequence[LayerConfig] | None, path: str) -> None:

@@ -1,6 +1,7 @@
 """Torsos, which policies and values are built on: encoder, layers, recurrent core."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import gymnasium
@@ -19,8 +20,23 @@ from rl_core.nn.recurrent import RecurrentNet
 from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces
 from rl_core.types import Observation
 
-MemoryKind = Literal["none", "gru", "lstm"]
+CoreKind = Literal["none", "gru", "lstm"]
 """The kind of recurrent core; ``none`` for a feed-forward torso."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """The recurrent core of a torso.
+
+    Attributes:
+        kind: of the recurrent core, or ``none``.
+        size: its hidden size.
+        num_layers: number of its stacked layers.
+    """
+
+    kind: CoreKind = "none"
+    size: int = 64
+    num_layers: int = 1
 
 
 class Torso(nn.Module):
@@ -31,9 +47,7 @@ class Torso(nn.Module):
             `NormalizingEncoder`.
         hidden_sizes: widths of the MLP's layers; may be empty.
         activation: the MLP's activation.
-        memory: the kind of the recurrent core.
-        memory_size: hidden size of the core.
-        memory_layers: number of stacked layers in the core.
+        core: the recurrent core, if any.
         make_layers: makes a module in place of the MLP from the encoder's width; the module must
             have ``out_features``. None makes the MLP of ``hidden_sizes``.
     """
@@ -44,9 +58,7 @@ class Torso(nn.Module):
         hidden_sizes: Sequence[int] = (),
         activation: Activation = "tanh",
         *,
-        memory: MemoryKind = "none",
-        memory_size: int = 64,
-        memory_layers: int = 1,
+        core: CoreConfig = CoreConfig(),  # frozen, and so safe to share
         make_layers: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
@@ -58,15 +70,15 @@ class Torso(nn.Module):
             else make_layers(width)
         )
         width = feature_size(self.layers)
-        self.memory = (
-            None if memory == "none" else RecurrentNet(memory, width, memory_size, memory_layers)
-        )
-        self.out_features = width if self.memory is None else self.memory.out_features
+        self.core: RecurrentNet | None = None
+        if core.kind != "none":
+            self.core = RecurrentNet(core.kind, width, core.size, core.num_layers)
+        self.out_features = width if self.core is None else self.core.out_features
 
     @property
     def state_size(self) -> int:
         """Numbers per environment in the recurrent state; 0 without a recurrent core."""
-        return 0 if self.memory is None else self.memory.state_size
+        return 0 if self.core is None else self.core.state_size
 
     def forward(
         self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
@@ -82,11 +94,11 @@ class Torso(nn.Module):
             Features `(*batch, F)` and the state after each step, None without a recurrent core.
         """
         features = self.encode(observation)
-        if self.memory is None:
+        if self.core is None:
             return features, None
         assert state is not None
         assert episode_start is not None
-        output: tuple[Tensor, Tensor] = self.memory(features, state, episode_start)
+        output: tuple[Tensor, Tensor] = self.core(features, state, episode_start)
         return output
 
     def encode(self, observation: Observation) -> Tensor:

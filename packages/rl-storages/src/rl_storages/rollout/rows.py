@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.arrays import to_flags
 from rl_core.batch import Rollout, Transition
 from rl_core.errors import DataError
 from rl_core.storage import (
@@ -19,7 +18,7 @@ from rl_core.storage import (
     join_observation,
     observation_columns,
 )
-from rl_core.types import Array, ArrayLike
+from rl_core.types import Array, ArrayLike, to_flags
 from rl_storages.transitions import Rows, TransitionFitter
 
 _FLAGS = ("terminated", "truncated", "valid", "episode_start")

@@ -70,7 +70,8 @@ class AlgorithmSuite(GradientStepTests, LossTests):
         algorithm = self._algorithm()
         if algorithm.batch_type is not RolloutBatch:
             pytest.skip("does not learn from rollouts")
-        rollout = algorithm.prepare_add_ons(make_rollout(algorithm, seed=1)).rollout
+        fresh = make_rollout(algorithm, seed=1)
+        rollout = algorithm.add_ons.prepare(fresh, algorithm.generator).rollout
         before = copy_state(algorithm.state_dict())
         columns, metrics = algorithm.prepare(rollout)
         check_same_state(algorithm.state_dict(), before)

@@ -105,10 +105,10 @@ def split_parts(
 
     Args:
         kind: of the component.
-        kwargs: options, among them tables, each with a ``name`` and options.
+        kwargs: options, among them names, or tables with a ``name`` and options.
 
     Raises:
-        ConfigError: when they are not tables with names.
+        ConfigError: when they are neither names nor tables with names.
     """
     if kind not in PARTS:
         return kwargs, []
@@ -121,7 +121,9 @@ def split_parts(
     if not is_list:
         return rest, [spec_from(part, given, path)]
     if not isinstance(given, list | tuple):
-        raise ConfigError(f"{path}: got {given!r}; expected a list of tables with names")
+        raise ConfigError(
+            f"{path}: got {given!r}; expected a list of tables with names, or of names"
+        )
     return rest, [spec_from(part, table, f"{path}[{index}]") for index, table in enumerate(given)]
 
 
@@ -139,15 +141,16 @@ def as_tables(specs: Sequence[ComponentSpec]) -> list[Json]:
     return [{"name": spec.name, **spec.kwargs} for spec in specs]
 
 
-def spec_from(kind: str, table: Json, path: str) -> ComponentSpec:
-    """Read a component from a table with its name.
+def spec_from(kind: str, given: Json, path: str) -> ComponentSpec:
+    """Read a component from its name, or from a table with its name and options.
 
     Raises:
-        ConfigError: when it is not such a table; the message starts with the path.
+        ConfigError: when it is neither; the message starts with the path.
     """
+    table = {"name": given} if isinstance(given, str) else given
     name = table.get("name") if isinstance(table, Mapping) else None
     if not isinstance(table, Mapping) or not isinstance(name, str):
-        raise ConfigError(f"{path}: got {table!r}; expected a table with a name")
+        raise ConfigError(f"{path}: got {given!r}; expected a table with a name, or a name")
     return ComponentSpec(kind, name, {key: table[key] for key in table if key != "name"})
 
 

@@ -78,7 +78,9 @@ def _parts_of(kind: str, part: object) -> list[tuple[str, object]]:
     option, of, is_list = PARTS[kind]
     given = getattr(part, option, None)
     listed = list(given or ()) if is_list else [given]
-    return [(of, one) for one in listed if one is not None]
+    return [
+        (of, one) for one in listed if one is not None and not getattr(one, "is_internal", False)
+    ]
 
 
 def record_actors(actors: Mapping[str, object]) -> dict[str, Json]:

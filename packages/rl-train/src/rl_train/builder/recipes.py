@@ -13,6 +13,7 @@ from rl_envs import AnyEnv, checked_num_envs, is_built
 from rl_train.builder.components import PARTS, as_table, complete_component
 from rl_train.builder.environments import describe_env, env_component, inspect_env
 from rl_train.trainer import Trainer, TrainerConfig
+from rl_train.trainer.listeners import named_specs
 
 Sections = Mapping[str, Mapping[str, object]]
 """Options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
@@ -23,7 +24,7 @@ and dataclasses of options.
 
 SECTIONS = ("env", "actor", "algorithm", "storage", "trainer")
 
-_OF_TRAIN = {*LENGTHS, "run_dir", "loggers", "callbacks", "progress"}
+_OF_TRAIN = {*LENGTHS, "run_dir", "progress"}
 
 
 def compose(
@@ -74,7 +75,9 @@ def compose(
         if kind == "actor" and _is_recurrent(components[kind]):
             recurrent = defaults.recurrent
     given.refuse_rest()
-    trainer = {**defaults.trainer, **given.sections["trainer"]}
+    trainer = decode(TrainerConfig, {**defaults.trainer, **given.sections["trainer"]}, "trainer")
+    named_specs("logger", trainer.loggers)
+    named_specs("callback", trainer.callbacks)
     usual = {**defaults.algorithm, **recurrent.get("algorithm", {})}
     env_spec = describe_env(env, env_options if is_built(env) else {**defaults.env, **env_options})
     if "num_envs" in env_spec:
@@ -85,7 +88,7 @@ def compose(
         actor=components["actor"],
         algorithm=complete_component("algorithm", algorithm, table, usual),
         storage=components["storage"],
-        trainer=as_table(decode(TrainerConfig, trainer, "trainer")),
+        trainer=as_table(trainer),
         seed=seed,
         device=device,
     )
@@ -138,6 +141,11 @@ class _Given:
         self.sections: dict[str, dict[str, Json]] = {
             section: _plain((options or {}).get(section, {}), f"{section}.") for section in SECTIONS
         }
+        for name in ("loggers", "callbacks"):
+            given = unplaced.get(name, ())
+            listed = given if isinstance(given, list | tuple) else ()
+            if not all(isinstance(one, str | Mapping) for one in listed):
+                raise ConfigError(f"{name}: give objects to train({name}=[...]); make takes names")
         self._unplaced = dict(unplaced)
         self._known = set(SECTIONS)
 

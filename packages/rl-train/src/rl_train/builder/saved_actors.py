@@ -10,9 +10,9 @@ from rl_core.actor import Actor
 from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.spaces import Space
-from rl_core.stateful import StateReader
 from rl_train.builder.components import construct_component
 from rl_train.checkpoint import Checkpoint, is_run, latest_checkpoint
+from rl_train.checkpoint.weights import actor_weights
 from rl_train.recipe_files import from_toml
 
 
@@ -106,14 +106,8 @@ def load_actor(
         actor = build_actor(recipe.actor, observation_space, action_space, torch.device(device))
     except ConfigError as error:
         raise ConfigError(f"{directory}: {error}") from error
-    modules = StateReader(checkpoint.state, str(directory)).reader("algorithm").tensors("modules")
-    weights = {
-        name.removeprefix("actor."): tensor
-        for name, tensor in modules.items()
-        if name.startswith("actor.")
-    }
     try:
-        actor.load_state_dict(weights)
+        actor.load_state_dict(actor_weights(checkpoint))
     except RuntimeError as error:
         raise CheckpointError(
             f"the actor of {directory}, trained on {recipe.env.name}, does not fit the spaces "

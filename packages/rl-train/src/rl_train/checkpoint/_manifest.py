@@ -78,8 +78,8 @@ def read_manifest(path: Path) -> Manifest:
     version = facts.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise CheckpointError(
-            f"{path / MANIFEST} has format {version}, and this rl-core reads up to {FORMAT};"
-            " upgrade it: pip install --upgrade rl-core"
+            f"{path / MANIFEST} has format {version}, and this rl-train reads up to {FORMAT};"
+            " upgrade it: pip install --upgrade rl-train"
         )
     if version != FORMAT or not _is_sealed(facts, raw):
         damaged(path, MANIFEST, "does not match its own digest")

@@ -13,7 +13,7 @@ from rl_core.errors import CheckpointError
 from rl_core.gradients import FaultyStep
 from rl_core.stateful import StateReader
 from rl_core.types import Json, StateDict, StateValue
-from rl_train.checkpoint import load_checkpoint, save_checkpoint_as
+from rl_train.checkpoint import load_checkpoint, save_checkpoint
 
 BatchT = TypeVar("BatchT")
 
@@ -42,7 +42,9 @@ def save_faulty_step(
         "batch": type(step.batch).__name__,
         "not_finite": list(_not_finite(state, "")),
     }
-    save_checkpoint_as(target, total_steps, state, recipe=recipe, metadata=metadata)
+    save_checkpoint(
+        target.parent, total_steps, state, recipe=recipe, metadata=metadata, name=target.name
+    )
 
 
 def load_faulty_step(path: str | Path, batch_type: type[BatchT]) -> FaultyStep[BatchT]:

@@ -8,15 +8,14 @@ from torch import Tensor, nn
 
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.stateful import StateReader
-from rl_train.checkpoint.directory import list_checkpoints
-from rl_train.checkpoint.loading import load_checkpoint
+from rl_train.checkpoint.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 
 WeightSource: TypeAlias = str | Path | Mapping[str, str | Path]
 """A run, or one of its checkpoints, for all weights; or one for each part of the actor."""
 
 _ACTOR = "actor."
 _SHOWN = 4
-"""Number of names in an error message."""
+"""How many names an error message lists."""
 
 
 def load_weights(actor: nn.Module, source: WeightSource) -> None:
@@ -48,6 +47,21 @@ def load_weights(actor: nn.Module, source: WeightSource) -> None:
     actor.load_state_dict({**actor.state_dict(), **loaded})
 
 
+def actor_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the parameters and buffers of the actor in a run's checkpoint, by the actor's names.
+
+    Raises:
+        CheckpointError: when it holds none.
+    """
+    state = StateReader(checkpoint.state, str(checkpoint.path))
+    modules = state.reader("algorithm").tensors("modules")
+    return {
+        name.removeprefix(_ACTOR): tensor
+        for name, tensor in modules.items()
+        if name.startswith(_ACTOR)
+    }
+
+
 def _check_parts(actor: nn.Module, parts: Mapping[str, str | Path]) -> None:
     if not parts:
         raise ConfigError("restart_model names no part; give at least one")
@@ -72,28 +86,26 @@ def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tens
     """Read the tensors of a part from a checkpoint, by the actor's own names."""
     prefix = f"{part}." if part else ""
     path = _checkpoint_in(directory)
-    state = StateReader(load_checkpoint(path).state, str(path))
-    saved = {
-        name.removeprefix(_ACTOR): tensor
-        for name, tensor in state.reader("algorithm").tensors("modules").items()
-        if name.startswith(_ACTOR + prefix)
-    }
-    wanted = {name: t for name, t in actor.state_dict().items() if name.startswith(prefix)}
-    changed = [
-        f"{name} ({_form(saved[name])} there, {_form(tensor)} here)"
-        for name, tensor in wanted.items()
-        if name in saved and _form(saved[name]) != _form(tensor)
+    saved, present = (
+        {name: tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        for weights in (actor_weights(load_checkpoint(path)), actor.state_dict())
+    )
+    there, here = (
+        {name: f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for name, t in w.items()}
+        for w in (saved, present)
+    )
+    misfits = [
+        f"{name} ({there.get(name, 'missing')} there, {here.get(name, 'missing')} here)"
+        for name in {**here, **there}
+        if there.get(name) != here.get(name)
     ]
-    problems = [
-        _listed("it lacks", [name for name in wanted if name not in saved]),
-        _listed("it has, and this actor has not,", [name for name in saved if name not in wanted]),
-        _listed("of another shape or dtype are", changed),
-    ]
-    if any(problems):
+    if misfits:
+        more = f" and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
         what = f"part '{part}'" if part else "whole actor"
         raise CheckpointError(
-            f"{path} does not fit the {what}: {'; '.join(filter(None, problems))}. Build the actor "
-            "with the options of that run, or name the parts to load"
+            f"{path} does not fit the {what}: "
+            f"{', '.join(misfits[:_SHOWN])}{more}. Build the actor with the options of that run, "
+            "or name the parts to load"
         )
     return saved
 
@@ -108,14 +120,3 @@ def _checkpoint_in(directory: Path) -> Path:
     raise CheckpointError(
         f"{directory} is neither a checkpoint nor a run with some in {directory / 'checkpoints'}"
     )
-
-
-def _listed(what: str, names: list[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{what} {', '.join(names[:_SHOWN])}{more}"
-
-
-def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -3,11 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from rl_core.arrays import to_flags
 from rl_core.env import EnvStep
 from rl_core.errors import DataError
 from rl_core.spaces import ACTION_MASK_KEY, Space, mask_sizes
-from rl_core.types import ArrayObservation
+from rl_core.types import ArrayObservation, to_flags
 
 
 class ActionMaskCheck:

@@ -8,14 +8,22 @@ import torch
 from torch import Tensor
 
 from rl_core.algorithm import AnyAlgorithm, random_step
-from rl_core.arrays import to_flags, to_numbers, to_tensors
 from rl_core.batch import Transition
-from rl_core.env import EnvStep, VecEnv, resumed_seed
+from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
+from rl_core.seeding import resumed_seed
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
-from rl_core.types import ArrayLike, ArrayObservation, State, StateDict
+from rl_core.types import (
+    ArrayLike,
+    ArrayObservation,
+    State,
+    StateDict,
+    to_flags,
+    to_numbers,
+    to_tensors,
+)
 from rl_train.collecting.action_masks import ActionMaskCheck
 from rl_train.collecting.episodes import Episode, EpisodeTracker
 from rl_train.collecting.rewards import RewardScaler
@@ -116,68 +124,57 @@ class Collector(StateFields):
         """
         if self._observation is None:
             self.reset()
-        episodes: list[Episode] = []
-        with self.algorithm.acting.phase():
-            steps = self._act(n, into, is_stopping, episodes)
-        return Collection(steps, episodes)
-
-    def _act(
-        self,
-        n: int,
-        into: AnyStorage,
-        is_stopping: Callable[[], bool],
-        episodes: list[Episode],
-    ) -> int:
-        """Collect rows, append the episodes that end, and return the number of valid steps."""
         envs, algorithm = self.envs, self.algorithm
         start_steps = algorithm.schedule.start_steps
         needs_start = algorithm.needs_episode_start
         begins_rollout = len(into) == 0 and into.rollout_steps is not None
+        episodes: list[Episode] = []
         steps = rows = 0
-        while rows < n and not is_stopping():
-            if begins_rollout:
-                begins_rollout = False
-                if algorithm.before_rollout(envs):
+        with algorithm.acting.phase():
+            while rows < n and not is_stopping():
+                if begins_rollout and algorithm.before_rollout(envs):
                     self.reset()
-            observation, state, start = self._observation, self._state, self._tracker.episode_start
-            assert observation is not None
-            inputs = to_tensors(observation, self._device), state, self._next_noise()
-            starts = torch.from_numpy(start).to(self._device) if needs_start else None
-            if self.total_steps < start_steps:
-                output = random_step(algorithm, *inputs, self.generator, starts)
-            else:
-                output = algorithm.acting_step(*inputs, episode_start=starts)
-            env_action = output.env_action
-            if env_action.data_ptr() == output.action.data_ptr():
-                env_action = env_action.clone()  # environments may write into their actions
-            outcome = envs.step(self._to_env(env_action))
-            ended = self._tracker.track(outcome)
-            if self._mask_check is not None:
-                self._mask_check.check_step(outcome)
-            episodes += ended
-            self.total_episodes += len(ended)
-            into.insert_transition(
-                Transition(
-                    observation,
-                    output.action,
-                    self._learning_reward(outcome),
-                    outcome.terminated,
-                    outcome.truncated,
-                    outcome.valid,
-                    start,
-                    outcome.observation,
-                    outcome.final_observation,
-                    state,
-                    output.extras,
+                begins_rollout = False
+                observation, state = self._observation, self._state
+                assert observation is not None
+                start = self._tracker.episode_start
+                inputs = to_tensors(observation, self._device), state, self._next_noise()
+                starts = torch.from_numpy(start).to(self._device) if needs_start else None
+                if self.total_steps < start_steps:
+                    output = random_step(algorithm, *inputs, self.generator, starts)
+                else:
+                    output = algorithm.acting_step(*inputs, episode_start=starts)
+                env_action = output.env_action
+                if env_action.data_ptr() == output.action.data_ptr():
+                    env_action = env_action.clone()  # environments may write into their actions
+                outcome = envs.step(self._to_env(env_action))
+                ended = self._tracker.track(outcome)
+                if self._mask_check is not None:
+                    self._mask_check.check_step(outcome)
+                episodes += ended
+                self.total_episodes += len(ended)
+                into.insert_transition(
+                    Transition(
+                        observation,
+                        output.action,
+                        self._learning_reward(outcome),
+                        outcome.terminated,
+                        outcome.truncated,
+                        outcome.valid,
+                        start,
+                        outcome.observation,
+                        outcome.final_observation,
+                        state,
+                        output.extras,
+                    )
                 )
-            )
-            self._observation = outcome.observation
-            self._state = output.state
-            valid = int(np.count_nonzero(to_flags(outcome.valid)))
-            steps += valid
-            rows += envs.num_envs
-            self.total_steps += valid
-        return steps
+                self._observation = outcome.observation
+                self._state = output.state
+                valid = int(np.count_nonzero(to_flags(outcome.valid)))
+                steps += valid
+                rows += envs.num_envs
+                self.total_steps += valid
+        return Collection(steps, episodes)
 
     @torch.no_grad()
     def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:
@@ -205,7 +202,7 @@ class Collector(StateFields):
             if self._mask_check is not None:
                 self._mask_check.check_step(outcome)
             self._observation = outcome.observation
-            self.algorithm.observe(to_tensors(outcome.observation, self._device))
+            self.algorithm.add_ons.observe(to_tensors(outcome.observation, self._device))
             self.warm_up_rows += envs.num_envs
         self.reset()
 

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from rl_core.arrays import to_flags, to_numbers
 from rl_core.env import EnvStep
 from rl_core.stateful import StateFields
+from rl_core.types import to_flags, to_numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import Actor
-from rl_core.arrays import to_tensors
 from rl_core.batch import Trajectory, Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import AnyStorage, HasTrajectories, StorageSpec
-from rl_core.types import Array, ArrayObservation, State
+from rl_core.types import Array, ArrayObservation, State, to_tensors
 from rl_train.demonstrations.sources import Source, read_demonstrations
 
 

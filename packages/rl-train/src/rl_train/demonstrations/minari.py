@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from gymnasium import spaces
 from torch import Tensor
@@ -15,7 +14,7 @@ from rl_core.batch import Trajectory
 from rl_core.env import observation_problem
 from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
 from rl_core.spaces import Space, action_problem, flatten_observation, leaf_spaces, tensor_dtype
-from rl_core.types import Array, ArrayObservation, Observation
+from rl_core.types import Array, Observation
 
 
 class EpisodeData(Protocol):
@@ -141,43 +140,40 @@ def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> 
         expected: space of the environment.
         bounds: whether to compare the bounds of Box spaces, by which actions are scaled.
     """
-    got, wanted = leaf_spaces(recorded), leaf_spaces(expected)
-    if not isinstance(got, Mapping) and not isinstance(wanted, Mapping):
-        return _leaf_problem("", got, wanted, bounds)
-    if not isinstance(got, Mapping) or not isinstance(wanted, Mapping):
+    got, wanted = (
+        leaves if isinstance(leaves := leaf_spaces(space), Mapping) else {"": leaves}
+        for space in (recorded, expected)
+    )
+    if ("" in got) != ("" in wanted):
         return f"is {recorded}; expected {expected}"
     if set(got) != set(wanted):
         return f"has the entries {sorted(got)}; expected {sorted(wanted)}"
-    problems = (
-        _leaf_problem(f"has '{key}', which ", got[key], wanted[key], bounds) for key in wanted
-    )
-    return next((problem for problem in problems if problem is not None), None)
+    for key, leaf in wanted.items():
+        if not _is_same(got[key], leaf, bounds):
+            begin = f"has '{key}', which " if key else ""
+            return f"{begin}is {got[key]}; expected {leaf}"
+    return None
 
 
-def _leaf_problem(begin: str, got: Space, wanted: Space, bounds: bool) -> str | None:
-    if isinstance(got, spaces.Box) and isinstance(wanted, spaces.Box):
-        same = got.shape == wanted.shape and tensor_dtype(got) == tensor_dtype(wanted)
-        if same and bounds:
-            same = np.allclose(got.low, wanted.low) and np.allclose(got.high, wanted.high)
-    else:
-        same = got == wanted
-    return None if same else f"{begin}is {got}; expected {wanted}"
+def _is_same(got: Space, wanted: Space, bounds: bool) -> bool:
+    if not (isinstance(got, spaces.Box) and isinstance(wanted, spaces.Box)):
+        return got == wanted
+    if got.shape != wanted.shape or tensor_dtype(got) != tensor_dtype(wanted):
+        return False
+    return not bounds or (np.allclose(got.low, wanted.low) and np.allclose(got.high, wanted.high))
 
 
 def _trajectories(dataset: EpisodeDataset, actor: Actor, name: str) -> Iterator[Trajectory]:
     for episode in dataset.iterate_episodes():
-        where = f"{name}, episode {episode.id}"
-        reward = _numbers(episode.rewards, "rewards", where)
-        if len(reward):
-            yield _trajectory(episode, reward, actor, where)
+        length = np.size(np.asarray(episode.rewards))
+        if length:
+            yield _trajectory(episode, length, actor, f"{name}, episode {episode.id}")
 
 
-def _trajectory(episode: EpisodeData, reward: Array, actor: Actor, where: str) -> Trajectory:
-    length = len(reward)
-    terminated, truncated = (
-        _flags(getattr(episode, field), field, length, where)
-        for field in ("terminations", "truncations")
-    )
+def _trajectory(episode: EpisodeData, length: int, actor: Actor, where: str) -> Trajectory:
+    reward = _column(episode.rewards, "rewards", "biuf", length, where)
+    terminated = _column(episode.terminations, "terminations", "bui", length, where).astype(bool)
+    truncated = _column(episode.truncations, "truncations", "bui", length, where).astype(bool)
     if (terminated | truncated)[:-1].any():
         step = int((terminated | truncated).argmax())
         raise DataError(
@@ -195,13 +191,8 @@ def _trajectory(episode: EpisodeData, reward: Array, actor: Actor, where: str) -
 def _observation(value: object, space: Space, length: int, where: str) -> Observation:
     leaves = leaf_spaces(space)
     try:
-        flat = flatten_observation(space, value)
-        arrays: ArrayObservation = (
-            {key: np.asarray(part) for key, part in flat.items()}
-            if isinstance(flat, Mapping)
-            else np.asarray(flat)
-        )
-    except (DataError, ValueError, TypeError) as error:
+        arrays = flatten_observation(space, value)
+    except DataError as error:
         raise DataError(f"{where}: {error}") from error
     problem = observation_problem(leaves, arrays, (length + 1,))
     if problem is not None:
@@ -212,13 +203,14 @@ def _observation(value: object, space: Space, length: int, where: str) -> Observ
     if isinstance(leaves, Mapping):
         parts = cast("Mapping[str, Array]", arrays)
         return {key: _stored(parts[key], leaf, where) for key, leaf in leaves.items()}
-    return _stored(cast("Array", arrays), leaves, where)
+    return _stored(arrays, leaves, where)
 
 
-def _stored(array: Array, space: Space, where: str) -> Tensor:
+def _stored(value: object, space: Space, where: str) -> Tensor:
+    array = np.array(value)
     if not np.isfinite(array).all():
         raise DataError(f"{where}: an observation is NaN or infinite; expected finite numbers")
-    return torch.from_numpy(np.array(array)).to(tensor_dtype(space))
+    return torch.from_numpy(array).to(tensor_dtype(space))
 
 
 def _action(value: object, actor: Actor, length: int, where: str) -> Tensor:
@@ -232,21 +224,12 @@ def _action(value: object, actor: Actor, length: int, where: str) -> Tensor:
         return actor.from_env_action(env_action).cpu()
 
 
-def _numbers(value: object, field: str, where: str) -> Array:
+def _column(value: object, field: str, kinds: str, length: int, where: str) -> Array:
     array: Array = np.asarray(value)
-    if array.ndim != 1 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+    is_kind = array.dtype.kind in kinds
+    if array.shape != (length,) or not is_kind or not np.isfinite(array).all():
         raise DataError(
             f"{where}: {field} have shape {array.shape} and dtype {array.dtype}; expected one "
-            "finite number per step"
+            f"finite number per step, shape ({length},)"
         )
     return array
-
-
-def _flags(value: object, field: str, length: int, where: str) -> npt.NDArray[np.bool_]:
-    array = np.asarray(value)
-    if array.shape != (length,) or array.dtype.kind not in "bui":
-        raise DataError(
-            f"{where}: {field} have shape {array.shape} and dtype {array.dtype}; expected "
-            f"({length},), true or false for each step"
-        )
-    return array.astype(np.bool_)

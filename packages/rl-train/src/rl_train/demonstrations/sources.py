@@ -1,6 +1,6 @@
 """Sources of demonstrations, read as trajectories."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -26,7 +26,7 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
     """Read demonstrations as trajectories with the actor's own actions.
 
     Args:
-        source: a run directory, a directory that `Storage.save` wrote, the directory or id of a
+        source: a run directory, a directory that `save_storage` wrote, the directory or id of a
             Minari data set; or an object: a storage, a Minari data set, trajectories.
         actor: actor that learns from them.
 
@@ -49,7 +49,7 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
             return _of_checkpoint(load_checkpoint(path), actor, str(source))
         return dataset_trajectories(load_minari(str(source)), actor, str(source))
     if isinstance(source, Storage):
-        return _own(_trajectories_of(source), actor, type(source).__name__)
+        return _converted(_trajectories_of(source), None, actor, type(source).__name__)
     if hasattr(source, "iterate_episodes"):
         return dataset_trajectories(cast("EpisodeDataset", source), actor)
     if not isinstance(source, Iterable):
@@ -57,7 +57,7 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
             f"demonstrations: got {type(source).__name__}; expected a directory, the id of a "
             "Minari data set, a data set, a storage or trajectories"
         )
-    return _own(iter(source), actor, "the demonstrations")
+    return _converted(iter(source), None, actor, "the demonstrations")
 
 
 def _trajectories_of(storage: AnyStorage) -> Iterator[Trajectory]:
@@ -71,49 +71,43 @@ def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[
         trajectories = _trajectories_of(storage_of(checkpoint))
     except ConfigError as error:
         raise ConfigError(f"demonstrations: {name} cannot be learned from: {error}") from error
-    if checkpoint.recipe_text is None:
-        return _own(trajectories, actor, name)
-    try:
-        recorder = build_actor(
-            recipe_of(checkpoint).actor, actor.observation_space, actor.action_space, actor.device
-        )
-    except (ConfigError, SpaceError) as error:
-        raise ConfigError(f"{name} does not fit: {error}") from error
+    recorder = None
+    if checkpoint.recipe_text is not None:
+        spec = recipe_of(checkpoint).actor
+        try:
+            recorder = build_actor(spec, actor.observation_space, actor.action_space, actor.device)
+        except (ConfigError, SpaceError) as error:
+            raise ConfigError(f"{name} does not fit: {error}") from error
     return _converted(trajectories, recorder, actor, name)
 
 
+@torch.no_grad()
 def _converted(
-    trajectories: Iterator[Trajectory], recorder: Actor, actor: Actor, name: str
+    trajectories: Iterator[Trajectory], recorder: Actor | None, actor: Actor, name: str
 ) -> Iterator[Trajectory]:
-    """Convert actions from one actor's scale to another's."""
+    """Check trajectories, and convert actions that another actor recorded."""
     for trajectory in trajectories:
-        _check(trajectory, actor, recorder.action_spec, name)
-        with torch.no_grad():
+        _check(trajectory, actor, (recorder or actor).action_spec, name)
+        if recorder is not None:
             env_action = recorder.to_env_action(trajectory.action.to(recorder.device))
-            action = actor.from_env_action(env_action).cpu()
-        yield replace(trajectory, action=action)
-
-
-def _own(trajectories: Iterator[Trajectory], actor: Actor, name: str) -> Iterator[Trajectory]:
-    for trajectory in trajectories:
-        _check(trajectory, actor, actor.action_spec, name)
+            trajectory = replace(trajectory, action=actor.from_env_action(env_action).cpu())
         yield trajectory
 
 
 def _check(trajectory: Trajectory, actor: Actor, action: TensorSpec, name: str) -> None:
     """Check shapes and dtypes against the observations and actions of an actor."""
-    spaces, observation = leaf_spaces(actor.observation_space), trajectory.observation
-    leaves = spaces if isinstance(spaces, dict) else {"": spaces}
-    parts = {"": observation} if isinstance(observation, Tensor) else observation
-    if set(parts) != set(leaves):
+    leaves, observation = leaf_spaces(actor.observation_space), trajectory.observation
+    named = leaves if isinstance(leaves, Mapping) else {"": leaves}
+    columns = {"": observation} if isinstance(observation, Tensor) else observation
+    if set(columns) != set(named):
         raise DataError(
             f"{name} does not fit the environment: its observations have the entries "
-            f"{sorted(parts)}; expected {sorted(leaves)}"
+            f"{sorted(columns)}; expected {sorted(named)}"
         )
     checks = [("actions", trajectory.action, action)]
-    for key, leaf in leaves.items():
+    for key, leaf in named.items():
         spec = TensorSpec(event_shape(leaf), tensor_dtype(leaf))
-        checks.append((f"observations {key}".strip(), parts[key], spec))
+        checks.append((f"observations {key}".strip(), columns[key], spec))
     for what, tensor, spec in checks:
         if tuple(tensor.shape[1:]) != spec.shape or tensor.dtype != spec.dtype:
             raise DataError(

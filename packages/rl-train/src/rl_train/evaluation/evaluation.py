@@ -1,9 +1,8 @@
 """Evaluation of a policy over a fixed number of episodes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -12,13 +11,12 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor, HasActor, evaluation_mode
 from rl_core.algorithm import Algorithm
-from rl_core.arrays import to_tensors
 from rl_core.config import Count, check_argument
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space, made_up_observation
-from rl_core.types import Json, Observation, State
+from rl_core.types import Json, Observation, State, to_tensors
 from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.collecting import ActionMaskCheck, Episode, EpisodeTracker
 from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
@@ -137,20 +135,24 @@ def evaluate_policy(
         raise ConfigError(
             f"policy is {type(policy).__name__}; expected an actor, or an object with one"
         )
-    source = getattr(policy, "algorithm", policy) if explore else actor
-    if not isinstance(source, Algorithm | Actor) or (explore and isinstance(source, Actor)):
+    whole = getattr(policy, "algorithm", policy)
+    algorithm = whole if isinstance(whole, Algorithm) else None
+    if explore and algorithm is None:
         raise ConfigError(f"explore needs an algorithm, got {type(policy).__name__}; leave it out")
     if not (deterministic or explore or draws_actions(actor)):
         raise nothing_to_draw(actor)
     generator = spawn_generators(seed, ["evaluation"], device=actor.device)["evaluation"]
 
     def act(observation: Observation, state: State, start: Tensor) -> ActionOutput:
-        if deterministic and not explore:
-            return actor.get_action(observation, state, None, True, start)
-        noise = source.draw_noise((len(start),), generator)
-        if isinstance(source, Algorithm):
-            return source.explore(observation, state, noise, start)
-        return actor.get_action(observation, state, noise, False, start)
+        if algorithm is not None and explore:
+            noise = algorithm.draw_noise((len(start),), generator)
+            return algorithm.explore(observation, state, noise, start)
+        drawn = None if deterministic else actor.draw_noise((len(start),), generator)
+        return actor.get_action(observation, state, drawn, deterministic, start)
+
+    def before_step() -> None:
+        if is_stopping is not None and is_stopping():
+            raise EvaluationStoppedError
 
     with ExitStack() as stack:
         count = None if is_built(env) else min(num_envs, num_episodes)
@@ -158,22 +160,21 @@ def evaluate_policy(
         if not is_built(env):
             stack.enter_context(envs)
         stack.enter_context(evaluation_mode(actor))
-        _check_spaces(actor, envs)
-        whole = getattr(policy, "algorithm", policy)
-        if isinstance(whole, Algorithm):
-            stages = whole.custom_evaluation(
+        check_spaces(actor, envs)
+        if algorithm is not None:
+            by_stage = algorithm.custom_evaluation(
                 envs,
                 num_episodes,
                 seed=seed,
                 deterministic=deterministic and not explore,
-                before_step=partial(_stop_if, is_stopping),
+                before_step=before_step,
             )
-            if stages is not None:
-                kept = {name: tuple(values) for name, values in stages.items()}
-                last = list(list(kept.values())[-1])
-                return replace(summarize(last, [], [], seed=seed), stages=kept)
+            if by_stage is not None:
+                stages = {name: tuple(returns) for name, returns in by_stage.items()}
+                result = summarize(list(stages.values())[-1], [], [], seed=seed)
+                return replace(result, stages=stages)
         limit = max_episode_steps or envs.max_episode_steps or _MOST_STEPS
-        return _run(act, actor, envs, num_episodes, seed, limit, is_stopping, on_episode)
+        return _run(act, actor, envs, num_episodes, seed, limit, before_step, on_episode)
 
 
 @torch.no_grad()
@@ -199,16 +200,17 @@ def nothing_to_draw(actor: Actor) -> ConfigError:
     )
 
 
-def _stop_if(is_stopping: Callable[[], bool] | None) -> None:
-    if is_stopping is not None and is_stopping():
-        raise EvaluationStoppedError
+def check_spaces(actor: Actor, envs: VecEnv, name: str = "environments") -> None:
+    """Check that an actor was built for the spaces of environments.
 
-
-def _check_spaces(actor: Actor, envs: VecEnv) -> None:
-    check_same_space(
-        actor.observation_space, envs.single_observation_space, "environments' observation space"
-    )
-    check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
+    Raises:
+        SpaceError: when it was not; the message uses ``name`` for the environments.
+    """
+    for kind, expected, actual in (
+        ("observation", actor.observation_space, envs.single_observation_space),
+        ("action", actor.action_space, envs.single_action_space),
+    ):
+        check_same_space(expected, actual, f"{kind} space of the {name}")
 
 
 def _run(
@@ -218,7 +220,7 @@ def _run(
     num_episodes: int,
     seed: int,
     limit: int,
-    is_stopping: Callable[[], bool] | None,
+    before_step: Callable[[], None],
     on_episode: Callable[[int], None] | None,
 ) -> EvaluationResult:
     """Step the environments until each has its share of episodes.
@@ -237,8 +239,7 @@ def _run(
     episodes: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
     num_cut = 0
     while quota.any():
-        if is_stopping is not None and is_stopping():
-            raise EvaluationStoppedError
+        before_step()
         start = torch.from_numpy(tracker.episode_start).to(actor.device)
         output = act(to_tensors(observation, actor.device), state, start)
         action = output.env_action
@@ -272,7 +273,7 @@ def _run(
 
 
 def summarize(
-    returns: list[float], lengths: list[int], successes: list[bool], *, seed: int = 0
+    returns: Sequence[float], lengths: list[int], successes: list[bool], *, seed: int = 0
 ) -> EvaluationResult:
     """Return the statistics of finished episodes.
 

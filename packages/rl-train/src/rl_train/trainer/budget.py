@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rl_core.config import Count, check_argument
 from rl_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ class Budget:
                 f"{', '.join(f'total_{unit}' for unit in given) or 'none'}"
             )
         ((unit, target),) = given.items()
-        if isinstance(target, bool) or not isinstance(target, int):
-            raise ConfigError(f"total_{unit} must be a whole number, got {target!r}")
-        if target < 1:
-            raise ConfigError(f"total_{unit} must be at least 1, got {target}")
+        check_argument(f"total_{unit}", target, Count)
         return cls(unit, target)
 
     @property
@@ -87,13 +85,13 @@ class Interval:
 
     def __init__(self, every: int | None, reached: int) -> None:
         self._every = every
-        self.done(reached)
+        self.restart(reached)
 
     def is_due(self, reached: int) -> bool:
-        """Return whether a multiple was reached since it was done."""
+        """Return whether a multiple was reached since the last restart."""
         return self._every is not None and reached >= self._next
 
-    def done(self, reached: int) -> None:
+    def restart(self, reached: int) -> None:
         """Wait for the next multiple."""
         self._next = 0 if self._every is None else (reached // self._every + 1) * self._every
 
@@ -108,12 +106,11 @@ class CheckpointInterval:
 
     def __init__(self, trainer: "Trainer", budget: Budget) -> None:
         every = trainer.config.checkpoint_every
-        is_auto = every == "auto"
+        self._budget, self._least = Budget("steps", budget.target), 0
         if every == "auto":
+            self._budget, self._least = budget, _LEAST_INTERVAL
             is_replay = trainer.storage.rollout_steps is None
             every = -(-budget.target // (_CHECKPOINTS_WITH_REPLAY if is_replay else _CHECKPOINTS))
-        self._budget = budget if is_auto else Budget("steps", budget.target)
-        self._least = _LEAST_INTERVAL if is_auto else 0
         self._last = trainer.state.iteration.start.get("steps", trainer.total_steps)
         self._interval = Interval(
             None if every == "end" else every, self._budget.reached_before(trainer)
@@ -124,6 +121,6 @@ class CheckpointInterval:
         reached, steps = self._budget.reached(trainer), trainer.total_steps
         if steps - self._last < self._least or not self._interval.is_due(reached):
             return False
-        self._interval.done(reached)
+        self._interval.restart(reached)
         self._last = steps
         return True

@@ -1,7 +1,10 @@
 """Callbacks: hooks into the training loop."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
+
+from rl_core.algorithm import UpdateWatch
 
 if TYPE_CHECKING:
     from rl_train.evaluation import EvaluationResult
@@ -11,8 +14,9 @@ if TYPE_CHECKING:
 class Callback:
     """Base class of callbacks; override the methods you need.
 
-    Methods that return a bool end a part of the training by returning True, see each. The run is
-    read from the trainer: ``total_steps``, ``updates``, ``algorithm``, ``collector``, ``storage``.
+    The others cost nothing. Methods that return a bool can end a part of the training by returning
+    True. Read the run from the trainer: ``total_steps``, ``updates``, ``algorithm``,
+    ``collector``, ``storage``.
     """
 
     def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> bool | None:
@@ -87,3 +91,21 @@ class Callback:
 
     def on_training_end(self, trainer: "Trainer") -> None:
         """After the last update, also when the run failed."""
+
+
+def overriding(callbacks: Sequence[Callback], method: str) -> list[Callback]:
+    """Return the callbacks that override a method."""
+    return [c for c in callbacks if getattr(type(c), method) is not getattr(Callback, method)]
+
+
+def update_watch(callbacks: Sequence[Callback], trainer: "Trainer") -> UpdateWatch:
+    """Return what calls the callbacks within an update, each only for the methods it overrides."""
+    return UpdateWatch(
+        **{
+            event: [
+                partial(getattr(callback, f"on_{event}"), trainer)
+                for callback in overriding(callbacks, f"on_{event}")
+            ]
+            for event in ("epoch_start", "epoch_end", "minibatch_start", "minibatch_end")
+        }
+    )

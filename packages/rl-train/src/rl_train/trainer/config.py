@@ -1,7 +1,8 @@
 """What a trainer is told."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Interval
 
@@ -9,6 +10,10 @@ from rl_core.compile import CompileMode
 from rl_core.config import Config, Count
 from rl_core.errors import ConfigError
 from rl_core.gradients import OnNonFinite
+from rl_core.types import Json
+
+Named: TypeAlias = str | Mapping[str, object]
+"""A registered name, or a table with a ``name`` and options, see `rl_core.config.encode`."""
 
 _MOST_THREADS = 10_000
 """More than any machine has; PyTorch takes larger numbers for faults of its own."""
@@ -46,9 +51,11 @@ class TrainerConfig(Config):
             None takes the environment's own limit, or 27,000 where it has none.
         keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory,
             where ``test_every`` asks for evaluations.
-        tensorboard: write event files into ``tensorboard`` of the run directory.
+        loggers: registered loggers besides the JSON lines of the run directory, each a name such
+            as ``"csv"``, or a table with a name and options.
+        callbacks: registered callbacks, each a name, or a table with a name and options.
         log_histograms: hand the distribution of every parameter to loggers that show it, of which
-            there must be one: that of ``tensorboard``, or one of the user's own.
+            there must be one: ``tensorboard``, ``wandb``, or one of the user's own.
 
     Raises:
         ConfigError: for a value of another type, or a count below 1.
@@ -69,7 +76,8 @@ class TrainerConfig(Config):
     explore_in_tests: bool = False
     max_test_steps: Count | None = None
     keep_best: bool = True
-    tensorboard: bool = False
+    loggers: tuple[str | dict[str, Json], ...] = ()
+    callbacks: tuple[str | dict[str, Json], ...] = ()
     log_histograms: bool = False
 
     def __post_init__(self) -> None:

@@ -9,9 +9,8 @@ from gymnasium.vector import VectorEnv
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.spaces import check_same_space
 from rl_envs import AnyEnv, as_vec_env, is_built
-from rl_train.evaluation import EvaluationResult, evaluate_policy
+from rl_train.evaluation import EvaluationResult, check_spaces, evaluate_policy
 from rl_train.trainer.config import TrainerConfig
 
 TestEnvs: TypeAlias = AnyEnv | Callable[[], VecEnv | VectorEnv]
@@ -19,11 +18,12 @@ TestEnvs: TypeAlias = AnyEnv | Callable[[], VecEnv | VectorEnv]
 
 
 class Evaluator:
-    """Evaluates policies on test environments, which are opened when they are first needed.
+    """Evaluates an algorithm on test environments, which are made when they are first needed.
 
     Args:
-        test_envs: the environments, or an id, class or function that makes them; None where there
-            are none.
+        algorithm: what learns.
+        test_envs: the environments, or an id, class or function that makes them; None if there are
+            none.
         envs: those learned in, which an evaluation would reset in the middle of their episodes.
         config: says how to act in tests, and for how long.
 
@@ -33,7 +33,14 @@ class Evaluator:
         SpaceError: when they have other spaces.
     """
 
-    def __init__(self, test_envs: TestEnvs | None, envs: VecEnv, config: TrainerConfig) -> None:
+    def __init__(
+        self,
+        algorithm: AnyAlgorithm,
+        test_envs: TestEnvs | None,
+        envs: VecEnv,
+        config: TrainerConfig,
+    ) -> None:
+        self._algorithm = algorithm
         self._test_envs = test_envs
         self._config = config
         self._envs = envs
@@ -50,7 +57,6 @@ class Evaluator:
 
     def evaluate(
         self,
-        algorithm: AnyAlgorithm,
         num_episodes: int,
         seed: int,
         is_stopping: Callable[[], bool] | None = None,
@@ -59,7 +65,7 @@ class Evaluator:
         """Evaluate the current policy; see `evaluate_policy`.
 
         Raises:
-            EvaluationStoppedError: when ``is_stopping`` broke it off.
+            EvaluationStoppedError: when ``is_stopping`` returned True.
             ConfigError: when there are no test environments, or those that were made are those
                 learned in.
         """
@@ -69,7 +75,7 @@ class Evaluator:
         if self._open is None:
             self._open = self._check(given() if callable(given) and not is_built(given) else given)
         return evaluate_policy(
-            algorithm,
+            self._algorithm,
             self._open,
             num_episodes,
             seed=seed,
@@ -80,36 +86,32 @@ class Evaluator:
         )
 
     def close(self) -> None:
-        """Close environments that were made here; given ones belong to the giver."""
+        """Close environments that were made here; given ones stay open."""
         if self._open is not None and not is_built(self._test_envs):
             self._open.close()
         self._open = None
 
     def _check(self, test_envs: AnyEnv) -> VecEnv:
-        """Make sure that a policy can be evaluated there, and return them as environments."""
-        if _inside(test_envs).keys() & _inside(self._envs).keys():
+        """Check that a policy can be evaluated there, and return them as a `VecEnv`."""
+        if _inside(test_envs) & _inside(self._envs):
             raise ConfigError(
                 "test_envs are, or wrap, the environments that are learned in, whose episodes an "
                 "evaluation would break off; make others for it"
             )
         checked = as_vec_env(test_envs)
-        for name in ("observation", "action"):
-            learned_in, tested_in = (
-                getattr(envs, f"single_{name}_space") for envs in (self._envs, checked)
-            )
-            check_same_space(learned_in, tested_in, f"{name} space of test_envs")
+        check_spaces(self._algorithm.actor, checked, "test environments")
         return checked
 
 
-def _inside(envs: AnyEnv) -> dict[int, AnyEnv]:
-    """Find environments, those that they hold, and so on, by what tells objects apart."""
-    found: dict[int, AnyEnv] = {}
+def _inside(envs: AnyEnv) -> set[int]:
+    """Return the ids of environments, of those that they hold, and so on."""
+    found: set[int] = set()
     waiting: list[object] = [envs]
     while waiting:
         item = waiting.pop()
         if isinstance(item, list | tuple):
             waiting += [entry for entry in item if isinstance(entry, gymnasium.Env)]
         elif isinstance(item, VecEnv | VectorEnv | gymnasium.Env) and id(item) not in found:
-            found[id(item)] = item
+            found.add(id(item))
             waiting += getattr(item, "__dict__", {}).values()
     return found

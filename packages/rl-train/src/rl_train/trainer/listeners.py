@@ -1,84 +1,132 @@
-"""Who listens to a run: whether they can, and to which turns of the loop."""
+"""Callbacks and loggers of a run: whether they can be used."""
 
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar, cast
 
-from rl_core.algorithm import UpdateWatch
+from rl_core import plugins
+from rl_core.config import ComponentSpec, encode
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
+from rl_core.types import Json
+from rl_train.builder.components import complete_component, construct_component, spec_from
 from rl_train.trainer.callbacks import Callback
+from rl_train.trainer.config import Named
 
-if TYPE_CHECKING:
-    from rl_train.trainer.trainer import Trainer
+RECORD = ComponentSpec("logger", "jsonl", {})
+"""The record of a run, which every run directory has."""
 
 _Listener = TypeVar("_Listener", Callback, Logger)
 
 
 def listeners(
-    name: str, given: Iterable[_Listener], kind: type[_Listener]
-) -> tuple[_Listener, ...]:
-    """Return what listens to a run.
+    name: str,
+    given: Iterable[_Listener | Named],
+    kind: type[_Listener],
+    configured: Sequence[str | dict[str, Json]],
+) -> tuple[tuple[str | dict[str, Json], ...], tuple[_Listener, ...]]:
+    """Part what listens to a run into registered names and objects.
 
     Args:
         name: what they are called in the error.
-        given: all of them.
+        given: those that the user gave.
         kind: `Callback` or `Logger`.
+        configured: further names, which come first.
 
     Raises:
-        ConfigError: when they are no list, or one of them is no object of that class.
+        ConfigError: when they are no list, or one of them is neither.
     """
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
         raise ConfigError(
-            f"{name}: got {_called(given)}; expected a list of {kind.__name__} objects, as in "
-            f"{name}=[...]"
+            f"{name}: got {_called(given)}; expected a list of {kind.__name__} objects or "
+            f"registered names, as in {name}=[...]"
         )
-    listed = tuple(given)
-    for index, listener in enumerate(listed):
-        if not isinstance(listener, kind):
+    named = list(configured)
+    objects: list[_Listener] = []
+    for index, listener in enumerate(given):
+        if isinstance(listener, str | Mapping):
+            plain = cast("str | dict[str, Json]", encode(listener))
+            named += [plain] if plain not in named else []
+        elif isinstance(listener, kind):
+            objects.append(listener)
+        else:
             raise ConfigError(
                 f"{name}[{index}]: got {_called(listener)}; expected an object of a subclass of "
-                f"{kind.__module__}.{kind.__name__}"
+                f"{kind.__module__}.{kind.__name__}, or a registered name"
             )
-    return listed
+    return tuple(named), tuple(objects)
+
+
+def named_specs(kind: str, parts: Sequence[str | dict[str, Json]]) -> list[ComponentSpec]:
+    """Look up registered loggers or callbacks, and check their options.
+
+    Args:
+        kind: ``logger`` or ``callback``.
+        parts: names, or tables with names and options.
+
+    Raises:
+        ConfigError: when an option is unknown or does not fit.
+        PluginError: for an unknown name.
+    """
+    path = f"trainer.{kind}s"
+    specs = [spec_from(kind, part, f"{path}[{index}]") for index, part in enumerate(parts)]
+    return [
+        spec if spec == RECORD else complete_component(kind, spec.name, spec.kwargs)
+        for spec in specs
+    ]
+
+
+def build_callbacks(parts: Sequence[str | dict[str, Json]]) -> list[Callback]:
+    """Build registered callbacks, see `named_specs`."""
+    specs = named_specs("callback", parts)
+    return [cast("Callback", construct_component("callback", spec, {})) for spec in specs]
+
+
+def open_loggers(specs: Sequence[ComponentSpec], run_dir: Path | None, step: int) -> list[Logger]:
+    """Build registered loggers for a session of training.
+
+    Args:
+        specs: of the loggers.
+        run_dir: where those that need a directory write.
+        step: up to which earlier sessions logged; 0 in a new run.
+
+    Raises:
+        ConfigError: when one needs a run directory and there is none, or cannot write into it.
+        MissingExtraError: when one needs a package that is not installed.
+    """
+    context = {"run_dir": run_dir, "resume_step": step or None}
+    loggers: list[Logger] = []
+    for spec in specs:
+        needs = inspect.signature(plugins.load("logger", spec.name)).parameters
+        if run_dir is None and ("run_dir" in needs or spec == RECORD):
+            raise ConfigError(
+                f"logger {spec.name!r} needs a run_dir, where its files go; give one, or leave it "
+                "out of trainer.loggers"
+            )
+        loggers.append(cast("Logger", construct_component("logger", spec, context)))
+    return loggers
 
 
 def _called(given: object) -> str:
     return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
 
 
-def check_histograms(loggers: Sequence[Logger], writes_events: bool) -> None:
+def check_histograms(loggers: Sequence[Logger], specs: Sequence[ComponentSpec]) -> None:
     """Make sure that somebody shows the histograms which are to be logged.
 
     Args:
-        loggers: given by the user.
-        writes_events: whether event files for TensorBoard are written.
+        loggers: objects.
+        specs: registered loggers.
 
     Raises:
         ConfigError: when nobody does.
     """
-    if writes_events or any(type(each).histogram is not Logger.histogram for each in loggers):
+    classes = [*map(type, loggers), *(plugins.load("logger", spec.name) for spec in specs)]
+    if any(getattr(cls, "histogram", None) is not Logger.histogram for cls in classes):
         return
     raise ConfigError(
-        "trainer.log_histograms has no effect, because no logger shows histograms; set "
-        "trainer.tensorboard, which needs a run_dir, give a logger of your own that overrides "
-        "histogram, or leave log_histograms out"
-    )
-
-
-def overriders(callbacks: Sequence[Callback], method: str) -> list[Callback]:
-    """Return the callbacks whose class has a method of its own in the place of the empty one."""
-    return [c for c in callbacks if getattr(type(c), method) is not getattr(Callback, method)]
-
-
-def watch_of(callbacks: Sequence[Callback], trainer: "Trainer") -> UpdateWatch:
-    """Let callbacks listen to the turns of updates, those that do not listen at no cost."""
-    return UpdateWatch(
-        **{
-            turn: [
-                partial(getattr(callback, f"on_{turn}"), trainer)
-                for callback in overriders(callbacks, f"on_{turn}")
-            ]
-            for turn in ("epoch_start", "epoch_end", "minibatch_start", "minibatch_end")
-        }
+        "trainer.log_histograms has no effect, because no logger shows histograms; add "
+        "'tensorboard' to trainer.loggers, which needs a run_dir, or a logger of your own that "
+        "overrides histogram, or leave log_histograms out"
     )

@@ -1,8 +1,8 @@
-"""The loop of one training session: collect, update, evaluate, log and checkpoint."""
+"""The loop of one training session: collect, update, evaluate, log and save a checkpoint."""
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,7 @@ from rl_core.seeding import spawn_seed
 from rl_core.types import Json
 from rl_train.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_train.trainer.budget import Budget, CheckpointInterval, Interval
-from rl_train.trainer.callbacks import Callback
-from rl_train.trainer.evaluator import Evaluator
-from rl_train.trainer.listeners import overriders, watch_of
-from rl_train.trainer.run_directory import RunDirectory
+from rl_train.trainer.callbacks import Callback, overriding, update_watch
 from rl_train.trainer.setup import rows_per_update
 
 if TYPE_CHECKING:
@@ -45,7 +42,7 @@ class TrainingResult:
     stopped: bool = False
 
     def as_dict(self) -> dict[str, Json]:
-        """Return the figures as a JSON object."""
+        """Return the result as a JSON object."""
         evaluation = self.evaluation
         return {
             "total_steps": self.total_steps,
@@ -58,16 +55,18 @@ class TrainingResult:
         }
 
 
+class _StoppedError(Exception):
+    """Somebody asked to stop; the iteration goes on in the next session."""
+
+
 class Loop:
     """Trains until a budget is used up; everything that lasts is kept in the trainer's parts.
 
     Args:
         trainer: whose parts are used.
         budget: when it is over.
-        callbacks: called in the course of it.
-        loggers: closed when the session ends.
-        evaluator: closed when the session ends.
-        directory: where checkpoints go; None writes none.
+        callbacks: called by the loop.
+        loggers: closed when the session ends, like the trainer's evaluator.
     """
 
     def __init__(
@@ -76,26 +75,31 @@ class Loop:
         budget: Budget,
         callbacks: Sequence[Callback],
         loggers: Sequence[Logger],
-        evaluator: Evaluator,
-        directory: RunDirectory | None,
     ) -> None:
         self._trainer = trainer
         self._algorithm = trainer.algorithm
         self._storage = trainer.storage
-        self._collector = trainer.collector
         self._state = trainer.state
         self._callbacks = callbacks
         self._budget = budget
         self._loggers = loggers
-        self._evaluator = evaluator
-        self._directory = directory
+        self._evaluator = trainer.evaluator
+        self._directory = trainer.directory
         self._update_every = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
-        self._ticking = overriders(callbacks, "on_tick")
+        log_every = trainer.config.log_every or budget.default_log_every(self._update_every)
+        begun = trainer.state.iteration.start.get("steps", trainer.total_steps)
+        self._log_interval = Interval(log_every, begun)
+        self._checkpoint_interval = CheckpointInterval(trainer, budget)
+        self._methods = {
+            name: [getattr(callback, name) for callback in overriding(callbacks, name)]
+            for name in vars(Callback)
+            if name.startswith("on_")
+        }
         self._activity = "collecting"
-        self._update_starts = overriders(callbacks, "on_update_start")
         self._started_steps = trainer.total_steps
         self._started_at = time.perf_counter()
         self._is_stopping = False
+        self._is_over = budget.reached_before(trainer) >= budget.target
 
     def stop(self) -> None:
         """End as soon as the run can go on from there."""
@@ -103,8 +107,7 @@ class Loop:
 
     def is_stopping(self) -> bool:
         """Tell callbacks that the run is alive, and return whether somebody asked to stop."""
-        for callback in self._ticking:
-            callback.on_tick(self._trainer, self._activity)
+        self._call("on_tick", self._activity)
         return self._is_stopping
 
     def run(self) -> TrainingResult:
@@ -118,12 +121,8 @@ class Loop:
             endings.callback(setattr, self._algorithm, "watch", UpdateWatch())
             endings.callback(self._evaluator.close)
             endings.enter_context(self._algorithm.compiled.in_background(self.is_stopping))
-            self._algorithm.watch = watch_of(self._callbacks, trainer)
-            starts = [
-                callback.on_training_start(trainer, budget.target, budget.unit)
-                for callback in self._callbacks
-            ]
-            if not any(starts):
+            self._algorithm.watch = update_watch(self._callbacks, trainer)
+            if not self._call("on_training_start", budget.target, budget.unit):
                 self._train()
             seconds = time.perf_counter() - self._started_at
             if self._directory is not None:
@@ -131,77 +130,75 @@ class Loop:
             return self._result(seconds)
 
     def _train(self) -> None:
-        """Loop, and keep what was reached when an environment or a gradient step fails."""
-        trainer = self._trainer
+        """Repeat the iteration; if it fails, save what was reached before."""
         try:
             self._warm_up()
-            self._loop()
-        except NonFiniteError as error:
-            raise NonFiniteError(f"{error}; {trainer.keep_evidence(str(error))}") from error
-        except EnvironmentFaultError as error:
-            raise EnvironmentFaultError(f"{error}{self._kept_state()}") from error
+            while not (self._is_over or self.is_stopping()):
+                self._iterate()
+        except _StoppedError:
+            return
+        except (NonFiniteError, EnvironmentFaultError) as error:
+            raise type(error)(f"{error}{self._save_after(error)}") from error
+
+    def _iterate(self) -> None:
+        """Collect, update, evaluate, log, save a checkpoint: the order is the same in every run.
+
+        Raises:
+            _StoppedError: when somebody asks to stop before the update or evaluation is over.
+        """
+        trainer, iteration = self._trainer, self._state.iteration
+        self._wait_for_compiler()
+        iteration.begin(trainer.counts)
+        if not iteration.has_learned:  # of an iteration that is resumed, the update may be over
+            self._collect()
+            self._update()
+        test_metrics = self._evaluate_if_due()
+        self._is_over = self._is_over or self._budget.reached(trainer) >= self._budget.target
+        is_log_due = self._is_over or self._log_interval.is_due(trainer.total_steps)
+        is_log_due = is_log_due or bool(test_metrics)
+        metrics = {**self._training_metrics(), **test_metrics} if is_log_due else {}
+        self._algorithm.compiled.adopt()
+        # Ended before callbacks see its metrics: a checkpoint that they save has no line to come.
+        iteration.end(left_over=max(0, iteration.transitions - self._update_every))
+        if is_log_due:
+            self._log(metrics)
+        if self._checkpoint_interval.is_due(trainer) and self._directory is not None:
+            trainer.save_checkpoint()
 
     def _warm_up(self) -> None:
-        """Let the algorithm see random steps before the first one of a run."""
-        steps = self._algorithm.warm_up_steps
+        """Let the add-ons see random steps before the first one of a run."""
+        steps = self._algorithm.add_ons.warm_up_steps
         if steps and self._trainer.total_steps == 0:
-            self._collector.warm_up(steps, self.is_stopping)
+            self._trainer.collector.warm_up(steps, self.is_stopping)
 
-    def _loop(self) -> None:
-        trainer, budget, iteration = self._trainer, self._budget, self._state.iteration
-        log_every = trainer.config.log_every or budget.default_log_every(self._update_every)
-        log = Interval(log_every, iteration.start.get("steps", trainer.total_steps))
-        checkpoints = CheckpointInterval(trainer, budget)
-        is_over = budget.reached_before(trainer) >= budget.target
-        while not (is_over or self.is_stopping()):
-            self._activity = "compiling"
-            self._algorithm.compiled.wait()
-            self._activity = "collecting"
-            if self._is_stopping:
-                return
-            iteration.begin(trainer.counts)
-            if not iteration.has_learned:
-                if not self._collect():
-                    return
-                is_over = self._learn()
-            tested: Mapping[str, float] = {}
-            if self._is_test_due():
-                result = self._evaluate(trainer.config.num_test_episodes)
-                if result is None:
-                    return
-                is_over = self._use(result) or is_over
-                tested = evaluation_metrics(result)
-            is_over = is_over or budget.reached(trainer) >= budget.target
-            is_log_due = tested or is_over or log.is_due(trainer.total_steps)
-            metrics = {**self._training_metrics(), **tested} if is_log_due else {}
-            self._algorithm.compiled.adopt()
-            # before callbacks, which may save what has no line to come
-            iteration.end(left_over=max(0, iteration.transitions - self._update_every))
-            if metrics:
-                is_over = self._log(metrics) or is_over
-                log.done(trainer.total_steps)
-            if checkpoints.is_due(trainer) and self._directory is not None:
-                trainer.save_checkpoint()
+    def _wait_for_compiler(self) -> None:
+        """Wait for the graphs that the iteration before asked for."""
+        self._activity = "compiling"
+        self._algorithm.compiled.wait()
+        self._activity = "collecting"
+        if self._is_stopping:
+            raise _StoppedError
 
-    def _collect(self) -> bool:
-        """Collect what the iteration still lacks, and return whether that is complete."""
+    def _collect(self) -> None:
+        """Collect what the iteration still lacks; the collector inserts it into the storage."""
         trainer, iteration = self._trainer, self._state.iteration
         # the first step of a run has progress 0, and none has 1
         progress = self._budget.reached_before(trainer) / self._budget.target
-        for part in (self._algorithm.schedules, self._storage, self._collector):
+        for part in (self._algorithm.schedules, self._storage, trainer.collector):
             part.set_progress(progress)
-        while (lacks := self._update_every - self._collected()) > 0 and not self._is_stopping:
+        while (lacks := self._update_every - self._collected()) > 0:
+            if self._is_stopping:
+                raise _StoppedError
             before = trainer.total_steps
             try:
                 if self._algorithm.collects:
-                    collection = self._collector.collect(lacks, self._storage, self.is_stopping)
+                    collection = trainer.collector.collect(lacks, self._storage, self.is_stopping)
                 else:
-                    collection = self._collector.skip(lacks)
+                    collection = trainer.collector.skip(lacks)
             finally:
                 iteration.transitions += trainer.total_steps - before
             self._state.recent.extend(collection.episodes)
             self._storage.note_returns([e.episode_return for e in collection.episodes])
-        return lacks <= 0
 
     def _collected(self) -> int:
         """Return the rows of a rollout, or the transitions to replay, that the next update has."""
@@ -209,56 +206,30 @@ class Loop:
             return len(self._storage) * self._trainer.envs.num_envs
         return self._state.iteration.transitions
 
-    def _learn(self) -> bool:
-        """Update if there is anything to learn from, and return whether a callback asks to stop."""
-        steps = self._trainer.total_steps
-        has_enough = steps - self._state.filled_since >= self._algorithm.schedule.update_after
-        if has_enough and steps > self._state.iteration.start["steps"]:
-            return self._update()
-        if self._storage.rollout_steps is not None:  # its rows only reset, and have to make room
-            self._storage.after_update()
-        return False
-
-    def _update(self) -> bool:
-        """Learn, unless a callback skips this update; return whether one asks to stop."""
-        trainer = self._trainer
-        skips = [callback.on_update_start(trainer) for callback in self._update_starts]
-        if any(skips):
+    def _update(self) -> None:
+        """Update the algorithm, unless there is too little to learn from or a callback skips it."""
+        state, steps = self._state, self._trainer.total_steps
+        has_enough = steps - state.filled_since >= self._algorithm.schedule.update_after
+        if not has_enough or steps == state.iteration.start["steps"]:
+            if self._storage.rollout_steps is not None:  # its rows only reset: make room
+                self._storage.after_update()
+            return
+        if self._call("on_update_start"):
             self._storage.after_update()  # a rollout that is not learned from makes room
         else:
-            self._state.means.add(self._algorithm.update(self._storage))
-            self._state.updates += 1
-        self._state.iteration.has_learned = True
-        ends = [callback.on_update_end(trainer) for callback in self._callbacks]
-        return any(ends)
+            state.means.add(self._algorithm.update(self._storage))
+            state.updates += 1
+        state.iteration.has_learned = True
+        self._is_over = self._call("on_update_end")
 
-    def _is_test_due(self) -> bool:
-        every, updates = self._trainer.config.test_every, self._state.updates
-        was_skipped = updates == self._state.iteration.start["updates"]
-        return not was_skipped and every is not None and updates % every == 0
-
-    def _evaluate(self, episodes: int) -> EvaluationResult | None:
-        """Evaluate on the test environments; None when that was interrupted."""
-        if self._is_stopping:
-            return None
-        seed = spawn_seed(self._state.seed, "test")
-
-        def count(finished: int) -> None:
-            self._activity = f"evaluating, {finished} of {episodes} episodes"
-
-        count(0)
-        try:
-            return self._evaluator.evaluate(
-                self._algorithm, episodes, seed, self.is_stopping, count
-            )
-        except EvaluationStoppedError:
-            return None
-        finally:
-            self._activity = "collecting"
-
-    def _use(self, result: EvaluationResult) -> bool:
-        """Keep the best weights, and return whether a callback asks to stop."""
-        trainer = self._trainer
+    def _evaluate_if_due(self) -> Mapping[str, float]:
+        """Evaluate, keep the best weights, and return the metrics; empty if it is not due."""
+        trainer, state = self._trainer, self._state
+        every = trainer.config.test_every
+        has_updated = state.updates > state.iteration.start["updates"]
+        if every is None or not has_updated or state.updates % every:
+            return {}
+        result = self._evaluate(trainer.config.num_test_episodes)
         if self._directory is not None and trainer.config.keep_best:
             self._directory.save_best(
                 trainer.total_steps,
@@ -266,8 +237,29 @@ class Loop:
                 result.mean,
                 recipe=trainer.recipe,
             )
-        ends = [callback.on_evaluation(trainer, result) for callback in self._callbacks]
-        return any(ends)
+        self._is_over = self._call("on_evaluation", result) or self._is_over
+        return evaluation_metrics(result)
+
+    def _evaluate(self, episodes: int) -> EvaluationResult:
+        """Evaluate on the test environments.
+
+        Raises:
+            _StoppedError: when somebody asks to stop before it is over.
+        """
+
+        def count(finished: int) -> None:
+            self._activity = f"evaluating, {finished} of {episodes} episodes"
+
+        if self._is_stopping:
+            raise _StoppedError
+        count(0)
+        try:
+            seed = spawn_seed(self._state.seed, "test")
+            return self._evaluator.evaluate(episodes, seed, self.is_stopping, count)
+        except EvaluationStoppedError as error:
+            raise _StoppedError from error
+        finally:
+            self._activity = "collecting"
 
     def _training_metrics(self) -> dict[str, float]:
         trainer = self._trainer
@@ -275,43 +267,64 @@ class Loop:
         return {
             "steps_per_second": (trainer.total_steps - self._started_steps) / max(elapsed, 1e-9),
             **self._state.recent.metrics(),
-            "train/episodes": float(self._collector.total_episodes),
+            "train/episodes": float(trainer.collector.total_episodes),
             "train/updates": float(self._state.updates),
             **{f"storage/{name}": value for name, value in self._storage.metrics().items()},
             **self._state.means.read(),
             **self._algorithm.read_metrics(),
         }
 
-    def _log(self, metrics: Mapping[str, float]) -> bool:
-        """Write a line of the log, and return whether a callback asks to stop."""
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        """Write a line of the log."""
         trainer = self._trainer
         for logger in self._loggers:
             logger.log(trainer.total_steps, metrics)
             if trainer.config.log_histograms:
                 for name, values in self._algorithm.named_parameters().items():
                     logger.histogram(trainer.total_steps, f"parameters/{name}", values)
-        ends = [callback.on_log(trainer, metrics) for callback in self._callbacks]
-        return any(ends)
+        self._is_over = self._call("on_log", metrics) or self._is_over
+        self._log_interval.restart(trainer.total_steps)
 
-    def _kept_state(self) -> str:
-        """Save what was reached before an environment failed, and say where it is."""
-        if self._directory is None or self._trainer.total_steps == 0:
+    def _call(self, name: str, *arguments: object) -> bool:
+        """Call the callbacks that override a method; return whether one of them returned True."""
+        results = [method(self._trainer, *arguments) for method in self._methods[name]]
+        return any(results)
+
+    def _save_after(self, error: NonFiniteError | EnvironmentFaultError) -> str:
+        """Save what was reached before a failure, and say where it is."""
+        trainer, directory = self._trainer, self._directory
+        faulty = None
+        if isinstance(error, NonFiniteError):
+            if directory is None:
+                return "; with a run_dir, the batch would have been saved"
+            self._storage.after_update()  # a resumed run begins with a fresh rollout
+            self._state.iteration.end()
+            faulty = self._algorithm.gradients.guard.faulty
+        elif directory is None or trainer.total_steps == 0:
             return ""
         try:
-            return f"; the state before it is in {self._trainer.save_checkpoint()}"
+            saved = f"; the state before it is in {trainer.save_checkpoint()}"
+            if faulty is not None:
+                path = directory.save_faulty(
+                    trainer.total_steps, faulty, str(error), recipe=trainer.recipe
+                )
+                saved = f"; its batch is in {path}{saved}"
         except RLError as failure:  # such as environments that cannot be saved any more
             return f"; the state before it could not be saved: {failure}"
+        return saved
 
     def _result(self, seconds: float) -> TrainingResult:
         trainer = self._trainer
-        episodes = trainer.config.final_test_episodes or trainer.config.num_test_episodes
-        evaluation = self._evaluate(episodes) if self._evaluator.has_envs else None
-        steps = trainer.total_steps - self._started_steps
+        evaluation = None
+        if self._evaluator.has_envs:
+            config = trainer.config
+            with suppress(_StoppedError):
+                evaluation = self._evaluate(config.final_test_episodes or config.num_test_episodes)
         return TrainingResult(
             trainer.total_steps,
             self._state.updates,
             seconds,
-            steps / max(seconds, 1e-9),
+            (trainer.total_steps - self._started_steps) / max(seconds, 1e-9),
             evaluation,
             self._is_stopping,
         )

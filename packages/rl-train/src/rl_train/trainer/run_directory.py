@@ -2,11 +2,10 @@
 
 import contextlib
 import json
-import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from filelock import FileLock, Timeout
 
@@ -24,6 +23,7 @@ from rl_train.checkpoint import (
     save_checkpoint,
     set_aside_checkpoint,
 )
+from rl_train.checkpoint._durable import replace_file
 from rl_train.checkpoint.faulty_steps import save_faulty_step
 from rl_train.loggers import JsonlLogger
 from rl_train.recipe_files import save_recipe
@@ -47,15 +47,15 @@ class RunDirectory:
         self._resumed_from: Path | None = None
         self._lock: FileLock | None = None
 
-    def open(self, recipe: Recipe, total_steps: int) -> JsonlLogger:
-        """Make the directory ready for a session, and keep others out of it until `close`.
+    def open(self, recipe: Recipe, logged_steps: int) -> JsonlLogger:
+        """Prepare the directory for a session, and keep others out of it until `close`.
 
         Args:
-            recipe: of the run, which is written.
-            total_steps: of the run so far; later lines of metrics are dropped.
+            recipe: recipe of the run, which is written.
+            logged_steps: steps of the run so far; later lines of metrics are removed.
 
         Returns:
-            The sink for metrics.
+            The logger that writes ``metrics.jsonl``.
 
         Raises:
             ConfigError: when the directory holds something else, cannot be written, or is in use
@@ -64,16 +64,18 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_ours()  # before a lock is left in a directory of someone else's
-            self._acquire()
-            logger = self._made_ready(recipe)
+            self._acquire_lock()
+            self._check_ours()
+            self._checkpoints.mkdir(exist_ok=True)
+            for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
+                if directory.is_dir():
+                    clean_temporary(directory)
+            save_recipe(recipe, self.path / "recipe.toml")
+            logger = JsonlLogger(self.path / "metrics.jsonl", append=True)
         except OSError as error:
-            self.close()
             raise ConfigError(f"run directory {self.path} is not writable: {error}") from error
-        except BaseException:
-            self.close()
-            raise
         self._is_ours = True
-        logger.truncate_after(total_steps)
+        logger.truncate_after(logged_steps)
         return logger
 
     def close(self) -> None:
@@ -139,7 +141,7 @@ class RunDirectory:
             CheckpointError: when it cannot be written.
         """
         kept = self._kept_best()
-        if kept is not None and not score > _score_of(kept):
+        if kept is not None and not score > cast("float", kept.metadata["episode_return"]):
             return None
         if kept is not None and kept.step >= total_steps:
             set_aside_checkpoint(kept.path)  # a resumed run is back before it, and better
@@ -210,11 +212,8 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
         """Write how the run ended."""
-        path = self.path / "summary.json"
-        temporary = path.with_name(f".{path.name}.tmp")
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        replace_file(self.path / "summary.json", text.encode())
 
     def _check_ours(self) -> None:
         is_empty = all(entry.name == _LOCK for entry in self.path.iterdir())
@@ -223,16 +222,7 @@ class RunDirectory:
                 f"run directory {self.path} is not empty; choose another, or resume the run"
             )
 
-    def _made_ready(self, recipe: Recipe) -> JsonlLogger:
-        self._check_ours()
-        self._checkpoints.mkdir(exist_ok=True)
-        for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
-            if directory.is_dir():
-                clean_temporary(directory)
-        save_recipe(recipe, self.path / "recipe.toml")
-        return JsonlLogger(self.path / "metrics.jsonl", append=True)
-
-    def _acquire(self) -> None:
+    def _acquire_lock(self) -> None:
         lock = FileLock(self.path / _LOCK, blocking=False)
         try:
             lock.acquire()
@@ -250,8 +240,3 @@ class RunDirectory:
     @property
     def _best(self) -> Path:
         return self.path / "best"
-
-
-def _score_of(checkpoint: Checkpoint) -> float:
-    score = checkpoint.metadata.get("episode_return")
-    return float(score) if isinstance(score, int | float) else -math.inf

@@ -1,16 +1,21 @@
-"""Before a run: whether its parts fit together, and what ``auto`` settings become."""
+"""Before a run: whether its parts fit together, and how ``auto`` settings are resolved."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast, get_args
+
+import torch
+from torch import nn
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.compile import CompileMode, check_compiler
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.spaces import check_same_space
 from rl_core.storage import AnyStorage, Storage
+from rl_train.evaluation import check_spaces
 from rl_train.trainer.budget import Budget
-from rl_train.trainer.threads import num_threads_for
+from rl_train.trainer.config import TrainerConfig
 
 if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer
@@ -21,9 +26,14 @@ _COMPILE_PAYS_AFTER = {"cpu": 15_000, "cuda": 3_000}
 _LONG_SEQUENCE = 32
 """Steps of a sequence up to which that holds; the graphs of longer ones take longer to compile."""
 
+_SMALL_NETWORK = 30_000
+"""Parameters below which a second thread costs more in handing over than it saves."""
 
-def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
-    """Make sure that algorithm and storage fit each other and the environments.
+
+def check_parts(
+    envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage, config: TrainerConfig
+) -> None:
+    """Check that the parts of a run fit each other.
 
     Raises:
         ConfigError: when one is something else, or options contradict each other.
@@ -32,30 +42,47 @@ def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> N
     for name, part, expected in (
         ("algorithm", algorithm, Algorithm),
         ("storage", storage, Storage),
+        ("config", config, TrainerConfig),
     ):
         if not isinstance(part, expected):
-            got = part.__name__ if isinstance(part, type) else type(part).__name__
-            raise ConfigError(f"{name}: expected a built {expected.__name__}, got {got}")
+            got = f"the class {part.__name__}" if isinstance(part, type) else type(part).__name__
+            raise ConfigError(f"{name}: expected an instance of {expected.__name__}, got {got}")
     needs, gives = algorithm.batch_type, storage.batch_type
     if needs is not gives:
         raise ConfigError(
             f"{type(algorithm).__name__} learns from {needs.__name__}, but "
             f"{type(storage).__name__} gives {gives.__name__}; choose a storage that fits"
         )
-    actor = algorithm.actor
-    check_same_space(
-        actor.observation_space,
-        envs.single_observation_space,
-        "environments' observation space",
-    )
-    check_same_space(actor.action_space, envs.single_action_space, "environments' action space")
+    check_spaces(algorithm.actor, envs)
     if storage.rollout_steps is None:
-        _check_sequences(algorithm, storage)
+        _check_replay(algorithm, storage)
+    else:
+        _check_rollout(algorithm, storage.rollout_steps * envs.num_envs, config)
     algorithm.check_storage(storage)
-    if storage.rollout_steps is None:
-        return
+
+
+def _check_replay(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
+    if algorithm.actor.is_recurrent and not storage.gives_sequences:
+        raise ConfigError(
+            f"the actor is recurrent, but {type(storage).__name__} replays single transitions, "
+            "which have no recurrent state; let the storage give sequences (storage.sequences), "
+            "or use an actor without a recurrent core"
+        )
+    if storage.gives_sequences and not algorithm.actor.is_recurrent:
+        raise ConfigError(
+            f"{type(storage).__name__} replays sequences, but the actor is not recurrent; leave "
+            "storage.sequences out, or use a recurrent actor"
+        )
+    if len(storage):
+        raise ConfigError(
+            f"the {type(storage).__name__} holds {len(storage)} steps, which "
+            "a new run would drop; save it and give that directory as trainer.demonstrations, "
+            "or load it into a new storage when the Trainer is made, or reset it"
+        )
+
+
+def _check_rollout(algorithm: AnyAlgorithm, rows: int, config: TrainerConfig) -> None:
     schedule = algorithm.schedule
-    rows = storage.rollout_steps * envs.num_envs
     if schedule.update_every not in (None, rows):
         raise ConfigError(
             f"update_every={schedule.update_every}, but a rollout is learned from when it is "
@@ -66,19 +93,10 @@ def check_parts(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> N
             "update_after and start_steps do not go with a rollout storage, which has no room "
             "for more than it is learned from; leave them at 0"
         )
-
-
-def _check_sequences(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
-    if algorithm.actor.is_recurrent and not storage.gives_sequences:
+    if not config.checkpoint_replay:
         raise ConfigError(
-            f"the actor is recurrent, but {type(storage).__name__} replays single transitions, "
-            "which say nothing about its memory; let the storage give sequences "
-            "(storage.sequences), or use an actor without a recurrent core"
-        )
-    if storage.gives_sequences and not algorithm.actor.is_recurrent:
-        raise ConfigError(
-            f"{type(storage).__name__} replays sequences, but the actor has no memory that would "
-            "need them; leave storage.sequences out, or use a recurrent actor"
+            "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave it "
+            "out"
         )
 
 
@@ -98,16 +116,44 @@ def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) 
     return storage.rollout_steps * envs.num_envs
 
 
+def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
+    """Decide whether to compile and how many threads to use, and keep both in the recipe.
+
+    A resumed run keeps what was decided when it began.
+
+    Returns:
+        The number of threads.
+    """
+    config, algorithm = trainer.config, trainer.algorithm
+    resolved = dict(trainer.recipe.resolved)
+    mode, threads = resolved.get("compile"), resolved.get("num_threads")
+    if config.num_threads is not None or not isinstance(threads, int):
+        threads = config.num_threads or num_threads_for(algorithm.actor)
+    if config.compile != "auto":
+        mode = config.compile
+        if mode == "on":
+            check_compiler(algorithm.device)
+    elif mode not in get_args(CompileMode):
+        rows = rows_per_update(trainer.envs, algorithm, trainer.storage)
+        updates = _updates_to_come(trainer, budget, rows)
+        mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
+    algorithm.compiled.mode = cast("CompileMode", mode)
+    trainer.recipe = trainer.recipe.replace(
+        resolved={**resolved, "compile": mode, "num_threads": threads}
+    )
+    return threads
+
+
 def worthwhile_compile_mode(
     algorithm: AnyAlgorithm, storage: AnyStorage, updates: float, rows: int
 ) -> CompileMode:
-    """Decide whether compiling pays for itself.
+    """Decide whether compiling saves more time than it takes.
 
     Args:
-        algorithm: what learns.
+        algorithm: the algorithm.
         storage: what it learns from.
-        updates: how many are to come.
-        rows: of environments between two updates.
+        updates: number of updates to come.
+        rows: rows of environments between two updates.
     """
     schedule = algorithm.schedule
     num_batches = schedule.batches_per_epoch(storage.num_envs)
@@ -116,38 +162,6 @@ def worthwhile_compile_mode(
     pays_later = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
     planned = updates * schedule.num_epochs * batches
     return "auto" if planned >= pays_after * pays_later else "off"
-
-
-def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
-    """Decide once whether to compile and how many threads to use, and keep both in the recipe.
-
-    A resumed run so computes as it began.
-
-    Returns:
-        The number of threads.
-    """
-    config = trainer.config
-    rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
-    resolved = dict(trainer.recipe.resolved)
-    compile_mode, threads = resolved.get("compile"), resolved.get("num_threads")
-    if not isinstance(threads, int) or config.num_threads is not None:
-        threads = config.num_threads or num_threads_for(trainer.algorithm.actor)
-    if compile_mode not in get_args(CompileMode) or config.compile != "auto":
-        compile_mode = _compile_mode(trainer, budget, rows)
-    trainer.algorithm.compiled.mode = cast("CompileMode", compile_mode)
-    resolved |= {"compile": compile_mode, "num_threads": threads}
-    trainer.recipe = trainer.recipe.replace(resolved=resolved)
-    return threads
-
-
-def _compile_mode(trainer: "Trainer", budget: Budget, rows: int) -> CompileMode:
-    wanted = trainer.config.compile
-    if wanted == "on":
-        check_compiler(trainer.algorithm.device)
-    if wanted != "auto":
-        return wanted
-    updates = _updates_to_come(trainer, budget, rows)
-    return worthwhile_compile_mode(trainer.algorithm, trainer.storage, updates, rows)
 
 
 def _updates_to_come(trainer: "Trainer", budget: Budget, rows: int) -> float:
@@ -160,3 +174,20 @@ def _updates_to_come(trainer: "Trainer", budget: Budget, rows: int) -> float:
     collected = trainer.total_steps - trainer.state.filled_since
     waits = max(0, trainer.algorithm.schedule.update_after - collected)
     return (left - waits) / rows
+
+
+def num_threads_for(network: nn.Module) -> int:
+    """Choose the number of PyTorch's threads by the size of a network."""
+    size = sum(parameter.numel() for parameter in network.parameters())
+    return 1 if size < _SMALL_NETWORK else torch.get_num_threads()
+
+
+@contextmanager
+def thread_count(count: int) -> Iterator[None]:
+    """Let PyTorch use so many threads within a block, and as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,18 +1,18 @@
 """What a run knows of itself, besides the states of its parts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
 
-from rl_core.stateful import StateReader
-from rl_core.types import StateDict
-from rl_train.trainer.metrics import RecentEpisodes, UpdateMeans
+from rl_core.stateful import StateFields
+from rl_train.collecting import Episode
 
-UNITS = ("steps", "episodes", "updates")
+_RECENT_EPISODES = 100
+"""Number of episodes that ``train/episode_return`` and its like are computed from."""
 
 
-@dataclass(slots=True)
-class Iteration:
-    """The iteration of the training loop that is going on: collect, update, evaluate, log.
+class Iteration(StateFields):
+    """The current iteration of the training loop: collect, update, evaluate, log.
 
     It is saved with the run, so that a run that was stopped in the middle of an iteration
     continues there.
@@ -24,12 +24,15 @@ class Iteration:
         has_learned: its update is over; at most evaluation and logging are left.
     """
 
-    start: dict[str, int] = field(default_factory=dict)
-    transitions: int = 0
-    has_learned: bool = False
+    state_fields = ("start", "transitions", "has_learned")
+
+    def __init__(self) -> None:
+        self.start: dict[str, int] = {}
+        self.transitions = 0
+        self.has_learned = False
 
     def begin(self, counts: Mapping[str, int]) -> None:
-        """Begin an iteration, unless one is going on."""
+        """Begin an iteration, unless one has begun."""
         self.start = self.start or dict(counts)
 
     def end(self, left_over: int = 0) -> None:
@@ -43,21 +46,88 @@ class Iteration:
         self.start, self.transitions, self.has_learned = {}, left_over, False
 
 
-class RunState:
+class RecentEpisodes(StateFields):
+    """Statistics of the newest episodes."""
+
+    state_fields = ("_returns", "_lengths", "_successes")
+
+    def __init__(self) -> None:
+        self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
+        self._lengths: deque[float] = deque(maxlen=_RECENT_EPISODES)
+        self._successes: deque[float] = deque(maxlen=_RECENT_EPISODES)
+
+    def extend(self, episodes: Sequence[Episode]) -> None:
+        """Add episodes, in the order in which they ended."""
+        for episode in episodes:
+            self._returns.append(episode.episode_return)
+            self._lengths.append(float(episode.length))
+            if episode.success is not None:
+                self._successes.append(float(episode.success))
+
+    def metrics(self) -> dict[str, float]:
+        """Return the statistics by path; NaN before the first episode.
+
+        The success rate covers the newest episodes that reported success or failure. Before the
+        first of these it is left out.
+        """
+        mean = _mean(self._returns)
+        metrics = {
+            "train/episode_return": mean,
+            "train/episode_return_std": math.sqrt(_mean([(r - mean) ** 2 for r in self._returns])),
+            "train/episode_return_min": min(self._returns, default=math.nan),
+            "train/episode_return_max": max(self._returns, default=math.nan),
+            "train/episode_length": _mean(self._lengths),
+        }
+        return metrics | ({"train/success_rate": _mean(self._successes)} if self._successes else {})
+
+
+class UpdateMeans(StateFields):
+    """Means of the metrics of all updates since the last line of the log."""
+
+    state_fields = ("_totals", "_counts")
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of one update."""
+        for name, value in metrics.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def read(self) -> dict[str, float]:
+        """Average each metric over the updates that returned it, and start again."""
+        means = {name: total / self._counts[name] for name, total in self._totals.items()}
+        self._totals, self._counts = {}, {}
+        return means
+
+
+class RunState(StateFields):
     """What a run knows of itself.
 
     Args:
         seed: of the run.
 
     Attributes:
-        updates: how many there were.
+        updates: number of updates so far.
         num_demonstrations: transitions that the storage was filled with before the first step.
         filled_since: environment transitions before those that the storage holds; 0 unless the run
             was resumed without its replay buffer.
         iteration: how far the loop is.
-        recent: figures of the newest episodes.
-        means: means of what updates returned since the last line of the log.
+        recent: statistics of the newest episodes.
+        means: means of the updates' metrics since the last line of the log.
     """
+
+    state_fields = (
+        "seed",
+        "updates",
+        "num_demonstrations",
+        "filled_since",
+        "iteration",
+        "recent",
+        "means",
+    )
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -68,37 +138,6 @@ class RunState:
         self.recent = RecentEpisodes()
         self.means = UpdateMeans()
 
-    def state_dict(self) -> StateDict:
-        """Return all of it."""
-        iteration = self.iteration
-        return {
-            "seed": self.seed,
-            "updates": self.updates,
-            "iteration": {
-                "start": dict(iteration.start),
-                "transitions": iteration.transitions,
-                "has_learned": iteration.has_learned,
-            },
-            "filled_since": self.filled_since,
-            "demonstrations": self.num_demonstrations,
-            "recent": self.recent.state_dict(),
-            "update_means": self.means.state_dict(),
-        }
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
-        saved = StateReader(state, "run")
-        self.seed, self.updates = saved.count("seed"), saved.count("updates")
-        iteration = saved.reader("iteration")
-        start = iteration.reader("start")
-        units = UNITS if iteration.tree("start") else ()
-        start.expect(units)
-        self.iteration = Iteration(
-            {unit: start.count(unit) for unit in units},
-            iteration.count("transitions"),
-            iteration.flag("has_learned"),
-        )
-        self.filled_since = saved.count("filled_since")
-        self.num_demonstrations = saved.count("demonstrations")
-        self.recent.load_state_dict(saved.tree("recent"))
-        self.means.load_state_dict(saved.tree("update_means"))
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -2,37 +2,44 @@
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Recipe
-from rl_core.errors import CheckpointError, ConfigError
+from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import StateDict
 from rl_envs import AnyEnv, as_vec_env
+from rl_train.builder.components import as_table
 from rl_train.builder.description import describe
 from rl_train.checkpoint import Checkpoint, ResumeGrade
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult
-from rl_train.loggers import TensorBoardLogger
 from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback
-from rl_train.trainer.config import TrainerConfig
+from rl_train.trainer.config import Named, TrainerConfig
 from rl_train.trainer.evaluator import Evaluator, TestEnvs
 from rl_train.trainer.interruption import Interruption
-from rl_train.trainer.listeners import check_histograms, listeners
+from rl_train.trainer.listeners import (
+    RECORD,
+    build_callbacks,
+    check_histograms,
+    listeners,
+    named_specs,
+    open_loggers,
+)
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
-from rl_train.trainer.setup import check_parts, resolve_auto_settings
+from rl_train.trainer.setup import check_parts, resolve_auto_settings, thread_count
 from rl_train.trainer.state import RunState
-from rl_train.trainer.threads import thread_count
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
@@ -53,13 +60,16 @@ class Trainer:
             were made with.
         run_dir: where logs, checkpoints and the summary go; None writes nothing.
         test_envs: separate environments to evaluate in, or what makes one or several.
-        loggers: further receivers of metrics; closed when `train` ends.
-        callbacks: called by the loop.
+        loggers: further receivers of metrics, closed when `train` ends: objects, or registered
+            names such as ``"csv"``, which join those of the options.
+        callbacks: called by the loop: objects, or registered names.
         recipe: what the parts were built from, kept in the run directory and its checkpoints;
             None writes one from the parts.
 
     Attributes:
         state: what the run knows of itself.
+        evaluator: evaluates on the test environments.
+        directory: what the run leaves on disk; None without a ``run_dir``.
         num_sessions: calls of `train` so far.
 
     Raises:
@@ -77,25 +87,27 @@ class Trainer:
         seed: int | None = None,
         run_dir: str | Path | None = None,
         test_envs: TestEnvs | None = None,
-        loggers: Sequence[Logger] = (),
-        callbacks: Sequence[Callback] = (),
+        loggers: Sequence[Logger | Named] = (),
+        callbacks: Sequence[Callback | Named] = (),
         recipe: Recipe | None = None,
     ) -> None:
-        self.config = config or TrainerConfig()
-        if not isinstance(self.config, TrainerConfig):
-            raise ConfigError(f"config: expected a TrainerConfig, got {type(config).__name__}")
+        config = config or TrainerConfig()
         self.algorithm: AnyAlgorithm = algorithm
         self.storage: AnyStorage = storage
         self.envs = envs = as_vec_env(envs)
-        check_parts(envs, algorithm, storage)
-        self._check_storage()
+        check_parts(envs, algorithm, storage, config)
+        names, self._loggers = listeners("loggers", loggers, Logger, config.loggers)  # type: ignore[type-abstract]  # only compared with
+        config = replace(config, loggers=names)
+        names, own_callbacks = listeners("callbacks", callbacks, Callback, config.callbacks)
+        self.config = config = replace(config, callbacks=names)
+        self._logger_specs = named_specs("logger", config.loggers)
+        self.callbacks = (*build_callbacks(config.callbacks), *own_callbacks)
         self.state = RunState(secrets.randbits(31) if seed is None else seed)
         self.num_sessions = 0
-        self._directory = None if run_dir is None else RunDirectory(Path(run_dir))
-        self.recipe = recipe or describe(envs, algorithm, storage, self.config, self.seed)
-        self.callbacks = listeners("callbacks", callbacks, Callback)
-        self._loggers = listeners("loggers", loggers, Logger)  # type: ignore[type-abstract]  # only compared with
-        self._evaluator = Evaluator(test_envs, envs, self.config)
+        self.directory = None if run_dir is None else RunDirectory(Path(run_dir))
+        self.recipe = recipe or describe(envs, algorithm, storage, config, self.seed)
+        self.recipe = self.recipe.replace(trainer=as_table(config))
+        self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
         generators = spawn_generators(self.seed, ["storage"])
         on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
@@ -112,21 +124,6 @@ class Trainer:
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
         storage.check_batches(num_batches, schedule.minibatch_size, schedule.min_samples)
-
-    def _check_storage(self) -> None:
-        """Refuse options that mean nothing to the storage, and a storage that is not empty."""
-        storage = self.storage
-        if storage.rollout_steps is not None and not self.config.checkpoint_replay:
-            raise ConfigError(
-                "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave "
-                "it out"
-            )
-        if storage.rollout_steps is None and len(storage):
-            raise ConfigError(
-                f"the {type(storage).__name__} holds {len(storage)} steps, which "
-                "a new run would drop; save it and give that directory as trainer.demonstrations, "
-                "or load it into a new storage when the Trainer is made, or reset it"
-            )
 
     @property
     def seed(self) -> int:
@@ -150,7 +147,7 @@ class Trainer:
     @property
     def run_dir(self) -> Path | None:
         """Where logs, checkpoints and the summary go."""
-        return None if self._directory is None else self._directory.path
+        return None if self.directory is None else self.directory.path
 
     @property
     def resume_grade(self) -> ResumeGrade:
@@ -197,13 +194,8 @@ class Trainer:
                 f"total_{budget.unit} is {budget.target}, but the run already has "
                 f"{budget.reached(self)} {budget.unit}; ask for more"
             )
-        if self.config.tensorboard and self._directory is None:
-            raise ConfigError(
-                "trainer.tensorboard needs a run_dir, where its files go; give one, or leave it out"
-            )
         if self.config.log_histograms:
-            writes_events = self._directory is not None and self.config.tensorboard
-            check_histograms(self._loggers, writes_events)
+            check_histograms(self._loggers, self._logger_specs)
         self._demonstrate()
         threads = resolve_auto_settings(self, budget)
         interruption = Interruption()
@@ -213,29 +205,23 @@ class Trainer:
         try:
             loggers = (*self._loggers, *self._open_loggers())
             with thread_count(threads), interruption:
-                self._loop = Loop(
-                    self, budget, callbacks, loggers, self._evaluator, self._directory
-                )
+                self._loop = Loop(self, budget, callbacks, loggers)
                 self.num_sessions += 1
                 result = self._loop.run()
-            if self._directory is not None:
-                self._directory.write_summary(result.as_dict())
+            if self.directory is not None:
+                self.directory.write_summary(result.as_dict())
         finally:
             self._loop = None
-            if self._directory is not None:
-                self._directory.close()
+            if self.directory is not None:
+                self.directory.close()
         return result
 
     def _open_loggers(self) -> list[Logger]:
-        """Open the run directory and the sinks in it."""
-        if self._directory is None:
-            return []
+        """Open the run directory, and the registered loggers."""
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
-        loggers: list[Logger] = [self._directory.open(self.recipe, logged)]
-        if self.config.tensorboard:
-            folder, purge = self._directory.path / "tensorboard", logged + 1
-            loggers.append(TensorBoardLogger(folder, purge_step=purge))
-        return loggers
+        record = [] if self.directory is None else [self.directory.open(self.recipe, logged)]
+        others = [spec for spec in self._logger_specs if not (record and spec == RECORD)]
+        return [*record, *open_loggers(others, self.run_dir, logged)]
 
     def stop(self) -> None:
         """End the session as soon as it can go on from there, with a checkpoint and a summary.
@@ -260,10 +246,10 @@ class Trainer:
             num_episodes = self.config.num_test_episodes
         seed = spawn_seed(self.seed, "test")
         try:
-            return self._evaluator.evaluate(self.algorithm, num_episodes, seed)
+            return self.evaluator.evaluate(num_episodes, seed)
         finally:
             if self._loop is None:
-                self._evaluator.close()
+                self.evaluator.close()
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the whole run; a step that has one already is left alone.
@@ -272,9 +258,9 @@ class Trainer:
             ConfigError: without a run directory.
             CheckpointError: when it cannot be written.
         """
-        if self._directory is None:
+        if self.directory is None:
             raise ConfigError("give the Trainer a run_dir to save checkpoints in")
-        return self._directory.save(
+        return self.directory.save(
             self.total_steps,
             self.state_dict(),
             recipe=self.recipe,
@@ -294,34 +280,12 @@ class Trainer:
             ConfigError: without a run directory.
             CheckpointError: when there is no readable checkpoint.
         """
-        if self._directory is None:
+        if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
-        checkpoint = self._directory.latest()
+        checkpoint = self.directory.latest()
         self.load_state_dict(checkpoint.state)
-        self._directory.go_on_from(checkpoint)
+        self.directory.go_on_from(checkpoint)
         return checkpoint
-
-    def keep_evidence(self, message: str) -> str:
-        """Save the last good state and the batch that led out of it, and say where they are.
-
-        Args:
-            message: why the run ends.
-        """
-        if self._directory is None:
-            return "with a run_dir, the batch would have been saved"
-        self.storage.after_update()  # whoever resumes begins with a fresh rollout
-        self.state.iteration.end()
-        faulty = self.algorithm.gradients.guard.faulty
-        try:
-            kept = f"the state before it is in {self.save_checkpoint()}"
-            if faulty is not None:
-                path = self._directory.save_faulty(
-                    self.total_steps, faulty, message, recipe=self.recipe
-                )
-                kept = f"its batch is in {path}, {kept}"
-        except CheckpointError as failure:
-            return f"what led to it could not be saved: {failure}"
-        return kept
 
     def state_dict(self) -> StateDict:
         """Return the state of every part."""

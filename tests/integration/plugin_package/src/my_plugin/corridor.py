@@ -5,8 +5,9 @@ from typing import Literal
 import numpy as np
 from gymnasium import spaces
 
-from rl_core.env import EnvStep, VecEnv, action_error, as_numpy, checked_seed
+from rl_core.env import EnvStep, VecEnv, action_error, as_numpy
 from rl_core.errors import EnvironmentFaultError
+from rl_core.seeding import checked_seed
 from rl_core.types import Array, ArrayLike
 
 RIGHT = 1

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule, evaluate_rollout
-from rl_core.batch import Rollout, RolloutBatch, masked_mean
+from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, Config, ScheduledFraction, ScheduledNonNegative
-from rl_core.gradients import LossOutput, Noise
+from rl_core.gradients import LossOutput, Noise, masked_mean
 from rl_core.returns import baseline_advantages
 
 

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_core.errors import ConfigError, DataError, DeviceError, SpaceError, nearest
+from rl_core.errors import ConfigError, DataError, SpaceError, nearest
 
 NoiseKind = Literal["gumbel", "normal", "logistic", "none"]
 """The kind of noise that a distribution turns into samples."""
@@ -40,7 +40,6 @@ class Distribution(ABC):
             Shape `(*batch, *event)`; differentiable in the parameters where actions are real.
         """
 
-    @abstractmethod
     def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Turn noise into actions, and compute their log-probabilities.
 
@@ -50,6 +49,8 @@ class Distribution(ABC):
         Returns:
             Actions `(*batch, *event)` and their log-probability or log-density `(*batch,)`.
         """
+        action = self.sample(noise)
+        return action, self.log_prob(action)
 
     @abstractmethod
     def mode(self) -> Tensor:
@@ -116,10 +117,7 @@ def draw_noise(
 
     Raises:
         ConfigError: for an unknown kind.
-        DeviceError: if the generator is on another kind of device.
     """
-    if generator.device.type != torch.device(device).type:
-        raise DeviceError(f"the generator is on {generator.device}; expected one on {device}")
     if kind == "normal":
         return torch.randn(tuple(shape), generator=generator, device=device, dtype=dtype)
     noise = torch.zeros(tuple(shape), device=device, dtype=dtype)
@@ -130,8 +128,7 @@ def draw_noise(
     if kind == "logistic":
         return noise.uniform_(generator=generator).logit_(eps=torch.finfo(dtype).eps)
     if kind != "none":
-        known = ("gumbel", "normal", "logistic", "none")
-        raise ConfigError(f"noise: unknown kind '{kind}'{nearest(kind, known)}")
+        raise ConfigError(f"noise: unknown kind '{kind}'{nearest(kind, get_args(NoiseKind))}")
     return noise
 
 

@@ -37,11 +37,6 @@ class Bernoulli(Distribution):
         """Switch on where logits plus logistic noise `(*batch, n)` are positive."""
         return (self.logits + noise > 0.0).to(self.logits.dtype)
 
-    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample; see `Distribution.sample_with_log_prob`."""
-        action = self.sample(noise)
-        return action, self.log_prob(action)
-
     def mode(self) -> Tensor:
         """Return the likelier position of each switch; 0 when both are equally likely."""
         return (self.logits > 0.0).to(self.logits.dtype)

@@ -60,11 +60,6 @@ class Categorical(Distribution):
         """Take the largest of logits plus Gumbel noise `(*batch, n)`."""
         return torch.argmax(self.logits + noise, -1)
 
-    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample; see `Distribution.sample_with_log_prob`."""
-        action = self.sample(noise)
-        return action, self.log_prob(action)
-
     def mode(self) -> Tensor:
         """Return the likeliest action."""
         return torch.argmax(self.logits, -1)
@@ -125,11 +120,6 @@ class MultiCategorical(Distribution):
     def sample(self, noise: Tensor) -> Tensor:
         """Take the largest of logits plus Gumbel noise `(*batch, sum(nvec))` in each choice."""
         return torch.argmax(_as_table(self.logits + noise, self.nvec), -1)
-
-    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample; see `Distribution.sample_with_log_prob`."""
-        action = self.sample(noise)
-        return action, self.log_prob(action)
 
     def mode(self) -> Tensor:
         """Return the likeliest action of each choice."""

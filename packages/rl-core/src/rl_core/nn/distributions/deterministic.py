@@ -32,10 +32,6 @@ class Deterministic(Distribution):
         """Return the action; the noise is ignored."""
         return self.action
 
-    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Raise ConfigError."""
-        raise _no_density("log-probability")
-
     def mode(self) -> Tensor:
         """Return the action."""
         return self.action

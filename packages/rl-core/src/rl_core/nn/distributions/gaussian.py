@@ -224,7 +224,7 @@ class GaussianHead(ActionHead):
 
     Raises:
         SpaceError: if the Box is empty or of integers.
-        ConfigError: if ``log_std_range`` is not increasing, or the start lies outside.
+        ConfigError: if the initial log standard deviation lies outside ``log_std_range``.
     """
 
     low: Tensor
@@ -253,8 +253,8 @@ class GaussianHead(ActionHead):
         self.register_buffer("high", high, persistent=False)
         self.log_std: nn.Parameter | None = None
         if state_dependent_std:
-            self._log_std_range = _checked_range(log_std_range)
-            start = _checked_start(initial_log_std, self._log_std_range)
+            self._log_std_range = log_std_range
+            start = _checked_start(initial_log_std, log_std_range)
             self.linear = _mean_and_log_std_layer(in_features, size, start, gain)
         else:
             start = _checked_start(initial_log_std, (-math.inf, math.inf))
@@ -299,7 +299,7 @@ class SquashedGaussianHead(ScaledHead):
 
     Raises:
         SpaceError: if the Box is empty, of integers, or has an infinite bound.
-        ConfigError: if ``log_std_range`` is not increasing, or the start lies outside.
+        ConfigError: if the initial log standard deviation lies outside ``log_std_range``.
     """
 
     def __init__(
@@ -314,8 +314,8 @@ class SquashedGaussianHead(ScaledHead):
         super().__init__(action_space)
         (size,) = self.action_shape
         self.noise_kind, self.noise_shape = "normal", (size,)
-        self._log_std_range = _checked_range(log_std_range)
-        start = _checked_start(initial_log_std, self._log_std_range)
+        self._log_std_range = log_std_range
+        start = _checked_start(initial_log_std, log_std_range)
         self.linear = _mean_and_log_std_layer(in_features, size, start, gain)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> SquashedGaussian:
@@ -343,13 +343,6 @@ def _checked_start(initial_log_std: float, log_std_range: tuple[float, float]) -
             "relatively larger ones"
         )
     return initial_log_std
-
-
-def _checked_range(log_std_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = log_std_range
-    if not low < high:
-        raise ConfigError(f"log_std_range is {log_std_range}; expected (low, high) with low < high")
-    return low, high
 
 
 def box_size(space: spaces.Box) -> int:

@@ -1,0 +1,326 @@
+"""Checkpoints: writing one, reading one, and those that a run keeps in its directory."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import platform
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_core.config import Recipe
+from rl_core.errors import CheckpointError
+from rl_core.types import Json, StateDict
+from rl_train.checkpoint._durable import (
+    is_temporary,
+    make_directory,
+    remove_tree,
+    sync_directory,
+    temporary_path,
+    write_new,
+)
+from rl_train.checkpoint._manifest import (
+    FORMAT,
+    MANIFEST,
+    RECIPE,
+    STATE,
+    STEP_NAME,
+    TENSORS,
+    ResumeGrade,
+    damaged,
+    json_bytes,
+    manifest_bytes,
+    parse_json,
+    read_limited,
+    reporting,
+    verify_checkpoint,
+)
+from rl_train.checkpoint._state_tree import decode_state, encode_state
+from rl_train.checkpoint._tensor_file import read_safetensors, safetensors_chunks
+from rl_train.recipe_files import to_toml
+
+_LIBRARIES = ("rl-core", "torch", "numpy", "gymnasium", "safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedCheckpoint:
+    """A damaged checkpoint that `latest_checkpoint` skipped."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A verified checkpoint, its tensors on the CPU and mapped from their file.
+
+    Tensors are read into memory when they are used, so that weights can be loaded from a checkpoint
+    whose replay buffer would not fit. They remain valid if the file is deleted or overwritten.
+
+    Attributes:
+        skipped: newer checkpoints that are damaged, newest first.
+    """
+
+    step: int
+    state: StateDict
+    recipe_text: str | None
+    metadata: Mapping[str, Json]
+    path: Path
+    resume_grade: ResumeGrade
+    versions: Mapping[str, str]
+    skipped: tuple[SkippedCheckpoint, ...] = ()
+
+
+def save_checkpoint(
+    directory: Path,
+    step: int,
+    state: StateDict,
+    *,
+    recipe: Recipe | None,
+    metadata: Mapping[str, Json],
+    resume_grade: ResumeGrade = "weights",
+    name: str | None = None,
+) -> Path:
+    """Write a checkpoint that is durable once this returns.
+
+    Args:
+        directory: holds the run's checkpoints; created if it is missing.
+        step: environment steps so far.
+        state: the state to save.
+        recipe: recipe of the run.
+        metadata: small facts to save beside the state.
+        resume_grade: how much of the run the state restores.
+        name: name of the new directory; None takes ``step-N``.
+
+    Returns:
+        The new directory.
+
+    Raises:
+        CheckpointError: when it exists already, the state holds something that cannot be stored,
+            or the disk refuses; earlier checkpoints are untouched and no part of the failed one
+            stays behind.
+    """
+    if isinstance(step, bool) or not 0 <= step < 10**18:
+        raise CheckpointError(f"got step {step}; expected an integer from 0 to 10**18 - 1")
+    target = directory / (name or f"step-{step}")
+    if os.path.lexists(target):
+        raise CheckpointError(
+            f"{target} exists already and is not overwritten; save into a new directory, or move it"
+            " away"
+        )
+    tree, tensors = encode_state(state)
+    contents: dict[str, Iterator[bytes | memoryview]] = {
+        TENSORS: safetensors_chunks(tensors),
+        STATE: iter([json_bytes({"format": FORMAT, "state": tree}, STATE)]),
+    }
+    if recipe is not None:
+        contents[RECIPE] = iter([to_toml(recipe).encode()])
+    metadata_tree, metadata_tensors = encode_state(metadata)
+    if metadata_tensors:
+        raise CheckpointError("the metadata holds a tensor; put tensors into the state")
+    facts: dict[str, Json] = {
+        "step": step,
+        "resume_grade": resume_grade,
+        "versions": _library_versions(),
+        "metadata": metadata_tree,
+    }
+    try:
+        make_directory(directory)
+        _write(directory, target, contents, facts)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target} could not be written: {error.strerror or error}; free space or choose"
+            " another run directory (earlier checkpoints are untouched)"
+        ) from error
+    return target
+
+
+def _write(
+    directory: Path,
+    target: Path,
+    contents: Mapping[str, Iterator[bytes | memoryview]],
+    facts: Mapping[str, Json],
+) -> None:
+    temporary = temporary_path(directory)
+    try:
+        temporary.mkdir()
+        files: dict[str, Json] = {}
+        for name, chunks in contents.items():
+            record = write_new(temporary / name, chunks)
+            files[name] = {"size": record.size, "sha256": record.sha256}
+        write_new(temporary / MANIFEST, [manifest_bytes({**facts, "files": files})])
+        sync_directory(temporary)
+        os.rename(temporary, target)
+        try:
+            sync_directory(directory)
+        except BaseException:
+            # Not acknowledged, so it must not look like a checkpoint either.
+            os.rename(target, temporary)
+            raise
+    except BaseException:
+        remove_tree(temporary)
+        raise
+
+
+def _library_versions() -> dict[str, Json]:
+    versions: dict[str, Json] = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Verify a checkpoint and read it.
+
+    Args:
+        path: a directory that `save_checkpoint` returned.
+
+    Returns:
+        The checkpoint; its files may be renamed or deleted from now on.
+
+    Raises:
+        CheckpointError: when a file is missing, damaged, too large, or of a later format; the
+            message names the file, what is wrong and what to do.
+    """
+    manifest = verify_checkpoint(path)
+    document = parse_json(path, STATE, read_limited(path, STATE))
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        damaged(path, STATE, f"is not a state of format {FORMAT}")
+    recipe_text = None
+    if RECIPE in manifest.files:
+        try:
+            recipe_text = read_limited(path, RECIPE).decode()
+        except UnicodeDecodeError as error:
+            damaged(path, RECIPE, f"is not UTF-8 text ({error.reason})")
+    with reporting(path, TENSORS):
+        tensors = read_safetensors(path / TENSORS)
+    with reporting(path, STATE):
+        state = decode_state(document.get("state"), tensors)
+    return Checkpoint(
+        step=manifest.step,
+        state=state,
+        recipe_text=recipe_text,
+        metadata=manifest.metadata,
+        path=path,
+        resume_grade=manifest.resume_grade,
+        versions=manifest.versions,
+    )
+
+
+def latest_checkpoint(directory: Path) -> Checkpoint | None:
+    """Load the newest checkpoint that is not damaged.
+
+    Args:
+        directory: holds the run's checkpoints; temporary directories in it are ignored.
+
+    Returns:
+        The checkpoint, with newer damaged ones in ``skipped``; None when there is no checkpoint.
+
+    Raises:
+        CheckpointError: when all checkpoints are damaged, so that a run never silently starts from
+            scratch.
+    """
+    skipped: list[SkippedCheckpoint] = []
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            return dataclasses.replace(load_checkpoint(path), skipped=tuple(skipped))
+        except CheckpointError as error:
+            skipped.append(SkippedCheckpoint(path, str(error)))
+    if skipped:
+        raise CheckpointError(
+            f"none of the {len(skipped)} checkpoints in {directory} can be loaded; the newest:"
+            f" {skipped[0].reason}"
+        )
+    return None
+
+
+def is_run(directory: Path) -> bool:
+    """Return whether a trainer wrote this directory."""
+    return (directory / "checkpoints").is_dir()
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Return the checkpoints of a directory, newest last, without verifying them."""
+    found: dict[int, Path] = {}
+    try:
+        for path in directory.iterdir():
+            match = STEP_NAME.fullmatch(path.name)
+            if match and path.is_dir():
+                found[int(match[1])] = path
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be listed: {error.strerror}") from error
+    return [found[step] for step in sorted(found)]
+
+
+def set_aside_checkpoint(path: Path) -> Path:
+    """Rename a checkpoint, so that its step can be saved again; it is kept for inspection.
+
+    Returns:
+        Its new path, which is no longer listed as a checkpoint.
+
+    Raises:
+        CheckpointError: when it cannot be renamed.
+    """
+    aside = path.with_name(f"damaged-{path.name}{temporary_path(path).name.removeprefix('.tmp')}")
+    try:
+        os.rename(path, aside)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be moved aside: {error.strerror}; move it away by hand"
+        ) from error
+    return aside
+
+
+def clean_temporary(directory: Path) -> list[Path]:
+    """Remove the remains of interrupted saves.
+
+    Args:
+        directory: directory into which no other process is writing a checkpoint.
+
+    Returns:
+        The removed paths.
+    """
+    leftovers = sorted(p for p in directory.glob(".tmp-*") if is_temporary(p))
+    for path in leftovers:
+        remove_tree(path)
+    return [path for path in leftovers if not os.path.lexists(path)]
+
+
+def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
+    """Delete the oldest checkpoints, after verifying the newest.
+
+    Args:
+        directory: holds the run's checkpoints.
+        keep: number of the newest checkpoints to keep (>= 1).
+        protect: checkpoints to keep whatever their age, such as the one resumed from.
+
+    Returns:
+        The deleted paths.
+
+    Raises:
+        CheckpointError: when ``keep`` is below 1, the disk refuses, or the newest checkpoint does
+            not verify; nothing is deleted then.
+    """
+    if keep < 1:
+        raise CheckpointError(f"got keep={keep}; expected at least 1")
+    paths = list_checkpoints(directory)
+    protected = {path.resolve() for path in protect}
+    doomed = [path for path in paths[:-keep] if path.resolve() not in protected]
+    if not doomed:
+        return []
+    verify_checkpoint(paths[-1])
+    try:
+        hidden = [(path, temporary_path(directory)) for path in doomed]
+        for path, temporary in hidden:
+            os.rename(path, temporary)
+        sync_directory(directory)
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be pruned: {error.strerror}") from error
+    for _, temporary in hidden:
+        remove_tree(temporary)
+    return doomed
