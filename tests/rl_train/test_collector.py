@@ -25,7 +25,7 @@ from rl_testing.scripted import CountingEnv, IdentityEnv
 from rl_testing.stateful import check_plain, check_same_state, copy_state
 from rl_testing.storages import stored
 from rl_testing.toy import ToyActor, ToyActorCritic
-from rl_train import Collection, Collector, RewardScaler
+from rl_train import Collector, Episode, RewardScaler
 from support.envs import counting_envs
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
@@ -79,10 +79,10 @@ def _storage(collector: Collector, num_steps: int) -> ReferenceRolloutStorage:
     return storage
 
 
-def _collect(collector: Collector, num_steps: int) -> tuple[Collection, Rollout]:
+def _collect(collector: Collector, num_steps: int) -> tuple[list[Episode], Rollout]:
     storage = _storage(collector, num_steps)
-    collection = collector.collect(num_steps * collector.envs.num_envs, into=storage)
-    return collection, storage.rollout()
+    episodes = collector.collect(num_steps * collector.envs.num_envs, into=storage)
+    return episodes, storage.rollout()
 
 
 def _envs(mode: AutoresetMode) -> VecEnv:
@@ -99,7 +99,7 @@ def _lists(value: object) -> list[object]:
 @pytest.mark.parametrize("mode", [SAME_STEP, AutoresetMode.DISABLED])
 def test_what_is_stored_when_rows_reset_in_the_same_step(mode: AutoresetMode) -> None:
     collector = _collector(_envs(mode))
-    collection, rollout = _collect(collector, 5)
+    episodes, rollout = _collect(collector, 5)
     assert isinstance(rollout.observation, Tensor)
     assert _lists(rollout.observation[:, 0, 1:]) == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0]]
     assert _lists(rollout.observation[:, 1, 1:]) == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
@@ -112,15 +112,15 @@ def test_what_is_stored_when_rows_reset_in_the_same_step(mode: AutoresetMode) ->
     assert _lists(rollout.final_index) == [[2, 1]]
     assert _lists(rollout.final_observation) == [[1, 0, 3]]
     assert _lists(rollout.extras["shown"].T) == [[0, 1, 0, 1, 0], [0, 1, 2, 0, 1]]
-    assert collection.steps == collector.total_steps == 10
-    ended = [(e.env, e.episode_return, e.length) for e in collection.episodes]
+    assert collector.total_steps == 10
+    ended = [(e.env, e.episode_return, e.length) for e in episodes]
     assert ended == [(0, 3.0, 2), (1, 6.0, 3), (0, 203.0, 2)]
     assert collector.total_episodes == 3
 
 
 def test_what_is_stored_when_rows_reset_in_the_next_step() -> None:
     collector = _collector(_envs(NEXT_STEP))
-    collection, rollout = _collect(collector, 5)
+    episodes, rollout = _collect(collector, 5)
     assert isinstance(rollout.observation, Tensor)
     assert _lists(rollout.observation[:, 0, 1:]) == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
     assert _lists(rollout.observation[:, 1, 1:]) == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0]]
@@ -130,17 +130,19 @@ def test_what_is_stored_when_rows_reset_in_the_next_step() -> None:
     assert _lists(rollout.truncated.nonzero()) == [[2, 1]]
     assert _lists(rollout.episode_start.nonzero()) == [[0, 0], [0, 1], [3, 0], [4, 1]]
     assert _lists((~rollout.valid).nonzero()) == [[2, 0], [3, 1]]
-    assert collection.steps == collector.total_steps == 8
-    ended = [(e.env, e.episode_return, e.length) for e in collection.episodes]
+    assert collector.total_steps == 8
+    ended = [(e.env, e.episode_return, e.length) for e in episodes]
     assert ended == [(0, 3.0, 2), (1, 6.0, 3), (0, 203.0, 2)]
 
 
 def test_rows_are_rounded_up_to_whole_steps() -> None:
     collector = _collector(_envs(SAME_STEP))
     storage = _storage(collector, 8)
-    assert collector.collect(5, into=storage).steps == 6
+    collector.collect(5, into=storage)
+    assert collector.total_steps == 6
     assert len(storage) == 3
-    assert collector.collect(2, into=storage).steps == 2
+    collector.collect(2, into=storage)
+    assert collector.total_steps == 8
     assert len(storage) == 4
 
 
@@ -182,9 +184,9 @@ def test_the_next_rollout_begins_with_the_state_that_was_reached() -> None:
 def test_scaled_rewards_are_stored_and_the_environments_reported() -> None:
     scaled, plain = (_collector(_envs(NEXT_STEP)) for _ in range(2))
     scaled.reward_scaler = RewardScaler(2, gamma=0.5)
-    collection, rollout = _collect(scaled, 6)
+    episodes, rollout = _collect(scaled, 6)
     expected, raw = _collect(plain, 6)
-    assert collection.episodes == expected.episodes
+    assert episodes == expected
     by_hand = RewardScaler(2, gamma=0.5)
     for row in range(6):
         ended = (raw.terminated | raw.truncated)[row].numpy()
@@ -239,10 +241,10 @@ def test_a_resume_starts_new_episodes_and_a_new_memory() -> None:
     _collect(collector, 4)
     restored = _collector(_envs(SAME_STEP), remembers=True)
     restored.load_state_dict(collector.state_dict())
-    collection, rollout = _collect(restored, 3)
+    episodes, rollout = _collect(restored, 3)
     assert rollout.episode_start[0].all()
     assert not rollout.state["sum"].any()
-    assert collection.episodes[-1].length == 3  # not 4, as if the lost episode had gone on
+    assert episodes[-1].length == 3  # not 4, as if the lost episode had gone on
 
 
 class Stateless(GymVecEnv):
@@ -351,10 +353,10 @@ def test_environments_of_tensors_are_collected_alike(mode: AutoresetMode, scale:
     for envs in (_envs(mode), tensors):
         collector = _collector(envs)
         collector.reward_scaler = RewardScaler(2) if scale else None
-        collection, _ = _collect(collector, 3)
+        early, _ = _collect(collector, 3)
         storage = _storage(collector, 6)
         more = collector.collect(12, into=storage)
-        episodes = [str(episode) for episode in collection.episodes + more.episodes]
+        episodes = [str(episode) for episode in early + more]
         results.append(cast("StateValue", {**stored(storage), "episodes": episodes}))
     assert tensors.array_type == "torch"
     check_same_state(results[1], results[0])

@@ -2,7 +2,7 @@
 
 A plan is a list of ``[[row]]`` tables. A row is an algorithm on an environment for some steps and
 seeds, with a target unless it is only there to compare, and under ``row.ours`` and ``row.sb3`` the
-options of each system.
+options of each system. With ``preset = true`` steps and our options are those of the preset.
 """
 
 import hashlib
@@ -269,8 +269,22 @@ def options_digest(options: Mapping[str, Json]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def _preset(algorithm: str, env: str) -> dict[str, object]:
+    """Return the steps and our options of a preset, under the names of a row."""
+    from rl_train.presets import read_preset  # not where a peer is measured
+
+    resolved, sections = read_preset(algorithm, env)
+    ours = {section: options for section, options in sections.items() if options}
+    return {"steps": resolved["total_steps"], OURS: ours}
+
+
 def _row(values: Mapping[str, object], number: int) -> PlanRow:
-    allowed = {*_KEYS, *SYSTEMS, "metric", "note", "target", "at_most"}
+    if values.get("preset"):
+        preset = _preset(str(values.get("algorithm")), str(values.get("env")))
+        if twice := sorted(set(preset) & set(values)):
+            raise PlanError(f"row {number} has {twice}, which its preset has too")
+        values = {**values, **preset}
+    allowed = {*_KEYS, *SYSTEMS, "metric", "note", "target", "at_most", "preset"}
     if unknown := sorted(set(values) - allowed):
         raise PlanError(f"row {number} has unknown keys {unknown}; expected {sorted(allowed)}")
     for name, kind in _KEYS.items():

@@ -5,7 +5,7 @@ import contextlib
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +20,9 @@ from rl_core import plugins
 from rl_core.config import Config
 from rl_core.plugins import PluginInfo
 from rl_train.builder import VECTORIZER
+from rl_train.presets import preset_envs
 
+_PRESETS = "presets"
 _HEADINGS = ("kind", "name", "distribution", "version", "description")
 
 
@@ -48,13 +50,19 @@ def list_plugins(words: Sequence[str]) -> int:
     """
     options = command_options(ListArguments)
     summary = "List the components of the installed packages; Gymnasium ids work as well."
-    given = parse(Command("rl list", summary, options, ("|".join(plugins.KINDS),)), words)
+    names = "|".join((*plugins.KINDS, _PRESETS))
+    given = parse(Command("rl list", summary, options, (f"{names}...",)), words)
     arguments = given.into(ListArguments)
     import_modules(given.tables)
-    kinds = [plugins.known_kind(kind) for kind in given.names] or plugins.KINDS
-    found = {kind: {n: _facts(i) for n, i in plugins.available(kind).items()} for kind in kinds}
+    kinds = [each if each == _PRESETS else plugins.known_kind(each) for each in given.names]
+    found = {
+        kind: _presets()
+        if kind == _PRESETS
+        else {name: _facts(info) for name, info in plugins.available(kind).items()}
+        for kind in kinds or plugins.KINDS
+    }
     if "envs" in found:
-        found["envs"] |= _own_environments(arguments.imports)
+        found["envs"] |= {i.name: _facts(i) for i in _own_environments(arguments.imports)}
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0
@@ -66,8 +74,21 @@ def list_plugins(words: Sequence[str]) -> int:
     if rows:
         _print_rows(rows, sys.stdout)
     else:
-        print(f"no {' or '.join(kinds)} are installed")
+        print(f"no {' or '.join(kinds or plugins.KINDS)} are installed")
     return 0
+
+
+def _presets() -> dict[str, dict[str, object]]:
+    """Return the presets of all algorithms, as ``ALGO/ENV``."""
+    return {
+        f"{algorithm}/{env}": {
+            **_facts(info),
+            "description": f"rl train {algorithm} {env} --preset",
+        }
+        for algorithm, info in plugins.available("algorithm").items()
+        if info.allowed and not info.rivals
+        for env in preset_envs(algorithm)
+    }
 
 
 def _facts(info: PluginInfo) -> dict[str, object]:
@@ -86,24 +107,17 @@ def _facts(info: PluginInfo) -> dict[str, object]:
     }
 
 
-def _own_environments(imported: Sequence[str]) -> dict[str, dict[str, object]]:
-    """Return the ids that rl_envs and the user's modules register with Gymnasium."""
-    own: dict[str, dict[str, object]] = {}
+def _own_environments(imported: Sequence[str]) -> Iterator[PluginInfo]:
+    """Yield the ids that rl_envs and the user's modules register with Gymnasium."""
     for spec in gymnasium.registry.values():
         where = spec.entry_point
         name = getattr(where, "__qualname__", "")
         text = where if isinstance(where, str) else f"{where.__module__}:{name}"
         if (module := text.partition(":")[0]).partition(".")[0] in {"rl_envs", *imported}:
-            is_ours = module.startswith("rl_envs")
-            own[spec.id] = {
-                "distribution": "rl-envs" if is_ours else module,
-                "version": metadata.version("rl-envs") if is_ours else "-",
-                "description": _description(*text.split(":", 1)),
-                "entry_point": text,
-                "allowed": True,
-                "rivals": [],
-            }
-    return own
+            home, version = module, "-"
+            if module.startswith("rl_envs"):
+                home, version = "rl-envs", metadata.version("rl-envs")
+            yield PluginInfo("envs", spec.id, home, version, text)
 
 
 def _described(facts: Mapping[str, object]) -> str:

@@ -48,7 +48,7 @@ _GIVEN_APART = (("env", "env"), ("env", "seed"))
 _SUMMARY = """\
 Train an agent and save the run in a directory.
 - rl train ALGO ENV --help shows options of ALGO and ENV, --help-all every one
-- options on the command line win over --config, which wins over the defaults
+- typed options win over --config and --preset, and these over the defaults
 - write a list as 64 64, 64,64 or [64, 64], and no value as none
 - write a table in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}
 - a true|false option needs no value for true; no- before its name means false"""
@@ -67,6 +67,8 @@ class TrainArguments(Config):
         jobs: Number of seeds that train side by side.
         device: Device of the networks; auto takes a GPU if there is one.
         run_dir: New or empty directory for everything that the run writes.
+        preset: Begin with the options tuned for ENV, and train as long; rl list presets shows which
+            there are.
         config: File with a recipe, or part of one, in TOML, or in JSON if its name ends in .json;
             it may name ALGO and ENV in place of the command line.
         restart_model: Run or checkpoint whose weights the actor starts with, or a table with one
@@ -83,6 +85,7 @@ class TrainArguments(Config):
     jobs: Annotated[Count, Needs("seeds")] = 1
     device: str = "auto"
     run_dir: str | None = None
+    preset: Annotated[bool, Without("config")] = False
     config: str | None = None
     restart_model: _RestartModel = None
     progress: ProgressMode = "auto"
@@ -205,10 +208,12 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         raise UsageError(
             f"ALGO is '{algo}' and ENV is '{env}'; the order is ALGO ENV: rl train {env} {algo}"
         )
-    length = file.length() or {"total_steps": DEFAULT_TOTAL_STEPS}
-    goal = chosen_goal(first.tables, length, file.path)
+    is_preset = bool(first.tables.get("preset"))
+    bare = _compose_bare(algo, env, file, words, is_preset)
+    length = file.length() or lengths_of(dict(bare.resolved))
+    length = length or {"total_steps": DEFAULT_TOTAL_STEPS}
+    goal = chosen_goal(first.tables, length, file.path or "the preset")
     assert goal is not None
-    bare = _compose_bare(algo, env, file, words)
     shown = compose(algo, env, file.sections()) if wants_help and file.path else bare
     given = parse(_full_command(shown, file, length), words, is_name=_is_name)
     typed_apart = {key: value for key, value in given.tables.items() if key not in SECTIONS}
@@ -219,9 +224,11 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         arguments = decode(TrainArguments, shared)
         names = {"algorithm": algo, "actor": bare.actor.name}
         sections = merged_sections(file.sections(), given.tables, names)
-        recipe = compose(algo, env, sections, seed=arguments.seed, device=arguments.device)
+        recipe = compose(
+            algo, env, sections, seed=arguments.seed, device=arguments.device, preset=is_preset
+        )
         resolve_device(recipe.device)
-    return TrainRequest(recipe.replace(resolved=goal.arguments), goal, arguments)
+    return TrainRequest(with_length(recipe, goal), goal, arguments)
 
 
 def import_modules(given: Tables) -> None:
@@ -266,8 +273,14 @@ def lengths_of(tables: Tables) -> Tables:
     return {name: tables[name] for name in LENGTHS if tables.get(name) is not None}
 
 
+def with_length(recipe: Recipe, goal: Budget) -> Recipe:
+    """Return a recipe that says when its run ends."""
+    kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
+    return recipe.replace(resolved={**kept, **goal.arguments})
+
+
 def merged_sections(
-    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str] | None = None
+    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str]
 ) -> dict[str, Tables]:
     """Merge options; the command line wins over the file.
 
@@ -277,24 +290,24 @@ def merged_sections(
         names: registered names by section. In these sections the command line also wins over
             options of the file that its options replace.
     """
-    merged: dict[str, Tables] = {}
-    for section in SECTIONS:
-        old, new = filed[section], cast("Tables", given.get(section, {}))
-        if names and section in names:
-            old = without_replaced(section, names[section], old, new)
-        merged[section] = merged_tables(old, new)
-    return merged
+    typed = {section: cast("Tables", given.get(section, {})) for section in SECTIONS}
+    kept = dict(filed)
+    for section, name in names.items():
+        kept[section] = without_replaced(section, name, kept[section], typed[section])
+    return {section: merged_tables(kept[section], typed[section]) for section in SECTIONS}
 
 
-def _compose_bare(algo: str, env: str, file: ConfigFile, words: Sequence[str]) -> Recipe:
+def _compose_bare(
+    algo: str, env: str, file: ConfigFile, words: Sequence[str], is_preset: bool
+) -> Recipe:
     """Compose from the names and the environment alone, to learn which options there are."""
     given = _parse_known(words, _section_options("env", component_of("env", env)))
-    merged = merged_sections(file.sections(), given.tables)
+    merged = merged_sections(file.sections(), given.tables, {})
     sections = {"env": merged["env"]}
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}
     with given.named(file.tables, file.path):
-        return compose(algo, env, sections)
+        return compose(algo, env, sections, preset=is_preset)
 
 
 def _is_algorithm(word: str) -> bool:

@@ -20,8 +20,9 @@ from rl_command.train_arguments import (
     import_modules,
     lengths_of,
     read_train_request,
+    with_length,
 )
-from rl_core.config import LENGTHS, Config, Count, Recipe
+from rl_core.config import Config, Count
 from rl_train import Callback, Progress, Trainer
 from rl_train.builder import build, build_trainer
 from rl_train.trainer import Budget, Interruption
@@ -103,7 +104,7 @@ def resume(words: Sequence[str], title: str = "") -> int:
             raise UsageError(
                 f"the recipe of {run.path} does not give the length of the run; give --total-steps"
             )
-        recipe = _continued(run.recipe, goal, arguments.device)
+        recipe = with_length(run.recipe, goal).replace(device=arguments.device)
         parts = build(recipe, is_saved=True)
         interruption = Interruption(_SIGNALS, "rl: ")
         callbacks = [*_progress(arguments.progress, title), interruption]
@@ -117,11 +118,6 @@ def resume(words: Sequence[str], title: str = "") -> int:
 
 def _progress(mode: ProgressMode, title: str) -> list[Callback]:
     return [] if mode == "none" else [Progress(mode, sys.stderr, title=title)]
-
-
-def _continued(recipe: Recipe, goal: Budget, device: str | None) -> Recipe:
-    kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
-    return recipe.replace(resolved={**kept, **goal.arguments}, device=device)
 
 
 def _restore(trainer: Trainer, run: Run, goal: Budget) -> None:

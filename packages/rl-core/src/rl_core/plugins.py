@@ -48,13 +48,17 @@ _FIRST_PARTY = {
     "algorithms": {
         **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
         **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
-        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo"), "rl-meta"),
+        **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), "rl-meta"),
     },
-    "actors": {"on-policy": _ONPOLICY, "off-policy": _OFFPOLICY},
+    "actors": {
+        "on-policy": _ONPOLICY,
+        "off-policy": _OFFPOLICY,
+        "context-conditioned": "rl-meta",
+    },
     "add_ons": dict.fromkeys(
         ("rnd", "attraction-kl", "repulsion-kl", "reward-predictor", "return-predictor"), _ONPOLICY
     ),
-    "storages": {"rollout": "rl-storages", "replay": "rl-storages"},
+    "storages": {"rollout": "rl-storages", "replay": "rl-storages", "task-replay": "rl-meta"},
 }
 _OURS = {"rl-core", "rl-envs", "rl-train"}.union(*map(dict.values, _FIRST_PARTY.values()))
 """Distributions whose versions a plug-in has to fit."""
@@ -215,7 +219,8 @@ def _normalised(distribution: str) -> str:
 def _unknown(kind: str, name: str) -> str:
     home = _FIRST_PARTY.get(kind, {}).get(name)
     if home is None:
-        return f"there is no {kind[:-1]} {name!r}{nearest(name, available(kind))}"
+        known = nearest(name, available(kind)) or "; none is installed"
+        return f"there is no {kind[:-1]} {name!r}{known}"
     try:
         fault = f"whose version {metadata.version(home)} lacks it; update it"
     except metadata.PackageNotFoundError:

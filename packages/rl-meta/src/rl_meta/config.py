@@ -21,8 +21,7 @@ class MAMLConfig(Config):
 
     Attributes:
         inner_algorithm: registered name of the on-policy algorithm whose loss adapts the policy.
-        inner_options: its options; those about advantages and optimizers have no effect here, and
-            schedules stay at their start.
+        inner_options: its options; those about advantages and optimizers have no effect here.
         inner_lr: step size of the adaptation.
         learn_inner_lr: learn a step size for each parameter, starting at ``inner_lr`` (Meta-SGD).
         first_order: leave second derivatives out of the meta-gradient.

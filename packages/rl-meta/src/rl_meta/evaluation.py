@@ -1,12 +1,12 @@
 """Evaluation on test tasks: the returns before and after each step of adaptation."""
 
-import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from rl_core.actor import Actor
 from rl_core.batch import Rollout
 from rl_core.env import TaskVecEnv
 from rl_core.errors import ConfigError
@@ -15,13 +15,49 @@ from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.types import Observation
 from rl_meta.rollouts import collect_episodes
 
-if TYPE_CHECKING:
-    from rl_meta.maml import MAML
+
+class AdaptiveAlgorithm(Protocol):
+    """What adapts to tasks: MAML by its parameters, PEARL by its beliefs.
+
+    The policies of M tasks are tensors by name, each `(M, ...)`.
+    """
+
+    device: torch.device
+
+    @property
+    def actor(self) -> Actor:
+        """What acts."""
+        ...
+
+    @property
+    def exploration_episodes(self) -> Sequence[int]:
+        """How many episodes each step of adaptation learns from."""
+        ...
+
+    def unadapted(self, num_tasks: int) -> Parameters:
+        """Return the policies before adaptation."""
+        ...
+
+    def explorers(
+        self, policies: Parameters, num_envs: int, generator: torch.Generator
+    ) -> Parameters:
+        """Return the policies that explore, from those that would be evaluated."""
+        ...
+
+    def act(
+        self, policies: Parameters, observation: Observation, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Choose the actor's and the environment's actions; without noise they are the modes."""
+        ...
+
+    def adapt_to(self, policies: Parameters, rollout: Rollout) -> Parameters:
+        """Take one step of adaptation, for a rollout whose rows are those of M tasks."""
+        ...
 
 
 @torch.no_grad()
 def evaluate_adaptation(
-    algorithm: "MAML[Any]",
+    algorithm: AdaptiveAlgorithm,
     envs: TaskVecEnv,
     num_tasks: int,
     *,
@@ -31,8 +67,8 @@ def evaluate_adaptation(
 ) -> Mapping[str, list[float]]:
     """Adapt to test tasks, and play an episode with each policy on the way.
 
-    Each step of adaptation learns from at least ``num_exploration_episodes`` episodes that are
-    sampled from the policy so far. These are not part of the results.
+    Each step of adaptation learns from episodes in which the policy so far explores. These are not
+    part of the results.
 
     Args:
         algorithm: whose policy adapts; it stays as it is.
@@ -54,40 +90,42 @@ def evaluate_adaptation(
             f"{envs.spec_id} has only {available} test tasks; evaluate on at most so many, got "
             f"{num_tasks}"
         )
-    config, device = algorithm.config, algorithm.device
+    device = algorithm.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
     tasks = envs.sample_tasks(num_tasks, spawn_generators(seed, ["tasks"])["tasks"], "test")
-    steps = range(1, config.num_grad_updates + 1)
-    stages = ["before adaptation", *(f"after step {step}" for step in steps)]
+    explored = algorithm.exploration_episodes
+    stages = ["before adaptation", *(f"after step {n}" for n in range(1, len(explored) + 1))]
     returns: dict[str, list[float]] = {stage: [] for stage in stages}
     env_seed: int | None = spawn_seed(seed, "evaluation")
+
+    def play(num_episodes: int, mode: bool, policies: Parameters) -> Rollout:
+        nonlocal env_seed
+        first, env_seed = env_seed, None
+
+        def choose(observation: Observation) -> tuple[Tensor, Tensor]:
+            shape = (envs.num_envs,)
+            noise = None if mode else algorithm.actor.draw_noise(shape, generator)
+            return algorithm.act(policies, observation, noise)
+
+        return collect_episodes(
+            envs, choose, num_episodes, device, seed=first, before_step=before_step
+        )
+
     while len(tasks):
         # as many tasks at a time as divide the environments
         count = next(n for n in range(len(tasks), 0, -1) if envs.num_envs % n == 0)
         rows = envs.num_envs // count
         envs.set_tasks(tasks[:count].repeat_interleave(rows, 0))
         tasks = tasks[count:]
-        policies: Parameters = {
-            name: value.detach().expand(count, *value.shape)
-            for name, value in algorithm.policy_parameters().items()
-        }
-
-        def play(num_episodes: int, mode: bool, at: Parameters, seed: int | None) -> Rollout:
-            def choose(observation: Observation) -> tuple[Tensor, Tensor]:
-                shape = (envs.num_envs,)
-                noise = None if mode else algorithm.actor.draw_noise(shape, generator)
-                return algorithm.act(at, observation, noise)
-
-            return collect_episodes(
-                envs, choose, num_episodes, device, seed=seed, before_step=before_step
-            )
-
+        policies = algorithm.unadapted(count)
         for index, stage in enumerate(stages):
-            judged = play(1, deterministic, policies, env_seed)
-            env_seed = None
+            judged = play(1, deterministic, policies)
             totals = (judged.reward * judged.valid).sum(0).view(count, rows).mean(1)
             returns[stage] += totals.tolist()
-            if index < config.num_grad_updates:
-                episodes = math.ceil(config.num_exploration_episodes / rows)
-                policies = algorithm.adapt_to(policies, play(episodes, False, policies, None))
+            if index < len(explored):
+                used = min(rows, explored[index])
+                explorers = algorithm.explorers(policies, envs.num_envs, generator)
+                rollout = play(-(-explored[index] // used), False, explorers)
+                kept = [env for env in range(envs.num_envs) if env % rows < used]
+                policies = algorithm.adapt_to(policies, rollout.select(kept))
     return returns

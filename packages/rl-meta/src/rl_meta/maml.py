@@ -30,12 +30,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from rl_core import plugins
 from rl_core.actor import ActionOutput, Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import ComponentSpec, construct, decode, options_of
-from rl_core.env import TaskVecEnv, VecEnv
+from rl_core.config import ComponentSpec
+from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, masked_mean
 from rl_core.gradients.trust_region import Parameters, constrained_step
@@ -47,6 +46,14 @@ from rl_core.types import Json, Observation, State, StateDict, map_observation
 from rl_meta.baseline import baseline_features, episode_steps, fit_baseline
 from rl_meta.config import MAMLConfig, MAMLPPOConfig, MAMLTRPOConfig, MAMLVPGConfig
 from rl_meta.evaluation import evaluate_adaptation
+from rl_meta.inner import (
+    SchedulesWithInner,
+    build_inner,
+    inner_class,
+    on_cpu,
+    rows_per_task,
+    with_tasks,
+)
 from rl_meta.rollouts import as_batch, split_tasks, task_columns
 
 OptionsT = TypeVar("OptionsT", bound=MAMLConfig)
@@ -80,9 +87,11 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Build the inner algorithm, and the step sizes where they are learned."""
-        if self.uses_objects or self.add_ons.learn:
+        if self.add_ons:
             raise ConfigError("MAML takes no add-ons; leave add_ons out")
         self.inner = _inner_algorithm(self.actor, self.config)
+        self.schedules = SchedulesWithInner(self.config, self.device, self.inner.schedules)
+        self.hyper = self.schedules.current
         self._policy = _Policy(self.actor)
         self._kept: list[dict[str, Tensor]] = []
         self._tasks: Tensor | None = None
@@ -95,10 +104,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         self._check_actor()
         size, num_tasks = float(self.hyper["inner_lr"]), self.config.meta_batch_size
         parameters = self.policy_parameters()
-        self.adapted = {
-            name: value.detach().expand(num_tasks, *value.shape).clone()
-            for name, value in parameters.items()
-        }
+        self.adapted = {name: value.clone() for name, value in self.unadapted(num_tasks).items()}
         self._step_sizes = nn.ParameterList()
         if self.config.learn_inner_lr:
             self._step_sizes.extend(torch.full_like(value, size) for value in parameters.values())
@@ -294,17 +300,13 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def before_rollout(self, envs: VecEnv) -> bool:
         """Give each row its task, drawn anew for each meta-update, and begin new episodes."""
-        num_tasks, num_envs = self.config.meta_batch_size, envs.num_envs
-        if num_envs % num_tasks:
-            raise ConfigError(
-                f"meta_batch_size={num_tasks} does not divide the {num_envs} environments, of "
-                "which each task gets the same number; change one of them"
-            )
+        num_tasks = self.config.meta_batch_size
+        rows = rows_per_task(envs, num_tasks, "meta_batch_size")
         tasks = with_tasks(envs)
         if self._tasks is None:
-            self._tasks = tasks.sample_tasks(num_tasks, _on_cpu(self.generator))
+            self._tasks = tasks.sample_tasks(num_tasks, on_cpu(self.generator))
             self._set_adapted(self.policy_parameters())
-        tasks.set_tasks(self._tasks.repeat_interleave(num_envs // num_tasks, 0))
+        tasks.set_tasks(self._tasks.repeat_interleave(rows, 0))
         return True
 
     def explore(
@@ -349,6 +351,24 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         return action, env_action
 
     # Adaptation by hand, and evaluation
+
+    @property
+    def exploration_episodes(self) -> Sequence[int]:
+        """So many episodes for each step of adaptation."""
+        return [self.config.num_exploration_episodes] * self.config.num_grad_updates
+
+    def unadapted(self, num_tasks: int) -> Parameters:
+        """Return θ for each task."""
+        return {
+            name: value.detach().expand(num_tasks, *value.shape)
+            for name, value in self.policy_parameters().items()
+        }
+
+    def explorers(
+        self, policies: Parameters, num_envs: int, generator: torch.Generator
+    ) -> Parameters:
+        """Return the policies: they explore as they are."""
+        return policies
 
     def get_exploration_policy(self) -> Actor:
         """Return a copy of the policy before adaptation."""
@@ -568,31 +588,15 @@ class _Policy(nn.Module):
         return copy.deepcopy(self.actor, memo)
 
 
-def with_tasks(envs: VecEnv) -> TaskVecEnv:
-    """Return the environments, which need tasks.
-
-    Raises:
-        ConfigError: when they have none.
-    """
-    if isinstance(envs, TaskVecEnv):
-        return envs
-    raise ConfigError(
-        f"{envs.spec_id} has no tasks to adapt to; use a TaskVecEnv such as PointNavigation-v0, or "
-        "give your environment sample_tasks and set_task (and vectorization='sync')"
-    )
-
-
 def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
     name = config.inner_algorithm
-    cls = cast("type[AnyAlgorithm]", plugins.load("algorithm", name))
+    cls = inner_class(name)
     if cls.batch_type is not RolloutBatch or not cls.exchanges_gradients or issubclass(cls, MAML):
         raise ConfigError(
             f"inner_algorithm='{name}' has no loss of its policy on rollouts, through which MAML "
             "could differentiate; use vpg, a2c, ppo or a plug-in like them"
         )
-    given = {**_INNER_OPTIONS.get(name, {}), **config.inner_options}
-    options = decode(options_of(cls), given, "algorithm.inner_options")
-    inner = construct(cls, {"actor": actor}, options)
+    inner = build_inner(name, {**_INNER_OPTIONS.get(name, {}), **config.inner_options}, actor)
     if any(not parameter.startswith("actor.") for parameter in inner.named_parameters()):
         raise ConfigError(f"inner_algorithm='{name}' learns networks besides the actor's")
     return inner
@@ -619,11 +623,3 @@ def _flat(observation: Observation, batch_axes: int) -> Tensor:
     parts = [observation] if isinstance(observation, Tensor) else list(observation.values())
     flat = [part.reshape(*part.shape[:batch_axes], -1).float() for part in parts]
     return torch.cat(flat, dim=-1)
-
-
-def _on_cpu(generator: torch.Generator) -> torch.Generator:
-    """Return a generator for the CPU that goes on with another one's numbers."""
-    if generator.device.type == "cpu":
-        return generator
-    seed = torch.randint(2**31, (), generator=generator, device=generator.device)
-    return torch.Generator().manual_seed(int(seed))

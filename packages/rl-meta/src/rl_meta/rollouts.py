@@ -103,6 +103,17 @@ def group_by_task(column: Tensor, num_tasks: int) -> Tensor:
     return by_task.clone(memory_format=torch.contiguous_format).flatten(1, 2)
 
 
+def next_observations(rollout: Rollout) -> Tensor:
+    """Return what followed each step of a rollout of plain observations, `(T, B, ...)`."""
+    assert isinstance(rollout.observation, Tensor)
+    assert isinstance(rollout.next_observation, Tensor)
+    assert isinstance(rollout.final_observation, Tensor)
+    following = torch.cat([rollout.observation[1:], rollout.next_observation.unsqueeze(0)])
+    row, env = rollout.final_index.unbind(1)
+    following[row, env] = rollout.final_observation
+    return following
+
+
 def task_columns(
     rollout: Rollout, prepared: Mapping[str, Tensor], num_tasks: int
 ) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ from rl_train.agent import Agent as Agent
 from rl_train.agent import load as load
 from rl_train.agent import make as make
 from rl_train.builder.saved_actors import load_actor as load_actor
-from rl_train.collecting.collector import Collection as Collection
 from rl_train.collecting.collector import Collector as Collector
 from rl_train.collecting.episodes import Episode as Episode
 from rl_train.collecting.rewards import RewardScaler as RewardScaler

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.config import Recipe
+from rl_core.config import LENGTHS, Recipe
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
@@ -82,8 +82,9 @@ class Agent:
     ) -> TrainingResult:
         """Train until a total is reached; a second call continues and needs a larger total.
 
-        Give exactly one of the three totals. All count from the first step of the run. Ctrl-C ends
-        the run early, see `Trainer.train`; what was learned is kept.
+        Give exactly one of the three totals, or none for the length that the recipe has from a
+        preset. All count from the first step of the run. Ctrl-C ends the run early, see
+        `Trainer.train`; what was learned is kept.
 
         Args:
             total_steps: environment steps to train for.
@@ -101,16 +102,19 @@ class Agent:
         """
         if self._trainer is not None and (run_dir is not None or loggers or callbacks):
             raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
+        totals: dict[str, int | None] = {
+            "total_steps": total_steps,
+            "total_episodes": total_episodes,
+            "total_updates": total_updates,
+        }
+        if all(total is None for total in totals.values()):
+            resolved = self.recipe.resolved
+            totals |= {name: cast("int | None", resolved.get(name)) for name in LENGTHS}
         trainer = self._trainer or self._new_trainer(
             run_dir=run_dir, loggers=loggers, callbacks=callbacks
         )
         try:
-            return trainer.train(
-                total_steps,
-                total_episodes=total_episodes,
-                total_updates=total_updates,
-                progress=progress,
-            )
+            return trainer.train(**totals, progress=progress)
         finally:
             if trainer.num_sessions > 0:
                 self._trainer = trainer
@@ -259,6 +263,7 @@ def make(
     *,
     seed: int = 0,
     device: str = "auto",
+    preset: bool = False,
     options: Sections | None = None,
     restart_model: WeightSource | None = None,
     **more_options: object,
@@ -272,6 +277,8 @@ def make(
             a `VecEnv`.
         seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        preset: begin with the algorithm's tuned options for the environment, and its length of the
+            run; ``rl list presets`` shows which there are.
         options: options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
         restart_model: run whose weights the actor starts with, or one run for each part of the
             actor; see `rl_train.checkpoint.load_weights`.
@@ -289,7 +296,9 @@ def make(
         >>> agent.train(total_steps=50_000)
         >>> print(agent.evaluate())
     """
-    recipe = compose(algorithm, env, options, seed=seed, device=device, unplaced=more_options)
+    recipe = compose(
+        algorithm, env, options, seed=seed, device=device, preset=preset, unplaced=more_options
+    )
     given = {} if isinstance(env, str) else {"env": env}
     return Agent(build(recipe, given, restart_model=restart_model))
 

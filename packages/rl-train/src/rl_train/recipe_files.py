@@ -63,7 +63,7 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 
 def to_toml(recipe: Recipe) -> str:
     """Return a recipe as TOML text, which `from_toml` reads back exactly."""
-    return _with_short_arrays(tomli_w.dumps(recipe.to_tables()))
+    return _SHORT_ARRAY.sub(_on_one_line, tomli_w.dumps(recipe.to_tables()))
 
 
 def from_toml(text: str, source: str = "the recipe") -> Recipe:
@@ -191,11 +191,7 @@ def _parse_toml(text: str) -> Tables:
     return tomllib.loads(text)
 
 
-def _with_short_arrays(text: str) -> str:
-    """Write each array of numbers or short texts on one line if it fits."""
-    return _SHORT_ARRAY.sub(_on_one_line, text)
-
-
 def _on_one_line(match: "re.Match[str]") -> str:
+    """Write an array of numbers or short texts on one line if it fits."""
     items = ", ".join(line.strip().removesuffix(",") for line in match[1].rstrip("\n").split("\n"))
     return f"[{items}]" if len(items) <= 80 else match[0]

@@ -14,11 +14,10 @@ from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
-from rl_core.types import StateDict
+from rl_core.types import Json, StateDict
 from rl_train.builder.components import construct_component
 from rl_train.builder.description import describe_component
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint
-from rl_train.recipe_files import parse_json
 
 
 def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = None) -> Path:
@@ -45,7 +44,6 @@ def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = N
         len(storage),
         state_of(storage),
         recipe=recipe,
-        metadata={},
         name=directory.name,
     )
 
@@ -92,10 +90,6 @@ def open_storage(directory: str | Path) -> AnyStorage:
 
 
 def _read(directory: Path) -> Checkpoint:
-    if not directory.is_dir():
-        raise CheckpointError(
-            f"{directory} is not a directory; expected one that save_storage wrote"
-        )
     if is_run(directory):
         raise CheckpointError(
             f"{directory} is a run, not a storage that was saved alone; to learn from its "
@@ -188,12 +182,7 @@ def _component(saved: StateReader) -> ComponentSpec:
     """Read the component of a storage from a state that `state_of` returned."""
     saved = saved.reader("storage_spec").reader("component")
     saved.expect(("name", "options"))
-    try:
-        options = parse_json(saved.text("options"))
-        if not isinstance(options, Mapping):
-            raise ValueError("not a table")
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"the options of the saved storage are garbled ({error})") from error
+    options = cast("Mapping[str, Json]", json.loads(saved.text("options")))
     return ComponentSpec("storage", saved.text("name"), options)
 
 

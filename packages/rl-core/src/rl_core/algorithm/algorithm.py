@@ -64,6 +64,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         gradients: takes the gradient steps.
         compiled: which functions are compiled, and how.
         generator: draws the noise of gradient steps.
+        modules: what the loss uses, by name.
 
     Raises:
         ConfigError: when actor, config or an add-on is of another type, or options contradict each
@@ -102,8 +103,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         seeded = spawn_generators(torch.initial_seed(), ["algorithm"], self.device)
         self.generator = seeded["algorithm"]
         self.watch = UpdateWatch()
-        modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
-        self._modules = LossModule(self.loss, modules, self.hyper)
+        self.modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
+        self._modules = LossModule(self.loss, self.modules, self.hyper)
         self.gradients: GradientStep[BatchT] = GradientStep(
             self._modules,
             self.hyper,

@@ -12,7 +12,7 @@ MAX_DEPTH = 8
 
 COMPONENTS = ("env", "algorithm", "actor", "storage")
 _TABLES = (*COMPONENTS, "trainer", "resolved")
-_RESOLVED = (*LENGTHS, "device", "compile", "num_threads", "restart_model", "actors")
+_RESOLVED = (*LENGTHS, "device", "compile", "num_threads", "restart_model", "actors", "preset")
 _KEYS = ("format", "seed", "device", *_TABLES)
 
 

@@ -79,7 +79,7 @@ def act(algorithm: AnyAlgorithm, noise_seed: int | None = 3) -> Any:
 def period(algorithm: AnyAlgorithm) -> int:
     """Count the steps until everything has moved at least once."""
     periods = [group.every for group in algorithm.parameter_groups()]
-    return max([*periods, *(target.every for target in algorithm.target_networks())])
+    return max([1, *periods, *(target.every for target in algorithm.target_networks())])
 
 
 def tensors_of(algorithm: AnyAlgorithm) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from rl_core.types import Json
 from rl_envs import AnyEnv, checked_num_envs, is_built
 from rl_train.builder.components import PARTS, as_table, complete_component
 from rl_train.builder.environments import describe_env, env_component, inspect_env
+from rl_train.presets import read_preset
 from rl_train.trainer import Trainer, TrainerConfig
 from rl_train.trainer.listeners import named_specs
 
@@ -34,12 +35,13 @@ def compose(
     *,
     seed: int = 0,
     device: str = "auto",
+    preset: bool = False,
     unplaced: Mapping[str, object] | None = None,
 ) -> Recipe:
     """Write the whole recipe for an algorithm and an environment.
 
-    The algorithm's `default_recipe` chooses the actor and the storage. Given options win over its
-    defaults, and these win over the defaults of each component.
+    The algorithm's `default_recipe` chooses the actor and the storage. Given options win over the
+    preset's, these over the algorithm's defaults, and these over the defaults of each component.
 
     Args:
         algorithm: registered name.
@@ -47,18 +49,20 @@ def compose(
         options: by section; ``name`` in ``actor`` or ``storage`` chooses another component.
         seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        preset: begin with the algorithm's preset for the environment, see `rl_train.presets`.
         unplaced: further options of any section, which is found by their names.
 
     Raises:
-        ConfigError: for an unknown section or option, naming the nearest one, or an option that is
-            given twice with different values.
+        ConfigError: for an unknown section or option, naming the nearest one, an option that is
+            given twice with different values, or a preset that there is not.
         PluginError: for an unknown component.
     """
     given = _Given(options, unplaced or {})
     algorithm_class = load_algorithm(algorithm)
     given.place("algorithm", algorithm_class)
     given.place("trainer", Trainer)
-    env_options = given.place("env", env_component(env))
+    resolved, tuned = read_preset(algorithm, env) if preset else ({}, {})
+    env_options = {**tuned.get("env", {}), **given.place("env", env_component(env))}
     one = {} if is_built(env) else {"num_envs": 1}
     own = None if isinstance(env, str) else env
     spec = inspect_env(describe_env(env, {**env_options, **one}), own)
@@ -69,16 +73,18 @@ def compose(
         name = given.sections[kind].pop("name", default.name)
         if not isinstance(name, str):
             raise ConfigError(f"{kind}.name must be text, got {name!r}")
-        usual = {**default.kwargs, **recurrent.get(kind, {})} if name == default.name else None
+        usual = {**default.kwargs, **recurrent.get(kind, {}), **tuned.get(kind, {})}
+        usual = usual if name == default.name else {}
         table = given.place(kind, plugins.load(kind, name))
         components[kind] = complete_component(kind, name, table, usual)
         if kind == "actor" and _is_recurrent(components[kind]):
             recurrent = defaults.recurrent
     given.refuse_rest()
-    trainer = decode(TrainerConfig, {**defaults.trainer, **given.sections["trainer"]}, "trainer")
+    table = {**defaults.trainer, **tuned.get("trainer", {}), **given.sections["trainer"]}
+    trainer = decode(TrainerConfig, table, "trainer")
     named_specs("logger", trainer.loggers)
     named_specs("callback", trainer.callbacks)
-    usual = {**defaults.algorithm, **recurrent.get("algorithm", {})}
+    usual = {**defaults.algorithm, **recurrent.get("algorithm", {}), **tuned.get("algorithm", {})}
     env_spec = describe_env(env, env_options if is_built(env) else {**defaults.env, **env_options})
     if "num_envs" in env_spec:
         checked_num_envs(cast("int", env_spec["num_envs"]))
@@ -91,6 +97,7 @@ def compose(
         trainer=as_table(trainer),
         seed=seed,
         device=device,
+        resolved=resolved,
     )
 
 

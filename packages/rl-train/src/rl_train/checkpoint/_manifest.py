@@ -51,7 +51,7 @@ def verify_checkpoint(path: Path) -> Manifest:
         CheckpointError: as `load_checkpoint` does.
     """
     if not path.is_dir():
-        raise CheckpointError(f"{path} is not a checkpoint directory; expected one named step-N")
+        raise CheckpointError(f"{path} is not a directory; expected a checkpoint")
     manifest = read_manifest(path)
     for name, record in manifest.files.items():
         size = _regular_size(path, name)

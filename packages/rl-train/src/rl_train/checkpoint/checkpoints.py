@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import os
 import platform
@@ -40,7 +41,7 @@ from rl_train.checkpoint._state_tree import decode_state, encode_state
 from rl_train.checkpoint._tensor_file import read_safetensors, safetensors_chunks
 from rl_train.recipe_files import to_toml
 
-_LIBRARIES = ("rl-core", "torch", "numpy", "gymnasium", "safetensors")
+_LIBRARIES = ("rl-core", "rl-train", "torch", "numpy", "gymnasium", "safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ def save_checkpoint(
     step: int,
     state: StateDict,
     *,
-    recipe: Recipe | None,
-    metadata: Mapping[str, Json],
+    recipe: Recipe | None = None,
+    metadata: Mapping[str, Json] | None = None,
     resume_grade: ResumeGrade = "weights",
     name: str | None = None,
 ) -> Path:
@@ -116,7 +117,7 @@ def save_checkpoint(
     }
     if recipe is not None:
         contents[RECIPE] = iter([to_toml(recipe).encode()])
-    metadata_tree, metadata_tensors = encode_state(metadata)
+    metadata_tree, metadata_tensors = encode_state(metadata or {})
     if metadata_tensors:
         raise CheckpointError("the metadata holds a tensor; put tensors into the state")
     facts: dict[str, Json] = {
@@ -163,6 +164,7 @@ def _write(
         raise
 
 
+@functools.cache  # reading them takes as long as writing a small checkpoint
 def _library_versions() -> dict[str, Json]:
     versions: dict[str, Json] = {"python": platform.python_version()}
     for name in _LIBRARIES:

@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,7 +35,8 @@ def save_faulty_step(
     Raises:
         CheckpointError: when it cannot be written.
     """
-    state: StateDict = {"batch": _as_state(step.batch), "noise": dict(step.noise)}
+    batch = asdict(step.batch)  # type: ignore[call-overload]  # batches are dataclasses
+    state: StateDict = {"batch": batch, "noise": dict(step.noise)}
     metadata: dict[str, Json] = {
         "message": message,
         "gradient_step": step.number,
@@ -66,15 +67,6 @@ def load_faulty_step(path: str | Path, batch_type: type[BatchT]) -> FaultyStep[B
     assert isinstance(number, int)
     batch = _from_state(batch_type, state.tree("batch"))
     return FaultyStep(number, typing.cast("BatchT", batch), state.tensors("noise"))
-
-
-def _as_state(part: object) -> StateValue:
-    if is_dataclass(part) and not isinstance(part, type):
-        return {field.name: _as_state(getattr(part, field.name)) for field in fields(part)}
-    if isinstance(part, Mapping):
-        return {name: _as_state(value) for name, value in part.items()}
-    assert part is None or isinstance(part, Tensor)
-    return part
 
 
 def _from_state(kind: type, state: StateDict) -> object:

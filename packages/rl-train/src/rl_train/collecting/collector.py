@@ -1,7 +1,6 @@
 """The collector: acts in environments and inserts the transitions into a storage."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,19 +29,6 @@ from rl_train.collecting.rewards import RewardScaler
 
 _NOISE_STEPS = 128
 """Steps for which noise is drawn at once; drawing for many steps costs as much as for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """Result of one call of `Collector.collect`.
-
-    Attributes:
-        steps: environment steps, over all environments.
-        episodes: episodes that ended.
-    """
-
-    steps: int
-    episodes: list[Episode]
 
 
 def _never() -> bool:
@@ -113,7 +99,7 @@ class Collector(StateFields):
     @torch.no_grad()
     def collect(
         self, n: int, into: AnyStorage, is_stopping: Callable[[], bool] = _never
-    ) -> Collection:
+    ) -> list[Episode]:
         """Collect and store at least ``n`` rows, in whole steps of all environments.
 
         Args:
@@ -121,6 +107,9 @@ class Collector(StateFields):
                 Reset-only rows are included: they are stored as invalid and are not steps.
             into: an allocated storage.
             is_stopping: called before each step; returning True ends the collection early.
+
+        Returns:
+            The episodes that ended, in the order in which they did.
         """
         if self._observation is None:
             self.reset()
@@ -129,7 +118,7 @@ class Collector(StateFields):
         needs_start = algorithm.needs_episode_start
         begins_rollout = len(into) == 0 and into.rollout_steps is not None
         episodes: list[Episode] = []
-        steps = rows = 0
+        rows = 0
         with algorithm.acting.phase():
             while rows < n and not is_stopping():
                 if begins_rollout and algorithm.before_rollout(envs):
@@ -170,11 +159,9 @@ class Collector(StateFields):
                 )
                 self._observation = outcome.observation
                 self._state = output.state
-                valid = int(np.count_nonzero(to_flags(outcome.valid)))
-                steps += valid
                 rows += envs.num_envs
-                self.total_steps += valid
-        return Collection(steps, episodes)
+                self.total_steps += int(np.count_nonzero(to_flags(outcome.valid)))
+        return episodes
 
     @torch.no_grad()
     def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:
@@ -215,11 +202,6 @@ class Collector(StateFields):
         schedules = self.algorithm.schedules
         if self.reward_scaler is not None and "gamma" in schedules:
             self.reward_scaler.gamma = schedules["gamma"].value(progress)
-
-    def skip(self, n: int) -> Collection:
-        """Count ``n`` steps without acting, for algorithms that do not collect."""
-        self.total_steps += n
-        return Collection(n, [])
 
     def reset(self) -> None:
         """Start new episodes in all environments; only the first reset seeds them."""

@@ -71,21 +71,17 @@ def load_minari(name: str) -> EpisodeDataset:
         MissingExtraError: when Minari, or a library that reads its files, is not installed.
         ConfigError: when there is no such data set, or it cannot be read.
     """
-    try:
-        import minari
-    except ImportError as error:
-        raise MissingExtraError(
-            f"reading the data set '{name}' needs Minari: pip install 'rl-train[minari]'"
-        ) from error
     path = Path(name)
     try:
+        import minari
+
         if path.is_dir():
             data = path / "data" if (path / "data").is_dir() else path
             return cast("EpisodeDataset", minari.MinariDataset(data))
         return cast("EpisodeDataset", minari.load_dataset(name))
     except ImportError as error:
         raise MissingExtraError(
-            f"reading the data set '{name}' needs more than Minari alone "
+            f"reading the data set '{name}' needs Minari and what it reads files with "
             f"({in_brief(error)}): pip install 'rl-train[minari]'"
         ) from error
     except FileNotFoundError as error:

@@ -22,7 +22,7 @@ from rl_train.collecting import ActionMaskCheck, Episode, EpisodeTracker
 from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
 
 _MOST_STEPS = 27_000
-"""Of an episode without another limit: the limit of Atari games, 108,000 frames."""
+"""Limit of an episode that has no other: the limit of Atari games, 108,000 frames."""
 
 _Act: TypeAlias = Callable[[Observation, State, Tensor], ActionOutput]
 """From observation, recurrent state and episode starts, each with axis `B`, to actions."""
@@ -47,7 +47,7 @@ class EvaluationResult:
         returns: return of each episode.
         stages: episode returns by stage, where an algorithm evaluates in its own way; the other
             statistics are those of the last one.
-        num_cut: how many of the episodes had not ended when they reached the limit of steps.
+        num_cut: number of episodes that were cut off at the limit of steps.
 
     Source:
         Interquartile mean and interval: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
@@ -102,28 +102,28 @@ def evaluate_policy(
     is_stopping: Callable[[], bool] | None = None,
     on_episode: Callable[[int], None] | None = None,
 ) -> EvaluationResult:
-    """Run a policy for a fixed number of episodes in each environment.
+    """Evaluate a policy over a fixed number of episodes in each environment.
 
     The number is fixed before the first step, because counting whichever episodes end first would
     favour short ones.
 
     Args:
         policy: an actor, or an object with an attribute ``actor``.
-        env: environments of any kind that `rl_train.make` takes. Those that are built are reset
-            and stay open.
+        env: environments of any kind that `rl_train.make` takes. Environments that are built
+            already are reset and stay open.
         num_episodes: number of episodes over all environments (>= 1).
         deterministic: True takes the mode of the distribution, False samples from it.
-        explore: act as in training, with the exploration of the algorithm, which ``policy`` must
-            be or have.
-        num_envs: number of environments that step together, where they are built here.
+        explore: act as in training, with the exploration of the algorithm; ``policy`` must be an
+            algorithm or have one.
+        num_envs: number of environments that step together, if they are built here.
         seed: seed of the environments and of the sampled actions.
-        max_episode_steps: steps after which an episode is cut and counts as it is; None takes the
-            environments' own limit, or 27,000 where they have none.
+        max_episode_steps: steps after which an episode is cut off and counts as it is; None takes
+            the environments' own limit, or 27,000 if they have none.
         is_stopping: called before each step; returning True stops the evaluation.
         on_episode: called with the number of finished episodes whenever it grows.
 
     Raises:
-        EvaluationStoppedError: when it was stopped.
+        EvaluationStoppedError: when ``is_stopping`` returned True.
         ConfigError: when there is no actor, ``num_episodes`` is not a whole number of at least 1,
             or ``deterministic`` is False and the policy is deterministic (see `draws_actions`).
         SpaceError: when the actor was built for other spaces than the environments have.

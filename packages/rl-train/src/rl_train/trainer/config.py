@@ -1,4 +1,4 @@
-"""What a trainer is told."""
+"""Options of the training loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,38 +24,42 @@ class TrainerConfig(Config):
     """Options of a `Trainer`.
 
     Attributes:
-        scale_rewards: learn from rewards divided by the running spread of their sum, discounted by
-            the algorithm's ``gamma``, or 0.99 where it has none.
-        log_every: environment transitions between log lines; None makes about 200 in a run.
-        checkpoint_every: environment transitions between checkpoints, where there is a run
-            directory; at most one is written per update. ``"auto"`` spreads about 20 evenly over a
-            run, or about 10 where they hold a replay buffer, at least 5,000 transitions apart;
-            ``"end"`` writes only the last. A run that is killed loses what came after the newest.
-        keep_checkpoints: how many checkpoints stay on disk, at least 1.
-        checkpoint_replay: let checkpoints hold what is replayed. Without it they are small, and a
-            resumed run collects ``update_after`` transitions anew before it goes on learning.
-        compile: compile the gradient step; ``"auto"`` does where the run is long enough.
-        on_nonfinite: what becomes of a gradient step whose loss or gradient is not finite; it
-            changes nothing in any case. ``"stop"`` ends the run with an error, after saving the
-            state before that step and, in ``nonfinite`` of the run directory, the batch;
-            ``"skip"`` goes on, and counts such steps in ``gradients/skipped_steps``.
-        num_threads: of PyTorch while training; None chooses by the size of the networks.
-        demonstrations: what the replay storage is filled with before the first step: a run
-            directory, what ``Storage.save`` wrote, or the id or directory of a Minari data set.
+        scale_rewards: divide the rewards that are learned from by the running standard deviation
+            of their discounted sum. The discount is the algorithm's ``gamma``, or 0.99 if it has
+            none.
+        log_every: environment transitions between log lines; None writes about 200 lines in a run.
+        checkpoint_every: environment transitions between checkpoints, if there is a run directory;
+            at most one is written per update. ``"auto"`` spreads about 20 evenly over a run, or
+            about 10 if they hold a replay buffer, at least 5,000 transitions apart; ``"end"``
+            writes only the last one. A run that is killed loses what came after its newest
+            checkpoint.
+        keep_checkpoints: number of checkpoints that stay on disk.
+        checkpoint_replay: save the replay buffer in checkpoints. Without it they are small, but a
+            resumed run first collects ``update_after`` transitions again before it learns.
+        compile: compile the gradient step; ``"auto"`` compiles if the run is long enough to save
+            time by it.
+        on_nonfinite: what to do when a loss or gradient is not finite. Such a gradient step never
+            changes anything. ``"stop"`` ends the run with an error, after saving the state before
+            that step and, in ``nonfinite`` of the run directory, the batch; ``"skip"`` goes on and
+            counts these steps in ``gradients/skipped_steps``.
+        num_threads: number of threads that PyTorch uses while training; None chooses by the size
+            of the networks.
+        demonstrations: fill the replay storage before the first step from a run directory, a saved
+            storage, or a Minari data set (its id or directory).
         test_every: updates between evaluations; None evaluates only at the end.
-        num_test_episodes: episodes per evaluation, divided among the test environments.
-        final_test_episodes: episodes of the evaluation at the end; None takes
+        num_test_episodes: number of episodes per evaluation, divided among the test environments.
+        final_test_episodes: number of episodes in the evaluation at the end; None takes
             ``num_test_episodes``.
         explore_in_tests: evaluate with the exploration of the algorithm, as in training.
-        max_test_steps: steps after which an episode of an evaluation is cut and counts as it is;
-            None takes the environment's own limit, or 27,000 where it has none.
-        keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory,
-            where ``test_every`` asks for evaluations.
+        max_test_steps: steps after which an episode of an evaluation is cut off and counts as it
+            is; None takes the environment's own limit, or 27,000 if it has none.
+        keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory;
+            only evaluations of ``test_every`` count.
         loggers: registered loggers besides the JSON lines of the run directory, each a name such
             as ``"csv"``, or a table with a name and options.
         callbacks: registered callbacks, each a name, or a table with a name and options.
-        log_histograms: hand the distribution of every parameter to loggers that show it, of which
-            there must be one: ``tensorboard``, ``wandb``, or one of the user's own.
+        log_histograms: log the distribution of every parameter. This needs a logger that shows
+            histograms: ``tensorboard``, ``wandb``, or one of your own.
 
     Raises:
         ConfigError: for a value of another type, or a count below 1.

@@ -141,7 +141,7 @@ class Loop:
             raise type(error)(f"{error}{self._save_after(error)}") from error
 
     def _iterate(self) -> None:
-        """Collect, update, evaluate, log, save a checkpoint: the order is the same in every run.
+        """Collect, update, evaluate, log and save a checkpoint, in this order.
 
         Raises:
             _StoppedError: when somebody asks to stop before the update or evaluation is over.
@@ -149,18 +149,17 @@ class Loop:
         trainer, iteration = self._trainer, self._state.iteration
         self._wait_for_compiler()
         iteration.begin(trainer.counts)
-        if not iteration.has_learned:  # of an iteration that is resumed, the update may be over
+        if not iteration.has_learned:  # a resumed iteration may have
             self._collect()
             self._update()
-        test_metrics = self._evaluate_if_due()
+        metrics = self._evaluate_if_due()
         self._is_over = self._is_over or self._budget.reached(trainer) >= self._budget.target
-        is_log_due = self._is_over or self._log_interval.is_due(trainer.total_steps)
-        is_log_due = is_log_due or bool(test_metrics)
-        metrics = {**self._training_metrics(), **test_metrics} if is_log_due else {}
+        if metrics or self._is_over or self._log_interval.is_due(trainer.total_steps):
+            metrics = {**self._training_metrics(), **metrics}
         self._algorithm.compiled.adopt()
-        # Ended before callbacks see its metrics: a checkpoint that they save has no line to come.
+        # Callbacks may save a checkpoint when they see the metrics; its iteration must be over.
         iteration.end(left_over=max(0, iteration.transitions - self._update_every))
-        if is_log_due:
+        if metrics:
             self._log(metrics)
         if self._checkpoint_interval.is_due(trainer) and self._directory is not None:
             trainer.save_checkpoint()
@@ -189,16 +188,17 @@ class Loop:
         while (lacks := self._update_every - self._collected()) > 0:
             if self._is_stopping:
                 raise _StoppedError
+            if not self._algorithm.collects:  # its steps pass without environments
+                trainer.collector.total_steps += lacks
+                iteration.transitions += lacks
+                continue
             before = trainer.total_steps
             try:
-                if self._algorithm.collects:
-                    collection = trainer.collector.collect(lacks, self._storage, self.is_stopping)
-                else:
-                    collection = trainer.collector.skip(lacks)
+                episodes = trainer.collector.collect(lacks, self._storage, self.is_stopping)
             finally:
                 iteration.transitions += trainer.total_steps - before
-            self._state.recent.extend(collection.episodes)
-            self._storage.note_returns([e.episode_return for e in collection.episodes])
+            self._state.recent.extend(episodes)
+            self._storage.note_returns([episode.episode_return for episode in episodes])
 
     def _collected(self) -> int:
         """Return the rows of a rollout, or the transitions to replay, that the next update has."""

@@ -28,8 +28,8 @@ class Progress(Callback):
 
     Args:
         mode: ``"bar"`` redraws one line, ``"log"`` writes a line every few seconds, and ``"auto"``
-            draws the bar where the stream is a terminal, and otherwise writes lines.
-        stream: where to write; None takes standard error.
+            draws the bar on a terminal and writes lines elsewhere.
+        stream: stream to write to; None takes standard error.
         title: text before each line.
         clock: returns a time in seconds.
     """
@@ -53,7 +53,7 @@ class Progress(Callback):
         self._compiling_since: float | None = None
 
     def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> None:
-        """Say how long the run will be where that is not what was asked for, and what may hang."""
+        """Say if the run will be longer than asked for, or if its episodes may never end."""
         self._budget = Budget(unit, target)
         reached, now = self._budget.reached(trainer), self._clock()
         self._start = (reached, trainer.total_steps, now)

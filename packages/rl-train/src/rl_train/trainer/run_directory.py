@@ -35,10 +35,10 @@ _LOCK = ".lock"
 
 
 class RunDirectory:
-    """The directory of one run; another run's is never written into.
+    """The directory of one run; nothing is ever written into another run's.
 
     Args:
-        path: where it is, or will be made.
+        path: the directory; it is created when a session begins.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,8 +68,7 @@ class RunDirectory:
             self._check_ours()
             self._checkpoints.mkdir(exist_ok=True)
             for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
-                if directory.is_dir():
-                    clean_temporary(directory)
+                clean_temporary(directory)
             save_recipe(recipe, self.path / "recipe.toml")
             logger = JsonlLogger(self.path / "metrics.jsonl", append=True)
         except OSError as error:
@@ -79,7 +78,7 @@ class RunDirectory:
         return logger
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         if self._lock is None:
             return
         with contextlib.suppress(OSError):  # some systems refuse to remove what is open
@@ -96,14 +95,14 @@ class RunDirectory:
         resume_grade: ResumeGrade,
         keep: int,
     ) -> Path:
-        """Write a checkpoint, and drop all but the newest.
+        """Write a checkpoint, unless there is one of this step, and delete the oldest ones.
 
         Args:
-            total_steps: of the run; a step that has a checkpoint already is left alone.
-            state: of the whole run.
-            recipe: of the run.
-            resume_grade: what the environments restore of themselves.
-            keep: how many checkpoints stay; the one that was resumed from stays besides.
+            total_steps: steps of the run so far.
+            state: state of the whole run.
+            recipe: recipe of the run.
+            resume_grade: how much of the run the state restores.
+            keep: number of the newest checkpoints that stay, besides the one resumed from.
 
         Raises:
             CheckpointError: when it cannot be written.
@@ -115,7 +114,6 @@ class RunDirectory:
                 total_steps,
                 state,
                 recipe=recipe,
-                metadata={},
                 resume_grade=resume_grade,
             )
         self._is_ours = True
@@ -126,16 +124,16 @@ class RunDirectory:
     def save_best(
         self, total_steps: int, state: StateDict, score: float, *, recipe: Recipe
     ) -> Path | None:
-        """Keep a state in ``best`` if its score is above that of the state kept there.
+        """Keep a state in ``best`` if its score is higher than that of the state kept there.
 
         Args:
-            total_steps: of the run.
-            state: of the algorithm alone.
+            total_steps: steps of the run so far.
+            state: state of the algorithm alone.
             score: mean return of the evaluation.
-            recipe: of the run.
+            recipe: recipe of the run.
 
         Returns:
-            The checkpoint; None where the old one is as good.
+            The checkpoint; None if the old one is as good.
 
         Raises:
             CheckpointError: when it cannot be written.
@@ -151,13 +149,12 @@ class RunDirectory:
             state,
             recipe=recipe,
             metadata={"episode_return": score},
-            resume_grade="weights",
         )
         prune_checkpoints(self._best, keep=1)
         return path
 
     def _kept_best(self) -> Checkpoint | None:
-        """Read what is kept in ``best``; damaged ones are renamed, and cost no run."""
+        """Read what is kept in ``best``; damaged checkpoints are renamed and end no run."""
         try:
             return latest_checkpoint(self._best)
         except CheckpointError as error:
@@ -169,16 +166,16 @@ class RunDirectory:
     def save_faulty(
         self, total_steps: int, step: FaultyStep[BatchT], message: str, *, recipe: Recipe
     ) -> Path:
-        """Keep what a gradient step that was not finite was computed from.
+        """Save the batch of a gradient step that was not finite.
 
         Args:
-            total_steps: of the run.
+            total_steps: steps of the run so far.
             step: the gradient step.
-            message: what happened.
-            recipe: of the run.
+            message: text of the error.
+            recipe: recipe of the run.
 
         Returns:
-            Where it is.
+            Its directory.
 
         Raises:
             CheckpointError: when it cannot be written.
@@ -201,7 +198,7 @@ class RunDirectory:
         return checkpoint
 
     def go_on_from(self, checkpoint: Checkpoint) -> None:
-        """Take the directory over after resuming from one of its checkpoints.
+        """Continue in this directory after resuming from one of its checkpoints.
 
         Newer ones that are damaged are renamed, so that their steps can be saved again.
         """

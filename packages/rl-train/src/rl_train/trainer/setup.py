@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.batch import RolloutBatch
 from rl_core.compile import CompileMode, check_compiler
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
@@ -111,7 +110,7 @@ def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) 
     rows = algorithm.schedule.rows_per_update(envs.num_envs if algorithm.collects else 1)
     if rows is not None:
         return rows
-    if storage.batch_type is not RolloutBatch or storage.rollout_steps is None:
+    if storage.rollout_steps is None:
         raise ConfigError("the algorithm's schedule names no update_every")
     return storage.rollout_steps * envs.num_envs
 

@@ -1,4 +1,4 @@
-"""The trainer: all parts of a run together."""
+"""The trainer: all parts of a run together, and how a run is saved and resumed."""
 
 import secrets
 from collections.abc import Sequence
@@ -46,19 +46,20 @@ ConfigT = TypeVar("ConfigT")
 
 
 class Trainer:
-    """Collect, update, evaluate, log and checkpoint, until the run is over.
+    """Collect, update, evaluate, log and save checkpoints until the run is over.
+
+    The order of these is in `rl_train.trainer.loop`.
 
     Args:
         envs: environments to learn in, of any kind that `rl_train.make` takes; one is built from
             an id, a class or a function.
-        algorithm: what learns.
-        storage: where transitions go; allocated here.
+        algorithm: the algorithm, with its actor.
+        storage: where transitions go; it is allocated here.
         config: options.
-        seed: covers every random generator of the run, but not the initial weights of parts built
-            before: call ``torch.manual_seed`` before building those, as `rl_train.make` does by
-            itself. None draws a seed and keeps it, and leaves the environments to the one they
-            were made with.
-        run_dir: where logs, checkpoints and the summary go; None writes nothing.
+        seed: seed of every random generator of the run. Initial weights of parts that you build
+            are drawn before: call ``torch.manual_seed`` first, as `rl_train.make` does. None draws
+            a seed and keeps it, and leaves the environments the one they were made with.
+        run_dir: directory for logs, checkpoints and the summary; None writes nothing.
         test_envs: separate environments to evaluate in, or what makes one or several.
         loggers: further receivers of metrics, closed when `train` ends: objects, or registered
             names such as ``"csv"``, which join those of the options.
@@ -127,12 +128,12 @@ class Trainer:
 
     @property
     def seed(self) -> int:
-        """The seed of the run."""
+        """Seed of the run."""
         return self.state.seed
 
     @property
     def updates(self) -> int:
-        """Updates so far."""
+        """Number of updates so far."""
         return self.state.updates
 
     @property
@@ -167,24 +168,24 @@ class Trainer:
         total_updates: int | None = None,
         progress: bool | Literal["auto", "bar", "log"] = "auto",
     ) -> TrainingResult:
-        """Train until one count is reached; counts go on over resumed sessions.
+        """Train until a total is reached, which includes earlier and resumed sessions.
 
-        Ctrl-C ends the session as `stop` does, and a second one at once with KeyboardInterrupt,
-        unless the program handles that signal itself or this is not its main thread.
+        Ctrl-C ends the session as `stop` does; pressed twice, it raises KeyboardInterrupt at once.
+        It is left alone if the program handles that signal itself, or outside the main thread.
 
         Args:
             total_steps: environment transitions over all environments.
             total_episodes: finished episodes.
             total_updates: updates.
-            progress: what to show on standard error, see `rl_train.Progress`; False for nothing,
-                True for what ``"auto"`` shows.
+            progress: what to show on standard error, see `rl_train.Progress`; False shows
+                nothing, True is ``"auto"``.
 
         Returns:
             How the run ended; ``stopped`` says whether that was before its target.
 
         Raises:
-            ConfigError: when not just one count is given, or it is not above what was reached, or
-                nobody shows the histograms that are to be logged.
+            ConfigError: when not exactly one total is given, it has been reached already, or no
+                logger shows the histograms of ``log_histograms``.
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
         """
@@ -224,12 +225,12 @@ class Trainer:
         return [*record, *open_loggers(others, self.run_dir, logged)]
 
     def stop(self) -> None:
-        """End the session as soon as it can go on from there, with a checkpoint and a summary.
+        """End the session soon, with a checkpoint and a summary.
 
-        Collecting, the warm-up and evaluations are broken off, an update is finished. Nothing is
-        evaluated or logged only because the session ends: what was due comes after a `resume`,
-        and where environments can be saved exactly, a resumed run is as if it had not been
-        stopped. It may be called by callbacks, signal handlers and other threads.
+        Collecting, the warm-up and evaluations end at once; an update is finished first. Nothing
+        is evaluated or logged only because the session ends: what was due comes after a `resume`.
+        If the environments can be saved exactly, a resumed run equals one that was not stopped.
+        Callbacks, signal handlers and other threads may call this.
         """
         if self._loop is not None:
             self._loop.stop()
@@ -237,7 +238,7 @@ class Trainer:
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
         """Evaluate the current policy on the test environments.
 
-        Environments that are made for it are closed again, but for those of a running session.
+        Environments that are made for it are closed again, unless a session is running.
 
         Raises:
             ConfigError: when there are no test environments.
@@ -252,7 +253,7 @@ class Trainer:
                 self.evaluator.close()
 
     def save_checkpoint(self) -> Path:
-        """Write a checkpoint of the whole run; a step that has one already is left alone.
+        """Write a checkpoint of the whole run, unless there is one of this step.
 
         Raises:
             ConfigError: without a run directory.
@@ -269,12 +270,12 @@ class Trainer:
         )
 
     def resume(self) -> Checkpoint:
-        """Go on from the newest readable checkpoint of the run directory.
+        """Continue from the newest readable checkpoint of the run directory.
 
         Newer ones that are damaged are renamed, so that their steps can be saved again.
 
         Returns:
-            The checkpoint; its ``skipped`` names those that had to be passed over.
+            The checkpoint; its ``skipped`` lists the damaged ones.
 
         Raises:
             ConfigError: without a run directory.
@@ -297,7 +298,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
+        """Load a state returned by `state_dict`."""
         saved = StateReader(state, "trainer")
         self.state.load_state_dict(saved.tree("run"))
         self.algorithm.load_state_dict(saved.tree("algorithm"))

@@ -1,0 +1,102 @@
+"""Inner algorithms: found by name, with schedules that move with those of the outer one."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+
+from rl_core import plugins
+from rl_core.actor import Actor
+from rl_core.algorithm import AnyAlgorithm, PolicyLossAddOn
+from rl_core.algorithm.hyper import Schedules
+from rl_core.config import Schedule, construct, decode, options_of
+from rl_core.env import TaskVecEnv, VecEnv
+from rl_core.errors import ConfigError
+from rl_core.types import Json
+
+
+def inner_class(name: str) -> type[AnyAlgorithm]:
+    """Return the class of an algorithm by its registered name."""
+    return cast("type[AnyAlgorithm]", plugins.load("algorithm", name))
+
+
+def build_inner(
+    name: str,
+    options: Mapping[str, Json],
+    actor: Actor,
+    add_ons: Sequence[PolicyLossAddOn] = (),
+) -> AnyAlgorithm:
+    """Build an algorithm of which only the loss is used.
+
+    Args:
+        name: its registered name.
+        options: its options.
+        actor: what it learns.
+        add_ons: terms of its policy loss.
+
+    Raises:
+        ConfigError: when an option is unknown or does not fit.
+        PluginError: for an unknown name.
+    """
+    cls = inner_class(name)
+    decoded = decode(options_of(cls), options, "algorithm.inner_options")
+    return construct(cls, {"actor": actor, "add_ons": add_ons}, decoded)
+
+
+class SchedulesWithInner(Schedules):
+    """The schedules of an algorithm and of its inner algorithm, which share the inner's tensors.
+
+    Args:
+        config: of the outer algorithm, whose names count where both have one.
+        device: of the tensors.
+        inner: the inner algorithm's schedules.
+    """
+
+    def __init__(self, config: object, device: torch.device, inner: Schedules) -> None:
+        super().__init__(config, device)
+        self._inner = {name: inner for name in inner if name not in self}
+        for name in self._inner:
+            self._schedules[name] = inner[name]
+            self.current.register_buffer(name, inner.current[name])
+
+    def _check(self, name: str, value: float | Schedule) -> None:
+        if name in self._inner:
+            self._inner[name]._check(name, value)
+        else:
+            super()._check(name, value)
+
+
+def with_tasks(envs: VecEnv) -> TaskVecEnv:
+    """Return the environments, which need tasks.
+
+    Raises:
+        ConfigError: when they have none.
+    """
+    if isinstance(envs, TaskVecEnv):
+        return envs
+    raise ConfigError(
+        f"{envs.spec_id} has no tasks to adapt to; use a TaskVecEnv such as PointNavigation-v0, or "
+        "give your environment sample_tasks and set_task (and vectorization='sync')"
+    )
+
+
+def rows_per_task(envs: VecEnv, num_tasks: int, option: str) -> int:
+    """Return how many rows each task of a rollout gets.
+
+    Raises:
+        ConfigError: when the tasks do not divide the environments.
+    """
+    if envs.num_envs % num_tasks:
+        raise ConfigError(
+            f"{option}={num_tasks} does not divide the {envs.num_envs} environments, of which each "
+            "task gets the same number; change one of them"
+        )
+    return envs.num_envs // num_tasks
+
+
+def on_cpu(generator: torch.Generator) -> torch.Generator:
+    """Return a generator for the CPU that goes on with another one's numbers."""
+    if generator.device.type == "cpu":
+        return generator
+    seed = torch.randint(2**31, (), generator=generator, device=generator.device)
+    return torch.Generator().manual_seed(int(seed))

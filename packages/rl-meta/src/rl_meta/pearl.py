@@ -1,0 +1,519 @@
+r"""PEARL: a latent, inferred from what happened, tells policy and critics what task they are in.
+
+Source: Rakelly et al. 2019, https://arxiv.org/abs/1903.08254, Algorithms 1 and 2.
+
+For a task with context $c$ and replayed transitions, with Eq. (1) and (2) of `rl_meta.context`:
+
+(3) $z \sim q(z|c)$
+
+(4) $L^Q = L^{critic}(s, a, r, s', z)$ and $L^q = L^Q + \beta\,KL(q(z|c) \| N(0, I))$, by which the
+    encoder learns through $z$
+
+(5) $L^\pi = L^{policy}(s, \bar z)$, which does not reach the encoder
+
+The losses are those of the inner algorithm, whose networks get the observation and $z$.
+
+Deviations from the paper: the inner SAC has target critics in the place of a value network and
+learns its temperature; the divergence is averaged over tasks, not summed, so that β means the same
+for every number of tasks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.actor import ActionOutput
+from rl_core.algorithm import (
+    Algorithm,
+    DefaultRecipe,
+    EnvSpec,
+    PolicyLossAddOn,
+    UpdateSchedule,
+    run_update,
+)
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
+from rl_core.config import (
+    ComponentSpec,
+    Config,
+    Count,
+    NonNegativeInt,
+    ScheduledNonNegative,
+)
+from rl_core.env import VecEnv
+from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
+from rl_core.gradients.trust_region import Parameters
+from rl_core.nn.distributions import DiagonalGaussian, Distribution, SquashedGaussian
+from rl_core.stateful import StateReader
+from rl_core.storage import Storage
+from rl_core.types import Json, Observation, State, StateDict
+from rl_meta.context import ContextConditionedActor, kl_to_prior
+from rl_meta.evaluation import evaluate_adaptation
+from rl_meta.inner import (
+    SchedulesWithInner,
+    build_inner,
+    inner_class,
+    on_cpu,
+    rows_per_task,
+    with_tasks,
+)
+from rl_meta.rollouts import group_by_task, next_observations
+from rl_meta.task_replay import CONTEXT_COLUMNS, TaskReplayStorage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PEARLConfig(Config):
+    """Options of `PEARL`.
+
+    Attributes:
+        inner_algorithm: registered name of the off-policy algorithm that learns from replayed
+            transitions; it has a ``critic_loss`` and a ``policy_loss``.
+        inner_options: its options; those about when and how much it learns have no effect here.
+        encoder_learning_rate: of the encoder.
+        kl_coef: β of Eq. (4); has no effect without the information bottleneck.
+        policy_mean_coef: penalty of the squared means of a Gaussian policy, before squashing.
+        policy_std_coef: penalty of the squared logarithms of its standard deviations.
+        num_train_tasks: tasks that are learned from, drawn once.
+        num_sampled_tasks: tasks that are visited in an iteration; it divides the number of
+            environments.
+        num_prior_rollouts: rollouts of each visit with latents from the prior. They begin the
+            task's context anew.
+        num_posterior_rollouts: rollouts with latents from the posterior, inferred anew for each;
+            they are part of the context too.
+        num_extra_rollouts: rollouts with latents from the posterior that are not.
+        num_minibatches: gradient steps per iteration.
+        minibatch_size: replayed transitions of each task in a gradient step.
+        num_exploration_episodes: episodes that evaluations adapt to, one after the other.
+
+    Raises:
+        ConfigError: when a value is out of range, or more tasks are visited than there are.
+    """
+
+    inner_algorithm: str = "sac"
+    inner_options: Mapping[str, Json] = field(default_factory=dict)
+    encoder_learning_rate: ScheduledNonNegative = 3e-4
+    kl_coef: ScheduledNonNegative = 0.1
+    policy_mean_coef: ScheduledNonNegative = 0.0
+    policy_std_coef: ScheduledNonNegative = 0.0
+    num_train_tasks: Count = 100
+    num_sampled_tasks: Count = 20
+    num_prior_rollouts: Count = 1
+    num_posterior_rollouts: NonNegativeInt = 0
+    num_extra_rollouts: NonNegativeInt = 1
+    num_minibatches: Count = 200
+    minibatch_size: Count = 64
+    num_exploration_episodes: Count = 2
+
+    def __post_init__(self) -> None:
+        Config.__post_init__(self)
+        if self.num_sampled_tasks > self.num_train_tasks:
+            raise ConfigError(
+                f"num_sampled_tasks={self.num_sampled_tasks} is more than "
+                f"num_train_tasks={self.num_train_tasks}; change one of them"
+            )
+
+
+class _SplitLoss(Protocol):
+    """What an inner algorithm needs: losses that can be computed one without the other."""
+
+    def critic_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput: ...
+
+    def policy_loss(self, batch: ReplayBatch, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+
+class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
+    """PEARL over an off-policy algorithm.
+
+    An update of the training loop is one rollout of `TaskReplayStorage`, in which row b has task
+    ``b // (B / num_sampled_tasks)``. A run begins with one rollout of each train task. Then each
+    iteration visits random tasks, for as many rollouts as the config says, and after the last of
+    them takes its gradient steps.
+
+    Args:
+        actor: a `ContextConditionedActor`.
+        config: options.
+
+    Attributes:
+        inner: the inner algorithm, of which only the losses are used.
+
+    Raises:
+        ConfigError: for another actor, or an inner algorithm whose loss cannot be split.
+    """
+
+    actor: ContextConditionedActor
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Build the inner algorithm."""
+        config, actor = self.config, self.actor
+        if not isinstance(actor, ContextConditionedActor):
+            raise ConfigError(
+                f"PEARL needs a ContextConditionedActor, got {type(actor).__name__}; choose the "
+                "actor 'context-conditioned'"
+            )
+        if self.add_ons:
+            raise ConfigError("PEARL takes no add-ons; leave add_ons out")
+        name = config.inner_algorithm
+        if not all(hasattr(inner_class(name), part) for part in ("critic_loss", "policy_loss")):
+            raise ConfigError(
+                f"inner_algorithm='{name}' has no critic_loss and policy_loss; use sac or a "
+                "plug-in like it"
+            )
+        add_ons = [_GaussianRegularizer(self)] if self._is_regularized else []
+        self.inner = build_inner(name, config.inner_options, actor.inner, add_ons)
+        self.schedules = SchedulesWithInner(config, self.device, self.inner.schedules)
+        self.hyper = self.schedules.current
+        latents = torch.zeros(config.num_sampled_tasks, actor.config.latent_dim, device=self.device)
+        self._tasks: Tensor | None = None
+        self._visited = torch.arange(config.num_sampled_tasks)
+        self._belief = torch.stack([latents, torch.ones_like(latents)])  # mean and std, (2, M, L)
+        self._latents = latents  # (B, L) from the first rollout on
+        self._is_drawn = False
+        self._num_rollouts = 0
+        modules = self.inner.modules
+        return {n: module for n, module in modules.items() if n not in ("actor", "add_ons")}
+
+    @property
+    def _is_regularized(self) -> bool:
+        return self.config.policy_mean_coef != 0.0 or self.config.policy_std_coef != 0.0
+
+    @property
+    def schedule(self) -> UpdateSchedule:
+        """Update once per rollout."""
+        return UpdateSchedule.of(self.config)
+
+    @classmethod
+    def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
+        """Take 20 environments, one for each task that is visited."""
+        return DefaultRecipe(
+            actor=ComponentSpec("actor", "context-conditioned", {}),
+            storage=ComponentSpec("storage", "task-replay", {}),
+            env={"num_envs": 20},
+            algorithm={},
+            trainer={"scale_rewards": False, "num_test_episodes": 20},
+        )
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Add the encoder to what the inner algorithm learns."""
+        groups = (
+            replace(group, modules=tuple(map(_of_inner, group.modules)))
+            for group in self.inner.parameter_groups()
+        )
+        encoder = ParameterGroup(
+            name="encoder", modules=("actor.encoder",), learning_rate="encoder_learning_rate"
+        )
+        return (*groups, encoder)
+
+    def target_networks(self) -> tuple[TargetNetwork, ...]:
+        """Let the inner algorithm's targets follow."""
+        return tuple(
+            replace(target, source=_of_inner(target.source))
+            for target in self.inner.target_networks()
+        )
+
+    def check_storage(self, storage: Storage[ReplayBatch]) -> None:
+        """Refuse a storage that does not know tasks."""
+        if not isinstance(storage, TaskReplayStorage):
+            raise ConfigError(
+                f"PEARL needs a TaskReplayStorage, got {type(storage).__name__}; choose the "
+                "storage 'task-replay'"
+            )
+
+    # The mathematics
+
+    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (4) for encoder and critics and, when due, (5) for the policy."""
+        inner = cast("_SplitLoss", self.inner)
+        mean, std = self.infer(batch)
+        latent = mean + std * noise["latent"]  # Eq. (3)
+        output = inner.critic_loss(self._conditioned(batch, latent), noise)
+        loss, metrics = output.loss, dict(output.metrics)
+        if self.actor.encoder.is_stochastic:
+            metrics["loss/kl"] = kl = kl_to_prior(mean, std).mean()
+            loss = loss + self.hyper["kl_coef"] * kl
+        if self.is_due("policy"):
+            constant = self._conditioned(batch, latent.detach())
+            policy_loss, more = inner.policy_loss(constant, noise)
+            loss, metrics = loss + policy_loss, {**metrics, **more}
+        return replace(output, loss=loss, metrics=metrics)
+
+    def infer(self, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
+        """Infer the latent of each task from the contexts in a batch, mean and std `(M, L)`."""
+        columns = (batch.extras[f"context/{name}"] for name in CONTEXT_COLUMNS)
+        context = self.actor.context(*columns)
+        mean, std = self.actor.encoder(context, torch.ones_like(context[..., 0]))
+        return mean, std
+
+    def draw_update_noise(self, batch: ReplayBatch) -> Noise:
+        """Draw for the latents, and what the inner algorithm needs."""
+        self.inner.generator = self.generator  # the one that is seeded and saved
+        shape = len(batch.extras["context/reward"]), self.actor.config.latent_dim
+        latent = torch.randn(shape, generator=self.generator, device=self.device)
+        return {**self.inner.draw_update_noise(batch), "latent": latent}
+
+    def _conditioned(self, batch: ReplayBatch, latent: Tensor) -> ReplayBatch:
+        """Append each task's latent to its observations."""
+        per_task = len(batch.reward) // len(latent)
+        latents = latent.unsqueeze(1).expand(-1, per_task, -1).flatten(0, 1)
+        assert isinstance(batch.observation, Tensor)
+        assert isinstance(batch.next_observation, Tensor)
+        return replace(
+            batch,
+            observation=self.actor.with_latent(batch.observation, latents),
+            next_observation=self.actor.with_latent(batch.next_observation, latents),
+            extras={},
+        )
+
+    # The turns of an iteration
+
+    @property
+    def _num_first_rollouts(self) -> int:
+        return -(-self.config.num_train_tasks // self.config.num_sampled_tasks)
+
+    def _turn(self) -> int:
+        """Return which rollout of an iteration this is; negative while the run begins."""
+        count = self._num_rollouts - self._num_first_rollouts
+        return count if count < 0 else count % self._rollouts_per_visit
+
+    @property
+    def _rollouts_per_visit(self) -> int:
+        config = self.config
+        return config.num_prior_rollouts + config.num_posterior_rollouts + config.num_extra_rollouts
+
+    def update(self, storage: Storage[ReplayBatch]) -> dict[str, float]:
+        """Store the rollout by task, and learn after the last one of an iteration."""
+        assert isinstance(storage, TaskReplayStorage)  # see check_storage
+        turn, metrics = self._turn(), {}
+        is_context = turn < self.config.num_prior_rollouts + self.config.num_posterior_rollouts
+        rows = storage.num_envs // self.config.num_sampled_tasks
+        storage.store_rollout(self._visited.repeat_interleave(rows), is_context=is_context)
+        if turn == self._rollouts_per_visit - 1:
+            metrics = run_update(self, storage)
+        self._num_rollouts += 1
+        self._is_drawn = False
+        following = self._turn()
+        if following <= 0:
+            self._visit(following, storage)
+        elif following >= self.config.num_prior_rollouts and is_context:
+            self._belief = torch.stack(self._posterior(*storage.context(self._visited)))
+        return metrics
+
+    def _visit(self, turn: int, storage: TaskReplayStorage) -> None:
+        """Choose the tasks of the next rollouts, and know nothing of them."""
+        config = self.config
+        if turn < 0:
+            first = self._num_rollouts * config.num_sampled_tasks
+            self._visited = (
+                torch.arange(first, first + config.num_sampled_tasks) % config.num_train_tasks
+            )
+        else:
+            order = torch.randperm(config.num_train_tasks, generator=on_cpu(self.generator))
+            self._visited = order[: config.num_sampled_tasks]
+            storage.clear_context(self._visited)
+        mean, std = self._belief
+        self._belief = torch.stack([torch.zeros_like(mean), torch.ones_like(std)])
+
+    @torch.no_grad()
+    def _posterior(self, columns: Mapping[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
+        context = self.actor.context(*(columns[name] for name in CONTEXT_COLUMNS))
+        mean, std = self.actor.encoder(context, mask.float())
+        return mean, std
+
+    # Acting
+
+    def before_rollout(self, envs: VecEnv) -> bool:
+        """Give each row its task and a latent, and begin new episodes.
+
+        Raises:
+            ConfigError: when there are no tasks, or too few of them.
+        """
+        config, tasks = self.config, with_tasks(envs)
+        rows = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
+        if self._tasks is None:
+            available = tasks.num_tasks("train")
+            if available is not None and available < config.num_train_tasks:
+                raise ConfigError(
+                    f"{envs.spec_id} has only {available} train tasks, got "
+                    f"num_train_tasks={config.num_train_tasks}; change one of them"
+                )
+            self._tasks = tasks.sample_tasks(config.num_train_tasks, on_cpu(self.generator))
+        if not self._is_drawn:
+            mean, std = self._belief.repeat_interleave(rows, 1)
+            noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
+            self._set_latents(mean + std * noise)
+            self._is_drawn = True
+        tasks.set_tasks(self._tasks[self._visited].repeat_interleave(rows, 0))
+        return True
+
+    def explore(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor,
+        episode_start: Tensor | None = None,
+    ) -> ActionOutput:
+        """Sample each row's action with its latent."""
+        assert isinstance(observation, Tensor)
+        is_rollout = len(observation) == len(self._latents)
+        latent = self._latents if is_rollout else self.actor.belief
+        return self.actor.act(observation, latent, noise)
+
+    def _set_latents(self, latents: Tensor) -> None:
+        if self._latents.shape != latents.shape:
+            self._latents = torch.zeros_like(latents)
+        self._latents.copy_(latents)  # in place, for compiled acting
+
+    # Adaptation by hand, and evaluation
+
+    @property
+    def exploration_episodes(self) -> Sequence[int]:
+        """One episode for each step of adaptation."""
+        return [1] * self.config.num_exploration_episodes
+
+    def unadapted(self, num_tasks: int) -> Parameters:
+        """Return beliefs without any context."""
+        size = self.actor.encoder.in_features
+        latent = torch.zeros(num_tasks, self.actor.config.latent_dim, device=self.device)
+        return {
+            "mean": latent,
+            "std": torch.ones_like(latent),
+            "context": torch.zeros(num_tasks, 0, size, device=self.device),
+            "mask": torch.zeros(num_tasks, 0, device=self.device),
+        }
+
+    def explorers(
+        self, policies: Parameters, num_envs: int, generator: torch.Generator
+    ) -> Parameters:
+        """Draw a latent for each row from the belief about its task."""
+        rows = num_envs // len(policies["mean"])
+        mean, std = (policies[name].repeat_interleave(rows, 0) for name in ("mean", "std"))
+        noise = torch.randn(mean.shape, generator=generator, device=self.device)
+        return {"mean": mean + std * noise}
+
+    def act(
+        self, policies: Parameters, observation: Observation, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Choose actions with the means of beliefs; see `AdaptiveAlgorithm.act`."""
+        assert isinstance(observation, Tensor)
+        rows = len(observation) // len(policies["mean"])
+        output = self.actor.act(observation, policies["mean"].repeat_interleave(rows, 0), noise)
+        return output.action, output.env_action
+
+    @torch.no_grad()
+    def adapt_to(self, policies: Parameters, rollout: Rollout) -> Parameters:
+        """Add a rollout to the contexts of its M tasks, and infer the latents from all of them."""
+        num_tasks = len(policies["mean"])
+        assert isinstance(rollout.observation, Tensor)
+        context = self.actor.context(
+            rollout.observation, rollout.action, rollout.reward, next_observations(rollout)
+        )
+        added = group_by_task(context, num_tasks), group_by_task(rollout.valid, num_tasks)
+        context = torch.cat([policies["context"], added[0]], 1)
+        mask = torch.cat([policies["mask"], added[1].float()], 1)
+        mean, std = self.actor.encoder(context, mask)
+        return {"mean": mean, "std": std, "context": context, "mask": mask}
+
+    def get_exploration_policy(self) -> ContextConditionedActor:
+        """Return a copy of the actor with a latent drawn from the prior; use it in one task."""
+        shape = self.actor.belief.shape
+        return self.actor.with_belief(
+            torch.randn(shape, generator=self.generator, device=self.device)
+        )
+
+    def adapt_policy(
+        self, exploration_policy: ContextConditionedActor, rollouts: Sequence[Rollout]
+    ) -> ContextConditionedActor:
+        """Adapt a policy to one task.
+
+        Args:
+            exploration_policy: from `get_exploration_policy`; it stays as it is.
+            rollouts: `(T, B, ...)` of that task.
+
+        Returns:
+            A copy that acts with the mean of the posterior.
+
+        Raises:
+            ConfigError: when there is no rollout, or none with a transition.
+        """
+        if not any(bool(rollout.valid.any()) for rollout in rollouts):
+            raise ConfigError("got no transitions to adapt to; collect exploration episodes first")
+        policies = self.unadapted(1)
+        for rollout in rollouts:
+            policies = self.adapt_to(policies, rollout)
+        return exploration_policy.with_belief(policies["mean"][0])
+
+    def custom_evaluation(
+        self,
+        envs: VecEnv,
+        num_episodes: int,
+        *,
+        seed: int,
+        deterministic: bool,
+        before_step: Callable[[], None],
+    ) -> Mapping[str, Sequence[float]]:
+        """Return the return on each of ``num_episodes`` test tasks, before and after adaptation."""
+        return evaluate_adaptation(
+            self,
+            with_tasks(envs),
+            num_episodes,
+            seed=seed,
+            deterministic=deterministic,
+            before_step=before_step,
+        )
+
+    # State
+
+    def more_state(self) -> StateDict:
+        """Return the tasks, those that are visited, and what is believed about them."""
+        return {
+            "tasks": self._tasks,
+            "visited": self._visited,
+            "belief": self._belief,
+            "latents": self._latents,
+            "is_drawn": self._is_drawn,
+            "num_rollouts": self._num_rollouts,
+        }
+
+    def load_more_state(self, state: StateDict) -> None:
+        """Take over what `more_state` returned."""
+        saved = StateReader(state, "algorithm/more")
+        tasks = state.get("tasks")
+        self._tasks = tasks.clone() if isinstance(tasks, Tensor) else None
+        self._visited = saved.tensor("visited", like=self._visited).to("cpu", copy=True)
+        self._belief = saved.tensor("belief", like=self._belief).to(self.device, copy=True)
+        self._set_latents(saved.tensor("latents").to(self.device))
+        self._is_drawn = saved.flag("is_drawn")
+        self._num_rollouts = saved.count("num_rollouts")
+
+
+class _GaussianRegularizer(PolicyLossAddOn):
+    """Penalizes means and standard deviations of a Gaussian policy, as garage's PEARL does."""
+
+    batch_types = (ReplayBatch,)
+
+    def __init__(self, algorithm: PEARL) -> None:
+        super().__init__()
+        self._algorithm = algorithm
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the weighted mean squares of means and of logarithms of standard deviations."""
+        if not isinstance(distribution, SquashedGaussian | DiagonalGaussian):
+            raise ConfigError(
+                "policy_mean_coef and policy_std_coef are for Gaussian policies; leave them at 0"
+            )
+        hyper = self._algorithm.hyper
+        term = hyper["policy_mean_coef"] * distribution.mean.square().mean()
+        term = term + hyper["policy_std_coef"] * distribution.log_std.square().mean()
+        return term, {"loss/policy_regularization": term}
+
+
+def _of_inner(name: str) -> str:
+    """Return a module's name in PEARL from its name in the inner algorithm."""
+    return f"actor.inner{name.removeprefix('actor')}" if name.startswith("actor") else name

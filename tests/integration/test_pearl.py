@@ -1,0 +1,246 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl_core.errors import ConfigError
+from rl_envs import make_vec
+from rl_envs.tasks import PointNavigation
+from rl_meta import (
+    PEARL,
+    ContextConditionedActor,
+    ContextConditionedActorConfig,
+    PEARLConfig,
+    TaskReplayStorage,
+    collect_episodes,
+    evaluate_adaptation,
+)
+from rl_storages import ReplayBuffer
+from rl_testing.stateful import check_same_state
+from rl_train import Trainer, evaluate_policy
+
+SMALL: dict[str, Any] = {
+    "num_train_tasks": 6,
+    "num_sampled_tasks": 4,
+    "num_posterior_rollouts": 1,
+    "num_minibatches": 3,
+    "minibatch_size": 8,
+}
+
+
+def _actor(**options: Any) -> ContextConditionedActor:
+    torch.manual_seed(0)
+    envs = PointNavigation()
+    given = {
+        "latent_dim": 3,
+        "encoder_hidden_sizes": (16,),
+        "inner_options": {"hidden_sizes": [16]},
+        **options,
+    }
+    config = ContextConditionedActorConfig(**given)
+    return ContextConditionedActor(envs.single_observation_space, envs.single_action_space, config)
+
+
+def _pearl(actor: dict[str, Any] | None = None, **options: Any) -> PEARL:
+    return PEARL(_actor(**actor or {}), PEARLConfig(**{**SMALL, **options}))
+
+
+def _trainer(algorithm: PEARL, run_dir: Path | None = None, envs: Any = None) -> Trainer:
+    storage = TaskReplayStorage(20, capacity=500, meta_batch_size=3, context_size=10)
+    return Trainer(envs or PointNavigation(4), algorithm, storage, seed=1, run_dir=run_dir)
+
+
+def _batch(trainer: Trainer) -> Any:
+    return next(iter(trainer.storage.generate_batches(1, 8)))
+
+
+@pytest.mark.parametrize("total", [1, 4, 6])
+def test_a_run_resumes_bit_for_bit(total: int, tmp_path: Path) -> None:
+    whole = _trainer(_pearl())
+    whole.train(total_updates=9)
+    _trainer(_pearl(), tmp_path).train(total_updates=total)
+    second = _trainer(_pearl(), tmp_path)
+    second.resume()
+    second.train(total_updates=9)
+    check_same_state(second.algorithm.state_dict(), whole.algorithm.state_dict())
+    check_same_state(second.collector.state_dict(), whole.collector.state_dict())
+    check_same_state(second.storage.state_dict(), whole.storage.state_dict())
+
+
+def test_each_iteration_explores_by_the_prior_and_then_by_the_posterior() -> None:
+    algorithm = _pearl()
+    trainer = _trainer(algorithm)
+    seen = []
+    for total in range(1, 9):
+        trainer.train(total_updates=total)
+        state: Any = algorithm.more_state()
+        is_prior = bool((state["belief"][0] == 0.0).all() and (state["belief"][1] == 1.0).all())
+        seen.append((is_prior, algorithm.gradients.count))
+    # two rollouts show all six tasks; then prior, posterior, extra, and three gradient steps
+    first = [(True, 0), (True, 0)]
+    assert seen == [*first, (False, 0), (False, 0), (True, 3), (False, 3), (False, 3), (True, 6)]
+
+
+def test_the_context_leaves_extra_rollouts_out() -> None:
+    algorithm = _pearl()
+    trainer = _trainer(algorithm)
+    trainer.train(total_updates=4)  # both, prior, posterior
+    visited: Any = algorithm.more_state()["visited"]
+    storage = trainer.storage
+    assert isinstance(storage, TaskReplayStorage)
+    assert storage.context(visited)[1].sum(1).tolist() == [40] * 4
+    trainer.train(total_updates=5)
+    state: Any = storage.state_dict()
+    added = state["stored"][visited]
+    assert (added[:, 0] - added[:, 2]).max() <= 20
+
+
+@pytest.mark.parametrize("is_stochastic", [True, False])
+def test_the_encoder_learns_from_critics_and_divergence_alone(is_stochastic: bool) -> None:
+    algorithm = _pearl({"use_information_bottleneck": is_stochastic}, kl_coef=0.0)
+    trainer = _trainer(algorithm)
+    trainer.train(total_updates=3)
+    batch = _batch(trainer)
+    noise = algorithm.draw_update_noise(batch)
+    encoder = list(algorithm.actor.encoder.parameters())
+    policy = list(algorithm.actor.inner.get_submodule("policy").parameters())
+
+    def gradients(loss: torch.Tensor, parameters: Any) -> torch.Tensor:
+        found = torch.autograd.grad(
+            loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return torch.cat([one.flatten() for one in found])
+
+    output = algorithm.compute_loss(batch, noise)
+    critic, pi = output.metrics["loss/critic"], output.metrics["loss/policy"]
+    assert not gradients(pi, encoder).any()
+    assert gradients(pi, policy).any()
+    assert gradients(critic, encoder).any()
+    assert not gradients(critic, policy).any()
+    torch.testing.assert_close(gradients(output.loss, encoder), gradients(critic, encoder))
+    assert is_stochastic is ("loss/kl" in output.metrics)
+    if is_stochastic:
+        assert gradients(output.metrics["loss/kl"], encoder).any()
+
+
+def test_regularizers_reach_the_policy() -> None:
+    parts = {}
+    for coefs in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5)):
+        algorithm = _pearl(policy_mean_coef=coefs[0], policy_std_coef=coefs[1])
+        trainer = _trainer(algorithm)
+        trainer.train(total_updates=3)
+        batch = _batch(trainer)
+        noise = algorithm.draw_update_noise(batch)
+        parameter = next(algorithm.actor.inner.get_submodule("policy").parameters())
+        (parts[coefs],) = torch.autograd.grad(algorithm.compute_loss(batch, noise).loss, parameter)
+    assert len({part.sum().item() for part in parts.values()}) == 3
+
+
+@pytest.mark.parametrize("use_next", [False, True])
+def test_the_next_observation_is_part_of_the_context_if_asked_for(use_next: bool) -> None:
+    algorithm = _pearl({"use_next_observation": use_next})
+    trainer = _trainer(algorithm)
+    trainer.train(total_updates=5)
+    batch = _batch(trainer)
+    before = algorithm.infer(batch)[0]
+    name = "context/next_observation"
+    extras = {**batch.extras, name: batch.extras[name] + 1.0}
+    object.__setattr__(batch, "extras", extras)
+    assert torch.equal(algorithm.infer(batch)[0], before) is not use_next
+    rollout = _exploration(algorithm.get_exploration_policy())
+    assert algorithm.adapt_policy(algorithm.get_exploration_policy(), [rollout]).belief.any()
+
+
+def _exploration(actor: ContextConditionedActor) -> Any:
+    envs = PointNavigation(1)
+    envs.set_tasks(torch.tensor([[0.4, 0.0]]))
+    generator = torch.Generator().manual_seed(0)
+
+    def choose(observation: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        output = actor.get_action(observation, {}, actor.draw_noise((1,), generator))
+        return output.action, output.env_action
+
+    return collect_episodes(envs, choose, 1, torch.device("cpu"))
+
+
+def test_a_policy_adapts_by_hand_to_the_posterior_of_its_episodes() -> None:
+    algorithm = _pearl()
+    policy = algorithm.get_exploration_policy()
+    assert not torch.equal(policy.belief, algorithm.get_exploration_policy().belief)
+    rollouts = [_exploration(policy), _exploration(policy)]
+    adapted = algorithm.adapt_policy(policy, rollouts)
+    beliefs = algorithm.unadapted(1)
+    for rollout in rollouts:
+        beliefs = algorithm.adapt_to(beliefs, rollout)
+    assert beliefs["context"].shape[1] == 200
+    torch.testing.assert_close(adapted.belief, beliefs["mean"][0])
+    observation = torch.zeros(1, 2)
+    expected, _ = algorithm.act(beliefs, observation, None)
+    torch.testing.assert_close(adapted.get_action(observation, {}, None, True).action, expected)
+    assert not algorithm.actor.belief.any()
+    with pytest.raises(ConfigError, match="no transitions to adapt to"):
+        algorithm.adapt_policy(policy, [])
+
+
+def test_evaluations_reset_the_belief_for_each_task_and_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    algorithm = _pearl()
+    before = {name: value.clone() for name, value in algorithm.named_parameters().items()}
+    results = [evaluate_policy(algorithm, PointNavigation(2), 6, seed=2) for _ in range(2)]
+    assert results[0].stages == results[1].stages
+    assert list(results[0].stages) == ["before adaptation", "after step 1", "after step 2"]
+    assert results[0].returns == results[0].stages["after step 2"]
+    check_same_state(dict(algorithm.named_parameters()), before)
+    asked: list[int] = []
+    unadapted = algorithm.unadapted
+
+    def note(num_tasks: int) -> Any:
+        asked.append(num_tasks)
+        return unadapted(num_tasks)
+
+    monkeypatch.setattr(algorithm, "unadapted", note)
+    evaluate_policy(algorithm, PointNavigation(2), 6, seed=2)
+    assert asked == [2, 2, 2]  # as many tasks as there are environments, each from the prior
+
+
+def test_schedules_of_the_inner_algorithm_move() -> None:
+    algorithm = _pearl(inner_options={"critic_learning_rate": "linear(1e-3, 0)", "gamma": 0.9})
+    algorithm.schedules.set_progress(0.5)
+    assert algorithm.inner.hyper["critic_learning_rate"].item() == pytest.approx(5e-4)
+    assert algorithm.hyper["critic_learning_rate"] is algorithm.inner.hyper["critic_learning_rate"]
+    with pytest.raises(ConfigError, match="critic_learning_rate"):
+        algorithm.update_algorithm_parameter("critic_learning_rate", -1.0)
+
+
+def test_an_actor_moves_to_a_device_with_all_its_parts() -> None:
+    actor = _actor().to("meta")
+    assert {p.device.type for p in [*actor.parameters(), *actor.buffers()]} == {"meta"}
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ConfigError, match="latent_dim"):
+        _actor(latent_dim=0)
+    with pytest.raises(ConfigError, match="running"):
+        _actor(inner_options={"normalize_observations": True})
+    with pytest.raises(ConfigError, match="num_sampled_tasks=7 is more than"):
+        _pearl(num_sampled_tasks=7)
+    with pytest.raises(ConfigError, match="'dqn' has no critic_loss"):
+        _pearl(inner_algorithm="dqn")
+    with pytest.raises(ConfigError, match="only 3 test tasks"):
+        evaluate_adaptation(_pearl(), PointNavigation(4, num_test_tasks=3), 4)
+    with pytest.raises(ConfigError, match="only 5 train tasks"):
+        _trainer(_pearl(), envs=PointNavigation(4, num_train_tasks=5)).train(total_updates=1)
+    with pytest.raises(ConfigError, match="num_sampled_tasks=4 does not divide the 6"):
+        _trainer(_pearl(), envs=PointNavigation(6)).train(total_updates=1)
+    with pytest.raises(ConfigError, match="needs a TaskReplayStorage"):
+        Trainer(PointNavigation(4), _pearl(), ReplayBuffer(100))
+
+
+def test_environments_without_tasks_are_refused() -> None:
+    envs = make_vec("Pendulum-v1", 4)
+    actor = ContextConditionedActor(envs.single_observation_space, envs.single_action_space)
+    algorithm = PEARL(actor, PEARLConfig(**SMALL))
+    with pytest.raises(ConfigError, match="Pendulum-v1 has no tasks"):
+        _trainer(algorithm, envs=envs).train(total_updates=1)

@@ -1,0 +1,55 @@
+from dataclasses import replace
+
+import gymnasium
+import pytest
+
+from rl_core import plugins
+from rl_core.errors import ConfigError
+from rl_train import make
+from rl_train.builder import compose
+from rl_train.presets import preset_envs, read_preset
+
+PRESETS = [
+    (algorithm, env)
+    for algorithm in plugins.available("algorithm")
+    for env in preset_envs(algorithm)
+]
+
+
+@pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning")  # of Box2D
+@pytest.mark.parametrize(("algorithm", "env"), PRESETS, ids=lambda name: name)
+def test_every_preset_is_a_recipe_with_a_length(algorithm: str, env: str) -> None:
+    if env == "FetchReach-v4" and env not in gymnasium.registry:
+        pytest.skip("needs gymnasium-robotics")
+    resolved, sections = read_preset(algorithm, env)
+    recipe = compose(algorithm, env, preset=True)
+    assert resolved["preset"] == f"{algorithm}/{env}"
+    assert compose(algorithm, env, sections).replace(resolved=resolved) == recipe
+
+
+def test_given_options_win_over_a_presets() -> None:
+    recipe = compose(
+        "dqn", "CartPole-v1", {"actor": {"num_critics": 1}}, preset=True, unplaced={"gamma": 0.9}
+    )
+    assert recipe.actor.kwargs["num_critics"] == 1
+    assert recipe.actor.kwargs["hidden_sizes"] == [120, 84]
+    assert recipe.algorithm.kwargs["gamma"] == 0.9
+    assert recipe.storage.kwargs["n_step"] == 3
+
+
+def test_the_nearest_environment_with_a_preset_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"sac has no preset for 'HalfCheetah-v4'.*HalfCheetah-v5"
+    ):
+        read_preset("sac", "HalfCheetah-v4")
+    with pytest.raises(ConfigError, match="bc has no preset for 'CartPole-v1'"):
+        read_preset("bc", "CartPole-v1")
+
+
+def test_an_agent_trains_as_long_as_its_preset_says() -> None:
+    agent = make("td3", "Pendulum-v1", preset=True)
+    agent.parts = replace(agent.parts, recipe=agent.recipe.replace(resolved={"total_steps": 300}))
+    assert agent.train(progress=False).total_steps == 300
+    agent.close()
+    with pytest.raises(ConfigError, match="total_steps"):
+        make("td3", "Pendulum-v1").train()

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rl_core.batch import Transition
+from rl_core.errors import ConfigError
+from rl_core.storage import StorageSpec, TensorSpec
+from rl_meta import TaskReplayStorage
+from rl_testing.stateful import check_same_state
+
+NUM_ENVS = 4
+
+
+def _storage(**options: int) -> TaskReplayStorage:
+    given = {"num_steps": 3, "capacity": 14, "meta_batch_size": 2, "context_size": 5, **options}
+    storage = TaskReplayStorage(**given)
+    spec = StorageSpec(
+        TensorSpec((1,), torch.float32),
+        TensorSpec((1,), torch.float32),
+        NUM_ENVS,
+        {},
+        {},
+        torch.device("cpu"),
+    )
+    storage.allocate(spec, torch.Generator().manual_seed(0))
+    return storage
+
+
+def _collect(storage: TaskReplayStorage, first: float, steps: int = 3) -> None:
+    """Insert steps whose observations count up from ``first`` plus 100 times the environment."""
+    for step in range(steps):
+        here = (100.0 * torch.arange(NUM_ENVS) + first + step).unsqueeze(1)
+        ended = torch.arange(NUM_ENVS) == (0 if step == 1 else -1)
+        storage.insert_transition(
+            Transition(
+                observation=here,
+                action=here,
+                reward=here[:, 0],
+                terminated=np.zeros(NUM_ENVS, bool),
+                truncated=ended.numpy(),
+                valid=~(torch.arange(NUM_ENVS) == (3 if step == 0 else -1)).numpy(),
+                episode_start=np.zeros(NUM_ENVS, bool),
+                next_observation=torch.where(ended.unsqueeze(1), -7.0, here + 1.0),
+                final_observation=here + 0.5,
+                state={},
+                extras={},
+            )
+        )
+
+
+TASKS = torch.tensor([2, 2, 0, 0])
+"""The tasks of the four environments."""
+
+
+def test_transitions_are_kept_by_task_with_their_true_successors() -> None:
+    storage = _storage()
+    _collect(storage, 0.0)
+    assert len(storage) == 3
+    storage.store_rollout(TASKS, is_context=True)
+    assert len(storage) == 0
+    columns, mask = storage.context(torch.tensor([2, 0]))
+    assert mask.sum(1).tolist() == [6, 5]  # environment 3 only reset in its first row
+    assert columns["reward"][0].tolist() == [0.0, 1.0, 2.0, 100.0, 101.0, 102.0]
+    assert columns["reward"][1, :5].tolist() == [200.0, 201.0, 202.0, 301.0, 302.0]
+    assert columns["next_observation"][0, :3, 0].tolist() == [1.0, 1.5, 3.0]
+
+
+def test_a_context_is_what_was_stored_as_such_since_it_was_cleared() -> None:
+    storage = _storage()
+    for first, is_context in ((0.0, True), (10.0, False)):
+        _collect(storage, first)
+        storage.store_rollout(TASKS, is_context=is_context)
+    assert storage.context(TASKS[:1])[0]["reward"].max() == 102.0
+    storage.clear_context(torch.tensor([0, 2, 9]))
+    _collect(storage, 20.0)
+    storage.store_rollout(TASKS, is_context=True)  # the ring of 14 has wrapped around
+    columns, mask = storage.context(torch.tensor([2, 0]))
+    assert columns["reward"][0].tolist() == [20.0, 21.0, 22.0, 120.0, 121.0, 122.0]
+    assert mask.sum(1).tolist() == [6, 5]
+
+
+def test_a_batch_has_transitions_and_contexts_of_the_same_tasks() -> None:
+    storage = _storage()
+    for first, is_context in ((0.0, True), (10.0, False)):
+        _collect(storage, first)
+        storage.store_rollout(TASKS, is_context=is_context)
+    seen = set()
+    for batch in storage.generate_batches(20, 8):
+        assert isinstance(batch.observation, Tensor)
+        assert batch.observation.shape == (16, 1)
+        context = batch.extras["context/observation"]
+        assert context.shape == (2, 5, 1)
+        for task in range(2):
+            own = batch.observation[8 * task : 8 * task + 8, 0]
+            assert bool((own >= 200.0).all()) is bool((context[task] >= 200.0).all())
+            assert bool((own >= 200.0).any()) is bool((context[task] >= 200.0).any())
+            assert bool((context[task] % 100.0 < 10.0).all())
+            seen |= set(own.tolist())
+    assert {0.0, 10.0, 210.0} <= seen
+
+
+def test_the_state_brings_back_buffers_contexts_and_the_rollout_begun() -> None:
+    storage, other = _storage(), _storage()
+    _collect(storage, 0.0)
+    storage.store_rollout(TASKS, is_context=True)
+    _collect(storage, 10.0, steps=2)
+    other.load_state_dict(storage.state_dict())
+    check_same_state(other.state_dict(), storage.state_dict())
+    for one in (storage, other):
+        _collect(one, 12.0, steps=1)
+        one.store_rollout(TASKS, is_context=True)
+    check_same_state(other.state_dict(), storage.state_dict())
+    drawn = [next(each.generate_batches(1, 4)) for each in (storage, other)]
+    assert torch.equal(drawn[0].index, drawn[1].index)
+
+
+def test_misuse_is_refused() -> None:
+    storage = _storage(capacity=5)
+    with pytest.raises(ConfigError, match="no task has a context"):
+        next(storage.generate_batches(1, 4))
+    _collect(storage, 0.0)
+    with pytest.raises(ConfigError, match="complete after 3 steps"):
+        _collect(storage, 0.0, steps=1)
+    with pytest.raises(ConfigError, match=r"capacity=5 is less than the 6"):
+        storage.store_rollout(TASKS, is_context=True)
