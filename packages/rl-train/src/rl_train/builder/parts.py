@@ -86,6 +86,10 @@ def build(
     if isinstance(env, str):
         recipe, env = recipe.replace(env=ComponentSpec("env", env, recipe.env.kwargs)), None
     envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"), env)
+    chosen = getattr(envs, "vectorization", None)
+    if recipe.env.kwargs.get("vectorization") == "auto" and chosen is not None:
+        kwargs = {**recipe.env.kwargs, "vectorization": chosen}
+        recipe = recipe.replace(env=ComponentSpec("env", recipe.env.name, kwargs))
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         storage = cast(
