@@ -46,7 +46,7 @@ from rl_core.types import Json, Observation, State, StateDict, map_observation
 from rl_meta.baseline import baseline_features, episode_steps, fit_baseline
 from rl_meta.config import MAMLConfig, MAMLPPOConfig, MAMLTRPOConfig, MAMLVPGConfig
 from rl_meta.evaluation import evaluate_adaptation
-from rl_meta.inner import (
+from rl_meta.inner_algorithm import (
     SchedulesWithInner,
     build_inner,
     inner_class,
