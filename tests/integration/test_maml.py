@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_core.env import TaskVecEnv
 from rl_core.errors import ConfigError
 from rl_core.types import Observation
 from rl_envs import make_vec
@@ -67,6 +68,20 @@ def test_a_run_resumes_bit_for_bit_in_the_middle_of_a_meta_update(
     second.train(total_updates=7)
     check_same_state(second.algorithm.state_dict(), whole.algorithm.state_dict())
     check_same_state(second.collector.state_dict(), whole.collector.state_dict())
+
+
+def test_tasks_by_name_are_learned_and_evaluated_like_any_other() -> None:
+    torch.manual_seed(0)
+    envs = make_vec("PendulumPhysics-v0", 4, env_kwargs={"num_train_tasks": 5})
+    assert isinstance(envs, TaskVecEnv)
+    spaces = envs.single_observation_space, envs.single_action_space
+    actor = OnPolicyActor(*spaces, OnPolicyActorConfig(hidden_sizes=(8,)))
+    algorithm = MAMLVPG(actor, MAMLVPGConfig(meta_batch_size=2))
+    trainer = _trainer(algorithm, envs=envs, num_steps=200)
+    trainer.train(total_updates=2)
+    assert trainer.resume_grade == "exact"
+    stages = evaluate_adaptation(algorithm, envs, num_tasks=2)
+    assert all(len(returns) == 2 and max(returns) < 0.0 for returns in stages.values())
 
 
 def test_meta_parameters_move_after_the_last_rollout_only() -> None:

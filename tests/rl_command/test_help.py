@@ -52,7 +52,7 @@ def test_names_bring_their_options_with_texts_and_defaults(rl: Run) -> None:
     assert (status, err) == (0, "")
     text = flat(out)
     for part in (
-        "--algorithm.gamma FLOAT|SCHEDULE Discount per step (in [0, 1]) [default: 0.99]",
+        "--algorithm.gamma FLOAT|SCHEDULE Discount factor per step (in [0, 1]) [default: 0.99]",
         "--algorithm.optimizer.eps FLOAT",
         "[default: 1e-05]",
         "--actor.name NAME Registered name of the actor",

@@ -60,6 +60,13 @@ def test_one_kind_can_be_listed(rl: Run, planted: str) -> None:
         assert "weed" not in out
 
 
+def test_several_kinds_are_listed(rl: Run) -> None:
+    status, out, _ = rl("list", "loggers", "callbacks", "--json")
+    assert status == 0
+    assert set(json.loads(out)) == {"loggers", "callbacks"}
+    assert {"csv", "jsonl", "tensorboard", "text", "wandb"} <= set(json.loads(out)["loggers"])
+
+
 def test_an_empty_kind_says_so(rl: Run) -> None:
     assert rl("list", "executors") == (0, "no executors are installed\n", "")
 

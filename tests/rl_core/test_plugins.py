@@ -231,7 +231,7 @@ def test_only_what_is_installed_is_suggested(site: Site, monkeypatch: pytest.Mon
     for name in ("sacc", "dreamer"):
         with pytest.raises(PluginError) as caught:
             plugins.load("algorithms", name)
-        assert str(caught.value) == f"there is no algorithm '{name}'"
+        assert str(caught.value) == f"there is no algorithm '{name}'; none is installed"
 
 
 def test_an_old_first_party_package_is_to_be_upgraded(

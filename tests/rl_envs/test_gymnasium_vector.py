@@ -393,10 +393,10 @@ def test_a_resumed_environment_neither_repeats_its_start_nor_guesses() -> None:
 
     with make_gym_vec("CartPole-v1", 2, 0) as envs:
         assert isinstance(envs, Stateful)
-        assert envs.resume_grade == "episode"
         start = _values(envs.reset())
         envs.step(ZEROS)
-        assert envs.state_dict() == {"seed": 0, "steps": 1}
+        state = envs.state_dict()
+        assert (state["seed"], state["steps"]) == (0, 1)
         with pytest.raises(CheckpointError):
             envs.load_state_dict({"seed": 0})
     assert resumed(1) == resumed(1)

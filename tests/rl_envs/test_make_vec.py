@@ -8,16 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
 from rl_core.types import Array
-from rl_envs import EnvMaker, ProcessVecEnv, make_vec, presets
+from rl_envs import EnvMaker, GymVecEnv, ProcessVecEnv, SyncVecEnv, make_vec, presets
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
@@ -42,6 +43,19 @@ def _in_workers(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
 
 def _in_turn(env_functions: EnvFunctions) -> VecEnv:
     return make_vec(_by_turns(env_functions), len(env_functions), vectorization="sync")
+
+
+def _in_gymnasium_sync(env_functions: EnvFunctions) -> VecEnv:
+    makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
+    return GymVecEnv(SyncVectorEnv(makers))
+
+
+def _in_gymnasium_async(env_functions: EnvFunctions) -> VecEnv:
+    makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
+    return GymVecEnv(AsyncVectorEnv(makers))
+
+
+VECTORIZERS = [_in_turn, _in_workers, _in_gymnasium_sync, _in_gymnasium_async]
 
 
 class TestSync(VecEnvSuite):
@@ -88,13 +102,15 @@ def _run_until_fault(envs: VecEnv) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("vectorize", [_in_turn, _in_workers])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's errors in a worker
+@pytest.mark.parametrize("vectorize", VECTORIZERS)
 @pytest.mark.parametrize("fault", [name for name in IN_PROCESS_FAULTS if name != "raise_close"])
 def test_every_fault_names_the_environment_the_step_and_the_field(
     fault: FaultName, vectorize: Callable[[EnvFunctions], VecEnv]
 ) -> None:
     message = _run_until_fault(vectorize(_trio(fault)))
-    assert "step 3" in message
+    resets_next = vectorize in (_in_gymnasium_sync, _in_gymnasium_async)
+    assert f"step {4 if resets_next and fault.endswith('_reset') else 3}" in message
     assert "environment 1" in message
     expected = {
         "wrong_shape": "shape (4,)",
@@ -194,7 +210,7 @@ def test_errors_of_ours_keep_their_class_on_the_way_from_a_worker() -> None:
         _in_workers([partial(IdentityEnv, gymnasium.spaces.Discrete(n)) for n in (2, 3)])
 
 
-def test_actions_that_are_no_array_reach_their_worker() -> None:
+def test_nested_actions_reach_their_worker_from_one_array() -> None:
     class Twofold(CountingEnv):
         def __init__(self) -> None:
             super().__init__([9])
@@ -206,7 +222,7 @@ def test_actions_that_are_no_array_reach_their_worker() -> None:
 
     with _in_workers([Twofold, Twofold]) as envs:
         envs.reset()
-        step = envs.step(cast("Array", (np.array([1, 2]), np.array([3, 4]))))
+        step = envs.step(np.array([[1, 3], [2, 4]]))
         assert np.asarray(step.reward).tolist() == [13.0, 24.0]
 
 
@@ -468,3 +484,63 @@ def test_make_vec_is_registered_as_a_plug_in() -> None:
     if not found:
         pytest.skip("installed before the entry point was there")
     assert found["gymnasium"] == "rl_envs:make_vec"
+
+
+class Slow(CountingEnv):
+    """Sleeps in every step, as a simulator would compute."""
+
+    def __init__(self, step_s: float = 0.002) -> None:
+        super().__init__([4, 2, 5])
+        self.step_s = step_s
+
+    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, object]]:
+        time.sleep(self.step_s)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "cores", "expected"),
+    [
+        (Slow, 4, 4, "async"),
+        (Slow, 4, 1, "sync"),
+        (Slow, 1, 4, "sync"),
+        (lambda: Slow(0.0), 4, 4, "sync"),
+        ("CartPole-v1", 4, 4, "sync"),
+        ("CartPole-v1", 8, 4, "native"),
+    ],
+)
+def test_auto_measures_the_step_and_picks(
+    env: Any, num_envs: int, cores: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    with make_vec(env, num_envs) as envs:
+        assert cast("SyncVecEnv", envs).vectorization == expected
+        if isinstance(env, str):
+            assert envs.component is not None
+            assert envs.component.kwargs["vectorization"] == expected
+
+
+def test_auto_leaves_it_to_the_first_step_to_report_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(CountingEnv):
+        def step(self, action: object) -> Any:
+            raise ValueError("no such track")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    with make_vec(lambda: Broken([9]), 2) as envs:
+        envs.reset()
+        with pytest.raises(EnvironmentFaultError, match="no such track"):
+            envs.step(np.zeros(2, np.int64))
+
+
+def test_what_auto_picks_makes_no_difference_but_speed() -> None:
+    def steps(vectorization: Literal["sync", "async"]) -> list[Any]:
+        with make_vec("CartPole-v1", 3, 5, vectorization=vectorization) as envs:
+            seen: list[Any] = [envs.reset()]
+            for _ in range(40):
+                step = envs.step(np.array([0, 1, 0]))
+                seen.append((step.observation, step.reward, step.terminated))
+        return seen
+
+    np.testing.assert_equal(steps("sync"), steps("async"))

@@ -6,6 +6,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector.utils import batch_space
 
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError
@@ -161,6 +162,32 @@ def test_missions_are_left_out_with_one_notice() -> None:
             "image": (2, 7, 7, 3),
         }
         envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.filterwarnings("ignore")  # of other packages' age
+@pytest.mark.parametrize(
+    ("modules", "env_id", "resumes"),
+    [
+        (("Box2D",), "LunarLander-v3", "episode"),
+        (("mujoco",), "HalfCheetah-v5", "exact"),
+        (("ale_py", "cv2"), "ALE/Pong-v5", "exact"),
+        (("minigrid",), "MiniGrid-Empty-5x5-v0", "exact"),
+        (("pybullet_envs_gymnasium",), "AntBulletEnv-v0", "episode"),
+        (("gymnasium_robotics",), "FetchReach-v4", "episode"),
+        (("shimmy", "dm_control"), "dm_control/cartpole-balance-v0", "episode"),
+    ],
+)
+def test_what_is_installed_is_stepped(modules: tuple[str, ...], env_id: str, resumes: str) -> None:
+    for module in modules:
+        pytest.importorskip(module)
+    with make_vec(env_id, 2, seed=1, vectorization="sync") as envs:
+        envs.reset()
+        actions = batch_space(envs.single_action_space, 2)
+        actions.seed(0)
+        for _ in range(10):
+            step = envs.step(cast("Array", actions.sample()))
+        assert bool(np.asarray(step.valid).all())
+        assert envs.resume_grade == resumes
 
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered")

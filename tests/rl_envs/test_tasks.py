@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rl_core.env import TaskSplit, TaskVecEnv, VecEnv, as_numpy
 from rl_core.errors import ConfigError, DataError
+from rl_core.spaces import event_shape
 from rl_core.types import Array
 from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation, SyncTaskVecEnv, TaskSampler, uniform
@@ -144,3 +146,88 @@ def test_without_a_number_tasks_are_new_every_time() -> None:
 def test_wrong_numbers_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_envs"):
         PointNavigation(0)
+
+
+IDS = ("CartPolePhysics-v0", "PendulumPhysics-v0", "HalfCheetahDirection-v0")
+MUJOCO_IDS = ("HalfCheetahDirection-v0", "HalfCheetahVelocity-v0", "AntDirection-v0")
+
+
+def _vector(env_id: str, num_envs: int = 2, **options: Any) -> TaskVecEnv:
+    if env_id in MUJOCO_IDS:
+        pytest.importorskip("mujoco")
+    envs = make_vec(env_id, num_envs, env_kwargs=options)
+    assert isinstance(envs, TaskVecEnv)
+    return envs
+
+
+@pytest.mark.parametrize("env_id", ["PointNavigation-v0", *IDS[:2], *MUJOCO_IDS])
+def test_our_tasks_are_made_by_name_and_saved_with_their_tasks(env_id: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with _vector(env_id, num_train_tasks=3) as envs:
+        tasks = envs.sample_tasks(6, generator)
+        assert Counter(map(tuple, tasks.tolist())) == Counter(map(tuple, tasks[:3].tolist() * 2))
+        envs.set_tasks(tasks[:2])
+        envs.reset(seed=0)
+        assert envs.resume_grade == "exact"
+        state = envs.state_dict()
+        actions = batch_space(envs.single_action_space, 2)
+        actions.seed(0)
+        taken = [actions.sample() for _ in range(20)]
+        seen = [as_numpy(envs.step(action).observation) for action in taken]
+    with _vector(env_id, num_train_tasks=3) as envs:
+        envs.load_state_dict(state)
+        again = [as_numpy(envs.step(action).observation) for action in taken]
+    np.testing.assert_array_equal(again, seen)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "task", "weights"),
+    [
+        ("HalfCheetahDirection-v0", [-1.0], {"x_velocity": -1.0, "reward_ctrl": 1.0}),
+        (
+            "AntDirection-v0",
+            [0.6, -0.8],
+            {"x_velocity": 0.6, "y_velocity": -0.8}
+            | dict.fromkeys(("reward_ctrl", "reward_contact", "reward_survive"), 1.0),
+        ),
+    ],
+)
+def test_a_direction_is_rewarded(env_id: str, task: list[float], weights: dict[str, float]) -> None:
+    with _vector(env_id, 1) as envs:
+        envs.set_tasks(torch.tensor([task]))
+        envs.reset(seed=0)
+        step = envs.step(np.full((1, *event_shape(envs.single_action_space)), 0.3, np.float32))
+        expected = sum(weight * step.info[name][0] for name, weight in weights.items())  # type: ignore[index]  # arrays
+        _assert_close(as_numpy(step.reward), [expected])
+
+
+def test_a_velocity_is_rewarded_by_the_distance_to_it() -> None:
+    with _vector("HalfCheetahVelocity-v0", 1, low=1.0, high=3.0) as envs:
+        tasks = envs.sample_tasks(100, torch.Generator().manual_seed(0))
+        assert 1.0 <= float(tasks.min()) < 1.2 < 2.8 < float(tasks.max()) < 3.0
+        envs.set_tasks(torch.tensor([[1.5]]))
+        envs.reset(seed=0)
+        step = envs.step(np.full((1, 6), 0.3, np.float32))
+        velocity, control = step.info["x_velocity"][0], step.info["reward_ctrl"][0]  # type: ignore[index]  # arrays
+        _assert_close(as_numpy(step.reward), [control - abs(velocity - 1.5)])
+
+
+@pytest.mark.parametrize("env_id", IDS[:2])
+def test_factors_of_one_are_the_usual_physics(env_id: str) -> None:
+    usual = env_id.replace("Physics-v0", "-v1")
+    with _vector(env_id) as envs, make_vec(usual, 1, vectorization="sync") as plain:
+        envs.set_tasks(torch.tensor([[1.0, 1.0, 1.0], [1.2, 0.8, 1.1]]))
+        envs.reset(seed=0)
+        seen = as_numpy(envs.reset(seed=0))
+        plain.reset(seed=0)
+        for _ in range(5):
+            action = np.ones((2, *event_shape(envs.single_action_space)), np.int64)
+            seen = as_numpy(envs.step(action).observation)
+            expected = as_numpy(plain.step(action[:1]).observation)
+        _assert_close(seen[:1], expected)
+        assert not np.allclose(seen[1], expected[0])
+
+
+def test_vectors_of_their_own_take_no_wrappers() -> None:
+    with pytest.raises(ConfigError, match="steps as one"):
+        make_vec("PointNavigation-v0", 2, vectorization="async")

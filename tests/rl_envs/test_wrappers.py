@@ -7,9 +7,11 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
+from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, SpaceError
+from rl_core.spaces import mask_sizes
 from rl_core.types import Array
-from rl_envs import make_vec
+from rl_envs import SyncVecEnv, make_vec
 from rl_envs.wrappers import VELOCITY_INDICES, MaskVelocity
 
 MUJOCO_NAMES = (
@@ -88,7 +90,7 @@ def test_an_option_masks_and_is_recorded(vectorization: Any) -> None:
         assert envs.component["mask_velocity"] is True
     with make_vec("CartPole-v1", 2) as envs:
         assert envs.component is not None
-        assert "mask_velocity" not in envs.component
+        assert "mask_velocity" not in envs.component.kwargs
 
 
 def test_masking_leaves_no_native_form() -> None:
@@ -122,3 +124,144 @@ def test_an_environment_can_be_built_again_from_its_spec() -> None:
     assert masked.spec is not None
     again = gymnasium.make(masked.spec)
     assert again.observation_space == masked.observation_space
+
+
+class Nested(gymnasium.Env):
+    """Keeps its last action; two of three choices are allowed, in turns."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    spec = None
+    taken: Any = None
+    steps = 0
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), self._info()
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.taken, self.steps = action, self.steps + 1
+        return np.zeros(1, np.float32), 3.0, self.steps == 2, False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": np.arange(3) != self.steps % 3}
+
+
+def _first(envs: VecEnv) -> Any:
+    assert isinstance(envs, SyncVecEnv)
+    return envs.envs[0]
+
+
+def test_categorical_leaves_become_one_multi_discrete_action() -> None:
+    space = spaces.Dict(
+        {
+            "gear": spaces.Discrete(3, start=-1),
+            "pedals": spaces.Tuple([spaces.MultiBinary(2), spaces.MultiDiscrete([4, 5])]),
+        }
+    )
+    with make_vec(lambda: Nested(space)) as envs:
+        assert envs.single_action_space == spaces.MultiDiscrete(
+            [3, 2, 2, 4, 5], start=[-1, 0, 0, 0, 0]
+        )
+        envs.reset(seed=0)
+        envs.step(np.array([[1, 0, 1, 3, 4]]))
+        taken = _first(envs).unwrapped.taken
+        assert space.contains(taken)
+        assert taken["gear"] == 1
+        np.testing.assert_equal(taken["pedals"], (np.array([0, 1]), np.array([3, 4])))
+
+
+def test_box_leaves_become_one_box_action() -> None:
+    space = spaces.Tuple([spaces.Box(-1.0, 2.0, (2, 1)), spaces.Box(0.0, 9.0, ())])
+    with make_vec(lambda: Nested(space)) as envs:
+        assert envs.single_action_space == spaces.Box(
+            np.array([-1, -1, 0], np.float32), np.array([2, 2, 9], np.float32)
+        )
+        envs.reset(seed=0)
+        envs.step(np.array([[0.5, -0.5, 7.0]], np.float32))
+        taken = _first(envs).unwrapped.taken
+        np.testing.assert_equal(taken, (np.array([[0.5], [-0.5]], np.float32), np.float32(7.0)))
+
+
+def test_continuous_and_categorical_leaves_are_refused_together() -> None:
+    space = spaces.Tuple([spaces.Box(-1.0, 2.0, (2,)), spaces.Discrete(2)])
+    with pytest.raises(SpaceError, match="continuous and categorical at once"):
+        make_vec(lambda: Nested(space))
+
+
+def test_bounded_observations_are_mapped_to_the_unit_interval_and_others_are_not() -> None:
+    with (
+        make_vec("CartPole-v1", vectorization="sync") as plain,
+        make_vec("CartPole-v1", rescale_observation=True) as scaled,
+    ):
+        space = scaled.single_observation_space
+        assert isinstance(space, spaces.Box)
+        np.testing.assert_array_equal(space.high, np.array([1, np.inf, 1, np.inf], np.float32))
+        before, after = (np.asarray(envs.reset(seed=1), np.float32) for envs in (plain, scaled))
+        bounds = np.array([4.8, 1.0, 24 * 2 * np.pi / 360, 1.0], np.float32)
+        np.testing.assert_allclose(after, before / bounds, rtol=1e-5)
+
+
+def test_rescaled_actions_reach_the_bounds_of_the_space() -> None:
+    with make_vec("Pendulum-v1", rescale_action=True) as envs:
+        assert envs.single_action_space == spaces.Box(-1.0, 1.0, (1,), np.float32)
+        envs.reset(seed=1)
+        envs.step(np.array([[0.25]], np.float32))
+        assert _first(envs).unwrapped.last_u == 0.5  # of 2.0
+
+
+def test_the_time_feature_is_the_elapsed_fraction_of_the_limit() -> None:
+    with make_vec("CartPole-v1", time_feature=True) as envs:
+        first = cast("Array", envs.reset(seed=1))
+        second = cast("Array", envs.step(np.zeros(1, np.int64)).observation)
+    assert (first.shape, first[0, -1]) == ((1, 5), 0.0)
+    assert second[0, -1] == np.float32(1 / 500)
+
+
+def test_action_masks_of_infos_become_what_actors_look_for() -> None:
+    with make_vec(lambda: Nested(spaces.Discrete(3)), action_mask=True) as envs:
+        assert mask_sizes(envs.single_observation_space, envs.single_action_space) == (3,)
+        observation = cast("dict[str, Array]", envs.reset(seed=1))
+        for forbidden in (0, 1, 0, 1):  # an episode has two steps
+            np.testing.assert_array_equal(observation["action_mask"][0], np.arange(3) != forbidden)
+            step = envs.step(np.array([2]))
+            observation = cast("dict[str, Array]", step.observation)
+
+
+def test_rewards_are_scaled_and_clipped_in_training_alone() -> None:
+    def rewards(testing: bool, **options: float) -> float:
+        space = spaces.Discrete(3)
+        with make_vec(lambda: Nested(space), testing=testing, **options) as envs:  # type: ignore[arg-type]  # all floats
+            envs.reset(seed=0)
+            return float(envs.step(np.array([0])).reward[0])
+
+    assert rewards(False, training_reward_scale=0.5) == 1.5
+    assert rewards(False, training_reward_scale=0.5, training_reward_clip=1.0) == 1.0
+    assert rewards(True, training_reward_scale=0.5, training_reward_clip=1.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"rescale_observation": True}, SpaceError, "no entry of .* is bounded"),
+        ({"action_mask": True}, SpaceError, "expected a Discrete"),
+        ({"training_reward_clip": 0.0}, ConfigError, "training_reward_clip"),
+        ({"training_reward_scale": -1.0}, ConfigError, "training_reward_scale"),
+    ],
+)
+def test_wrappers_that_do_not_fit_are_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    pytest.importorskip("mujoco")
+    with pytest.raises(error, match=message):
+        make_vec("HalfCheetah-v5", **options)
+
+
+def test_a_time_feature_needs_a_time_limit() -> None:
+    with pytest.raises(ConfigError, match="time limit"):
+        make_vec(lambda: Nested(spaces.Discrete(3)), time_feature=True)

@@ -92,6 +92,20 @@ def measure_replay_bytes(payload: Mapping[str, Json]) -> dict[str, Json]:
     return {"bytes": replay_run.count_bytes(data, system, cast("int", payload["size"]))}
 
 
+def measure_envs(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Measure how fast a system steps environments."""
+    from bench import envs_run
+
+    return {
+        **envs_run.measure(
+            cast("str", payload["env"]),
+            cast("int", payload["count"]),
+            cast("str", payload["system"]),
+            cast("float", payload["seconds"]),
+        )
+    }
+
+
 def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Carry out one run of a plan."""
     run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
@@ -131,6 +145,7 @@ _TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {
     "products": measure_products,
     "replay": measure_replay,
     "replay-bytes": measure_replay_bytes,
+    "envs": measure_envs,
     "learn": learn,
     "evaluate": evaluate,
     "clone": clone,

@@ -5,7 +5,7 @@ import contextlib
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -51,7 +51,7 @@ def list_plugins(words: Sequence[str]) -> int:
     options = command_options(ListArguments)
     summary = "List the components of the installed packages; Gymnasium ids work as well."
     names = "|".join((*plugins.KINDS, _PRESETS))
-    given = parse(Command("rl list", summary, options, (names,)), words)
+    given = parse(Command("rl list", summary, options, (f"{names}...",)), words)
     arguments = given.into(ListArguments)
     import_modules(given.tables)
     kinds = [each if each == _PRESETS else plugins.known_kind(each) for each in given.names]
@@ -62,7 +62,7 @@ def list_plugins(words: Sequence[str]) -> int:
         for kind in kinds or plugins.KINDS
     }
     if "envs" in found:
-        found["envs"] |= _own_environments(arguments.imports)
+        found["envs"] |= {i.name: _facts(i) for i in _own_environments(arguments.imports)}
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0
@@ -107,24 +107,17 @@ def _facts(info: PluginInfo) -> dict[str, object]:
     }
 
 
-def _own_environments(imported: Sequence[str]) -> dict[str, dict[str, object]]:
-    """Return the ids that rl_envs and the user's modules register with Gymnasium."""
-    own: dict[str, dict[str, object]] = {}
+def _own_environments(imported: Sequence[str]) -> Iterator[PluginInfo]:
+    """Yield the ids that rl_envs and the user's modules register with Gymnasium."""
     for spec in gymnasium.registry.values():
         where = spec.entry_point
         name = getattr(where, "__qualname__", "")
         text = where if isinstance(where, str) else f"{where.__module__}:{name}"
         if (module := text.partition(":")[0]).partition(".")[0] in {"rl_envs", *imported}:
-            is_ours = module.startswith("rl_envs")
-            own[spec.id] = {
-                "distribution": "rl-envs" if is_ours else module,
-                "version": metadata.version("rl-envs") if is_ours else "-",
-                "description": _description(*text.split(":", 1)),
-                "entry_point": text,
-                "allowed": True,
-                "rivals": [],
-            }
-    return own
+            home, version = module, "-"
+            if module.startswith("rl_envs"):
+                home, version = "rl-envs", metadata.version("rl-envs")
+            yield PluginInfo("envs", spec.id, home, version, text)
 
 
 def _described(facts: Mapping[str, object]) -> str:

@@ -40,6 +40,9 @@ _COMMANDS = {
 }
 """The function of each command, imported when it is called."""
 
+_OTHER_NAMES = {"enjoy": "eval", "test": "eval", "play": "eval", "learn": "train", "run": "train"}
+"""Commands by the names that other libraries give them."""
+
 USAGE_ERROR = 2
 BROKEN_PIPE = 141
 
@@ -87,6 +90,7 @@ def _dispatch(words: Sequence[str]) -> int:
     if name not in _COMMANDS:
         what = "option" if name.startswith("-") else "command"
         close = difflib.get_close_matches(name, (*_COMMANDS, "--help", "--version"), n=1)
+        close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else close
         hint = f"did you mean '{close[0]}'?" if close else "rl --help lists them"
         raise UsageError(f"unknown {what} '{name}'; {hint}")
     if not rest and name in _MISSING:

@@ -276,6 +276,8 @@ def _check_names(
 
 def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     """Return a hint at the option that was meant, in any section, or called so elsewhere."""
+    if _last_name(flag).partition("_")[0] in ("algo", "env"):
+        return "; ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
     by_name = {_last_name(other): other for other in reversed(list(known))}
     meant = closest(_last_name(flag), by_name)
     return (

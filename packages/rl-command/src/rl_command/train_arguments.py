@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, cast
 
@@ -48,7 +48,7 @@ _GIVEN_APART = (("env", "env"), ("env", "seed"))
 _SUMMARY = """\
 Train an agent and save the run in a directory.
 - rl train ALGO ENV --help shows options of ALGO and ENV, --help-all every one
-- options on the command line win over --config or --preset, and these over the defaults
+- typed options win over --config and --preset, and these over the defaults
 - write a list as 64 64, 64,64 or [64, 64], and no value as none
 - write a table in TOML, {name = "rnd"}, or in JSON, {"name": "rnd"}
 - a true|false option needs no value for true; no- before its name means false"""
@@ -276,11 +276,11 @@ def lengths_of(tables: Tables) -> Tables:
 def with_length(recipe: Recipe, goal: Budget) -> Recipe:
     """Return a recipe that says when its run ends."""
     kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
-    return recipe.replace(resolved={**kept, **goal.arguments})
+    return replace(recipe, resolved={**kept, **goal.arguments})
 
 
 def merged_sections(
-    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str] | None = None
+    filed: Mapping[str, Tables], given: Tables, names: Mapping[str, str]
 ) -> dict[str, Tables]:
     """Merge options; the command line wins over the file.
 
@@ -290,13 +290,11 @@ def merged_sections(
         names: registered names by section. In these sections the command line also wins over
             options of the file that its options replace.
     """
-    merged: dict[str, Tables] = {}
-    for section in SECTIONS:
-        old, new = filed[section], cast("Tables", given.get(section, {}))
-        if names and section in names:
-            old = without_replaced(section, names[section], old, new)
-        merged[section] = merged_tables(old, new)
-    return merged
+    typed = {section: cast("Tables", given.get(section, {})) for section in SECTIONS}
+    kept = dict(filed)
+    for section, name in names.items():
+        kept[section] = without_replaced(section, name, kept[section], typed[section])
+    return {section: merged_tables(kept[section], typed[section]) for section in SECTIONS}
 
 
 def _compose_bare(
@@ -304,7 +302,7 @@ def _compose_bare(
 ) -> Recipe:
     """Compose from the names and the environment alone, to learn which options there are."""
     given = _parse_known(words, _section_options("env", component_of("env", env)))
-    merged = merged_sections(file.sections(), given.tables)
+    merged = merged_sections(file.sections(), given.tables, {})
     sections = {"env": merged["env"]}
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}

@@ -219,7 +219,8 @@ def _normalised(distribution: str) -> str:
 def _unknown(kind: str, name: str) -> str:
     home = _FIRST_PARTY.get(kind, {}).get(name)
     if home is None:
-        return f"there is no {kind[:-1]} {name!r}{nearest(name, available(kind))}"
+        known = nearest(name, available(kind)) or "; none is installed"
+        return f"there is no {kind[:-1]} {name!r}{known}"
     try:
         fault = f"whose version {metadata.version(home)} lacks it; update it"
     except metadata.PackageNotFoundError:

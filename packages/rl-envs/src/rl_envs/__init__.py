@@ -22,3 +22,11 @@ from rl_envs.workers import ProcessVecEnv as ProcessVecEnv
 __version__ = "0.1.0"
 
 gymnasium.register("BitFlipping-v0", entry_point="rl_envs.bit_flipping:BitFlipping")
+for _id, _path in {
+    "CartPolePhysics-v0": "physics:CartPolePhysics",
+    "PendulumPhysics-v0": "physics:PendulumPhysics",
+    "HalfCheetahDirection-v0": "locomotion:HalfCheetahDirection",
+    "HalfCheetahVelocity-v0": "locomotion:HalfCheetahVelocity",
+    "AntDirection-v0": "locomotion:AntDirection",
+}.items():
+    gymnasium.register(_id, entry_point=f"rl_envs.tasks.{_path}", max_episode_steps=200)

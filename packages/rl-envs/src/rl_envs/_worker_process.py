@@ -20,7 +20,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import CloudpickleWrapper, concatenate, create_empty_array
+import torch
+from gymnasium.vector.utils import CloudpickleWrapper
 
 from rl_core.errors import (
     ConfigError,
@@ -30,7 +31,7 @@ from rl_core.errors import (
     SpaceError,
     in_brief,
 )
-from rl_core.spaces import LEAF_TYPES, event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.types import ArrayObservation
 from rl_envs._arrays import LazyInfo, Rows
 from rl_envs.guard import EnvGuard
@@ -170,7 +171,7 @@ def _work(
                 warnings.simplefilter("ignore")  # the process that waits gives the notice
                 row = _Row(guard, index, check)
             facts = (guard.observation_space, guard.action_space, row.spec_id)
-            reply((*facts, row.max_episode_steps))
+            reply((*facts, row.max_episode_steps, row.resume_grade == "exact"))
         except (Exception, SystemExit) as error:
             _report(pipe, index, error)
         rows = {} if shared is None else shared_views(*shared)
@@ -181,10 +182,15 @@ def _work(
                     ("step",) if message == _SILENT else ForkingPickler.loads(message)
                 )
                 if command == "step":
-                    _step(pipe, row, rows, *arguments)
+                    _step(pipe, row, rows)
                 elif command == "reset":
                     for name, value in named_arrays(row.begin(*arguments)):
                         rows[f"observation/{name}"][index] = value[0]
+                    pipe.send_bytes(_SILENT)
+                elif command == "save":
+                    reply(map_tree(to_array, row.state_dict()))
+                elif command == "load":
+                    row.load_state_dict(map_tree(to_tensor, *arguments))
                     pipe.send_bytes(_SILENT)
                 else:
                     row.close()
@@ -196,15 +202,9 @@ def _work(
         return  # the process that waited is gone
 
 
-def _step(pipe: Connection, row: _Row, rows: Mapping[str, Rows], action: object = None) -> None:
+def _step(pipe: Connection, row: _Row, rows: Mapping[str, Rows]) -> None:
     index = row.index
-    if action is None:
-        batch = rows["action"][index : index + 1].copy()
-    else:  # its kind of space has no place in shared memory
-        space: Any = row.single_action_space
-        empty: Any = create_empty_array(space, 1)
-        batch = concatenate(space, [action], empty)
-    step: Any = row.step(batch)
+    step: Any = row.step(rows["action"][index : index + 1].copy())
     for name, value in named_arrays(step.observation):
         rows[f"observation/{name}"][index] = value[0]
     rows["reward"][index] = step.reward[0]
@@ -245,8 +245,7 @@ def shared_fields(
         dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
         for kind in ("observation", "final"):
             fields[f"{kind}/{key}"] = ((num_envs, *event_shape(leaf)), dtype)
-    if isinstance(action_space, LEAF_TYPES):
-        fields["action"] = ((num_envs, *event_shape(action_space)), np.dtype(action_space.dtype))
+    fields["action"] = ((num_envs, *event_shape(action_space)), np.dtype(action_space.dtype))
     return fields
 
 
@@ -269,6 +268,25 @@ def shared_views(memory: Any, fields: Mapping[str, Any]) -> dict[str, Rows]:
 def named_arrays(observation: Any) -> list[tuple[str, Rows]]:
     """Return the arrays of an observation with the names they have in shared memory."""
     return list(observation.items()) if isinstance(observation, dict) else [("", observation)]
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to what is in nested mappings and lists."""
+    if isinstance(tree, Mapping):
+        return {key: map_tree(function, item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [map_tree(function, item) for item in tree]
+    return function(tree)
+
+
+def to_array(value: Any) -> Any:
+    """Turn a tensor into an array, which pipes send by value."""
+    return value.numpy(force=True) if isinstance(value, torch.Tensor) else value
+
+
+def to_tensor(value: Any) -> Any:
+    """Turn an array back into a tensor."""
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def _make_poll(pipe: Connection) -> Callable[[float], bool]:

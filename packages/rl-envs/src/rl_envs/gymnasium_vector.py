@@ -14,10 +14,12 @@ from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy
 from rl_core.errors import ConfigError, nearest
 from rl_core.seeding import spread_seed
 from rl_core.spaces import Space
-from rl_core.types import ArrayLike, ArrayObservation
+from rl_core.stateful import StateReader
+from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs._arrays import Arrays, ArraySpec, Fault, Rows
 from rl_envs._envpool import EnvPoolVectorEnv, is_envpool
 from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_problem
+from rl_envs.state import can_save, get_state, set_state
 from rl_envs.sync import BaseGymVecEnv
 
 _DEFERRED_STEPS = 32
@@ -52,6 +54,8 @@ class GymVecEnv(BaseGymVecEnv):
         ConfigError: if the seed is negative or the autoreset mode unknown.
     """
 
+    vectorization = "native"
+
     def __init__(
         self,
         envs: VectorEnv,
@@ -82,6 +86,7 @@ class GymVecEnv(BaseGymVecEnv):
         self._envs = envs
         self._mode = _autoreset_mode(envs)
         self._ended: Rows = None  # which rows ended in the last step
+        self._can_save = can_save(envs)
 
     def step(self, action: ArrayLike) -> EnvStep:
         """Step every environment once; see `VecEnv.step`."""
@@ -151,6 +156,14 @@ class GymVecEnv(BaseGymVecEnv):
         self._ended = ~self._arrays.every_row()
         observation: ArrayObservation = self._arrays.take_observation(raw)
         return observation
+
+    def _save_episodes(self) -> StateDict:
+        return {"ended": torch.as_tensor(self._ended).clone(), "envs": get_state(self._envs)}
+
+    def _load_episodes(self, saved: StateReader) -> None:
+        every_row = torch.as_tensor(self._arrays.every_row())
+        self._ended = saved.tensor("ended", like=every_row).numpy(force=True).copy()
+        set_state(self._envs, saved.tree("envs"))
 
     def _close_all(self) -> None:
         with self._locating("close"):

@@ -4,20 +4,21 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_space, iterate
 
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, VecEnv, action_error, action_shape
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, in_brief
 from rl_core.seeding import checked_seed, resumed_seed, spread_seed
 from rl_core.spaces import Space
-from rl_core.types import ArrayLike, ArrayObservation, StateDict
+from rl_core.stateful import StateReader
+from rl_core.types import ArrayLike, ArrayObservation, StateDict, StateValue
 from rl_envs._arrays import Arrays, Info, Last, LazyInfo, NumpyArrays, Rows
 from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces, warn_of_texts
+from rl_envs.state import can_save, get_state, set_state
 
 _USUAL_NUMBERS = frozenset({float, np.float64, np.float32})
 _USUAL_FLAGS = frozenset({bool, np.bool_})
@@ -41,9 +42,15 @@ class BaseGymVecEnv(VecEnv):
     Raises:
         SpaceError: if the observation space is not supported.
         ConfigError: if the seed is negative.
+
+    Attributes:
+        vectorization: the option of `make_vec` that makes it.
     """
 
+    vectorization: ClassVar[str]
     _arrays: Arrays
+    _can_save = False
+    """Whether running episodes can be saved; then `_save_episodes` and `_load_episodes` do it."""
 
     def __init__(
         self,
@@ -138,14 +145,23 @@ class BaseGymVecEnv(VecEnv):
         self._close_all()
         self._arrays.raise_deferred()
 
+    @property
+    def resume_grade(self) -> Literal["exact", "episode"]:
+        """Exact where all environments can be saved; see `rl_envs.state`."""
+        return "exact" if self._can_save else "episode"
+
     def state_dict(self) -> StateDict:
-        """Return the seed and the number of steps, but not the running episodes."""
-        return {"seed": self._seed, "steps": self._steps}
+        """Return the seed, the number of steps, and the running episodes if they can be saved."""
+        state: dict[str, StateValue] = {"seed": self._seed, "steps": self._steps}
+        if self._can_save and self._is_ready:
+            state["episodes"] = self._save_episodes()
+        return state
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore the step count, and derive the seed of the next `reset` from seed and count.
+        """Restore the step count and the saved episodes.
 
-        So a resumed run is reproducible, and does not repeat the episodes that it began with.
+        Without episodes, derive the seed of the next `reset` from seed and count. So a resumed run
+        is reproducible, and does not repeat the episodes that it began with.
 
         Raises:
             CheckpointError: if the state does not fit.
@@ -158,6 +174,9 @@ class BaseGymVecEnv(VecEnv):
         self._seed, self._steps = seed, steps
         self._next_seed = None if seed is None else resumed_seed(seed, steps)
         self._is_ready = False
+        if "episodes" in state and not self._is_closed:
+            self._load_episodes(StateReader(state, self._name).reader("episodes"))
+            self._next_seed, self._is_ready = None, True
 
     @abstractmethod
     def _reset_all(self, seed: int | None) -> ArrayObservation:
@@ -166,6 +185,14 @@ class BaseGymVecEnv(VecEnv):
     @abstractmethod
     def _close_all(self) -> None:
         """Close all environments, and then raise what one of them raised."""
+
+    def _save_episodes(self) -> StateDict:
+        """Return the state of the running episodes."""
+        raise NotImplementedError
+
+    def _load_episodes(self, saved: StateReader) -> None:
+        """Restore what `_save_episodes` returned."""
+        raise CheckpointError(f"{self._name}: these environments cannot restore saved episodes")
 
     def _check_step(
         self,
@@ -231,6 +258,7 @@ class SyncVecEnv(BaseGymVecEnv):
     """
 
     _arrays: NumpyArrays
+    vectorization = "sync"
 
     def __init__(
         self,
@@ -258,6 +286,7 @@ class SyncVecEnv(BaseGymVecEnv):
             check=check,
             component=component,
         )
+        self._can_save = all(can_save(guard.env) for guard in self._guards)
         leaf = self._arrays.leaf
         # A single observation of this shape and dtype is usual; the dtype is learned from the
         # first one that was accepted.
@@ -302,6 +331,14 @@ class SyncVecEnv(BaseGymVecEnv):
     def goal_functions(self) -> GoalFunctions | None:
         """Return how the first environment rewards goals; None if it has none."""
         return GoalFunctions.of_env(self._guards[0])
+
+    def _save_episodes(self) -> StateDict:
+        return {str(index): get_state(guard.env) for index, guard in enumerate(self._guards)}
+
+    def _load_episodes(self, saved: StateReader) -> None:
+        saved.expect(map(str, range(self._num_envs)))
+        for index, guard in enumerate(self._guards):
+            set_state(guard.env, saved.tree(str(index)))
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         seeds = [None] * self._num_envs if seed is None else spread_seed(seed, self._num_envs)
@@ -382,9 +419,6 @@ class SyncVecEnv(BaseGymVecEnv):
         return info
 
     def _single_actions(self, action: ArrayLike) -> Rows:
-        if self._action_shape is None:
-            with self._locating("step"):
-                return list(iterate(batch_space(self._action_space, self._num_envs), action))
         if action.__class__ is not np.ndarray:
             action = self._arrays.convert(action)
         if action.shape != self._action_shape:

@@ -1,22 +1,34 @@
 """Vector environments from an id, a function or an object of the user's own."""
 
+import os
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypeGuard, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rl_core.config import ComponentSpec
+from rl_core import plugins
+from rl_core.config import (
+    ComponentSpec,
+    Positive,
+    check_argument,
+    construct,
+    decode,
+    options_of,
+)
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.seeding import checked_seed
 from rl_core.types import Json
 from rl_envs._envpool import make_envpool
 from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import preset_of_id
+from rl_envs.tasks.sync import TaskEnv
 from rl_envs.workers import ProcessVecEnv
-from rl_envs.wrappers import MaskVelocity
+from rl_envs.wrappers import WRAPPERS, training_rewards
 
 BuiltEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
 """What can be stepped: the toolbox's own vectors, Gymnasium's, and a single environment."""
@@ -27,6 +39,12 @@ AnyEnv: TypeAlias = str | EnvFunction | BuiltEnv
 VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
 
 _TIMEOUT_S = 60.0
+_WORKER_S = 6e-5
+"""What it costs to have a step done in another process, in seconds."""
+
+_MEASURE_S = 0.05
+"""How long to measure the steps of an environment, in seconds."""
+
 _MANY = 6
 """Environments from which a native form is faster than stepping them one by one (CartPole-v1)."""
 
@@ -40,6 +58,12 @@ def make_vec(
     env_kwargs: Mapping[str, Json] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
     mask_velocity: bool = False,
+    rescale_observation: bool = False,
+    time_feature: bool = False,
+    rescale_action: bool = False,
+    action_mask: bool = False,
+    training_reward_scale: Positive = 1.0,
+    training_reward_clip: Positive | None = None,
     check: bool = True,
     timeout_s: float | None = _TIMEOUT_S,
     max_restarts: int = 0,
@@ -53,14 +77,21 @@ def make_vec(
         num_envs: how many step together, ``B``.
         seed: used by the first `reset` that is given none.
         vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` each in a
-            process of its own, which pays if a step takes longer than about 0.1 ms. ``"native"``
-            is the vectorised form that some ids have. ``"auto"`` is native from 6 environments on
-            if there is a native form that takes the arguments, and sync otherwise. Sync and async
-            reset a row in the step that ends its episode, native forms usually in the next one
-            (see `EnvStep`). ``"envpool"`` takes EnvPool's environments, by its ids.
+            process of its own. ``"native"`` is the vectorised form that some ids have. ``"auto"``
+            is native from 6 environments on if there is a native form that takes the arguments.
+            Otherwise it measures a step, and is async if that pays and sync if not, which makes no
+            difference but speed; the result's ``vectorization`` says which. Sync and async reset a
+            row in the step that ends its episode, native forms usually in the next one (see
+            `EnvStep`). ``"envpool"`` takes EnvPool's environments, by its ids.
         env_kwargs: arguments for each environment.
         wrappers: applied to each environment in this order, the last one outermost.
         mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
+        rescale_observation: map observations from the bounds of their space to [-1, 1].
+        time_feature: add the elapsed fraction of the time limit to the observation.
+        rescale_action: let actions be in [-1, 1], and map them to the bounds of their space.
+        action_mask: take the actions that are allowed from ``info["action_mask"]``.
+        training_reward_scale: factor on rewards in training; testing leaves them alone.
+        training_reward_clip: bound of scaled rewards in training; testing leaves them alone.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
         timeout_s: how long a start, reset, step or close may take before its process counts as
@@ -100,7 +131,27 @@ def make_vec(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
                 "'async' has processes that could hang; leave it out"
             )
-    masks = [MaskVelocity] if mask_velocity else []
+    named = {
+        "mask_velocity": mask_velocity,
+        "rescale_observation": rescale_observation,
+        "time_feature": time_feature,
+        "rescale_action": rescale_action,
+        "action_mask": action_mask,
+    }
+    all_wrappers = [wrapper for name, wrapper in WRAPPERS.items() if named[name]]
+    check_argument("env.training_reward_scale", training_reward_scale, Positive)
+    check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
+    if not testing:
+        all_wrappers += training_rewards(training_reward_scale, training_reward_clip)
+    all_wrappers += wrappers
+    if vectors := _registered_vectors(env):
+        if all_wrappers or vectorization not in ("auto", "native"):
+            raise ConfigError(f"{env} steps as one; leave vectorization and wrappers out")
+        return _build_vectors(vectors, num_envs, seed, env_kwargs or {})
+    if vectorization != "envpool":
+        maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
+    if vectorization == "auto":
+        vectorization = _fastest(maker, num_envs)
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -109,14 +160,24 @@ def make_vec(
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
             **({"max_restarts": max_restarts} if max_restarts else {}),
-            **({"mask_velocity": True} if mask_velocity else {}),
+            **{name: True for name, is_wanted in named.items() if is_wanted},
+            **(
+                {"training_reward_scale": training_reward_scale}
+                if training_reward_scale != 1.0
+                else {}
+            ),
+            **(
+                {}
+                if training_reward_clip is None
+                else {"training_reward_clip": training_reward_clip}
+            ),
             **({"testing": True} if testing else {}),
             **({} if preset else {"preset": False}),
             **({"env_kwargs": dict(env_kwargs)} if env_kwargs else {}),
         }
         component = ComponentSpec("env", env, options)
     if vectorization == "envpool":
-        if not isinstance(env, str) or masks or wrappers:
+        if not isinstance(env, str) or all_wrappers:
             raise ConfigError(
                 "vectorization='envpool' takes one of EnvPool's ids, without wrappers; use sync "
                 "for others"
@@ -128,7 +189,6 @@ def make_vec(
         }
         pool = make_envpool(env, num_envs, kwargs, seed)
         return GymVecEnv(pool, seed=seed, check=check, component=component)
-    maker = EnvMaker(env, env_kwargs, [*masks, *wrappers], check, testing=testing, preset=preset)
     if vectorization == "async":
         return ProcessVecEnv(
             maker.numbered(num_envs),
@@ -138,11 +198,49 @@ def make_vec(
             max_restarts=max_restarts,
             component=component,
         )
-    is_auto_native = vectorization == "auto" and num_envs >= _MANY and maker.has_native_vector
-    if vectorization == "native" or is_auto_native:
+    if vectorization == "native":
         native = maker.native_vector(num_envs)
         return GymVecEnv(native, seed=seed, check=check, component=component)
     return maker.sync(num_envs, seed=seed, component=component)
+
+
+def _fastest(maker: EnvMaker, num_envs: int) -> Literal["sync", "async", "native"]:
+    """Choose how environments step: by a native form if there are many, else by their own time."""
+    if num_envs >= _MANY and maker.has_native_vector:
+        return "native"
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    if num_envs == 1 or cores == 1:
+        return "sync"
+    env = maker()
+    try:
+        if isinstance(env.unwrapped, TaskEnv):  # processes cannot be told tasks
+            return "sync"
+        step_s = _step_time(env)
+    finally:
+        env.close()
+    in_turn = num_envs * step_s
+    at_once = -(-num_envs // cores) * step_s + num_envs * _WORKER_S
+    return "async" if at_once < 0.8 * in_turn else "sync"
+
+
+def _step_time(env: gymnasium.Env) -> float:
+    """Return the median time of an environment's step in seconds; 0 if it fails."""
+    times: list[float] = []
+    space = env.action_space
+    space.seed(0)
+    try:
+        env.reset(seed=0)
+        while len(times) < 3 or (sum(times) < _MEASURE_S and len(times) < 100):
+            action = space.sample()
+            start = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append(time.perf_counter() - start)
+            if terminated or truncated:
+                env.reset()
+    except EnvironmentFaultError:  # whoever steps it will see what is wrong
+        return 0.0
+    return statistics.median(times)
 
 
 def make_gym_vec(
@@ -174,6 +272,8 @@ def make_gym_vec(
         EnvironmentFaultError: if an environment raises while it is built.
         SpaceError: if its observation space is not supported.
     """
+    if vectors := _registered_vectors(env):
+        return _build_vectors(vectors, num_envs, seed, env_kwargs)
     maker = EnvMaker(env, env_kwargs, testing=testing)
     component = None
     if isinstance(env, str) and not env_kwargs:
@@ -181,6 +281,21 @@ def make_gym_vec(
     if maker.has_native_vector:
         return GymVecEnv(maker.native_vector(num_envs), seed=seed, component=component)
     return maker.sync(num_envs, seed=seed, component=component)
+
+
+def _registered_vectors(env: object) -> type[VecEnv] | None:
+    """Return the class of environments that a plug-in has registered as vectors."""
+    if not isinstance(env, str) or env not in plugins.available("env"):
+        return None
+    found = plugins.load("env", env)
+    return found if isinstance(found, type) and issubclass(found, VecEnv) else None
+
+
+def _build_vectors(
+    vectors: type[VecEnv], num_envs: int, seed: int | None, kwargs: Mapping[str, object]
+) -> VecEnv:
+    options = decode(options_of(vectors), {"num_envs": num_envs, **kwargs}, "env")
+    return construct(vectors, {"seed": seed}, options)
 
 
 def is_built(env: object) -> TypeGuard[BuiltEnv]:

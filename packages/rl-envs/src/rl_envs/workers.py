@@ -10,21 +10,24 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any, NoReturn
 
 import gymnasium
-from gymnasium.vector.utils import batch_space, iterate
 
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
 from rl_core.seeding import resumed_seed, spread_seed
-from rl_core.types import ArrayLike, ArrayObservation
+from rl_core.stateful import StateReader
+from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs._arrays import Last, LazyInfo, Rows
 from rl_envs._worker_process import (
     LAST_WORDS_S,
     Worker,
+    map_tree,
     named_arrays,
     shared_fields,
     shared_size,
     shared_views,
+    to_array,
+    to_tensor,
 )
 from rl_envs.sync import BaseGymVecEnv
 
@@ -54,6 +57,8 @@ class ProcessVecEnv(BaseGymVecEnv):
         SpaceError: if the observation space is not supported, or the spaces differ.
     """
 
+    vectorization = "async"
+
     def __init__(
         self,
         env_functions: Sequence[Callable[[], gymnasium.Env]],
@@ -73,7 +78,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         self.restarts_left = max_restarts
         self._functions = list(env_functions)
         self._workers: list[Worker] = []
-        observation_space, action_space, name, limit = self._scout(check)
+        observation_space, action_space, name, limit, self._can_save = self._scout(check)
         super().__init__(
             len(self._functions),
             (observation_space, action_space),
@@ -106,19 +111,14 @@ class ProcessVecEnv(BaseGymVecEnv):
         """Step every environment once; see `VecEnv.step`."""
         if not self._is_ready:
             raise self._not_ready("step")
-        given: Sequence[object] = [None] * self._num_envs
-        if self._action_shape is None:
-            with self._locating("step"):
-                given = list(iterate(batch_space(self._action_space, self._num_envs), action))
-        else:
-            actions = self._arrays.convert(action)
-            if actions.shape != self._action_shape:
-                raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
-            self._rows["action"][...] = actions
+        actions = self._arrays.convert(action)
+        if actions.shape != self._action_shape:
+            raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
+        self._rows["action"][...] = actions
         self._is_ready = False
         self._steps += 1
-        for worker, one in zip(self._workers, given, strict=True):
-            worker.send(("step", one) if self._action_shape is None else None)
+        for worker in self._workers:
+            worker.send(None)
         told = self._receive(self._workers, "step", may_restart=True)
         rows = self._rows
         reward = rows["reward"].copy()
@@ -150,6 +150,21 @@ class ProcessVecEnv(BaseGymVecEnv):
         self._receive(self._workers, "reset")
         self._last = self._observation("observation")
         return self._last
+
+    def _save_episodes(self) -> StateDict:
+        for worker in self._workers:
+            worker.send(("save",))
+        told = {str(index): row for index, row in self._receive(self._workers, "save").items()}
+        last = dict(named_arrays(self._last))
+        return {"rows": map_tree(to_tensor, told), "observation": map_tree(to_tensor, last)}
+
+    def _load_episodes(self, saved: StateReader) -> None:
+        rows, observation = saved.reader("rows"), saved.tensors("observation")
+        for index, worker in enumerate(self._workers):
+            worker.send(("load", map_tree(to_array, rows.tree(str(index)))))
+        self._receive(self._workers, "load")
+        arrays = {name: value.numpy(force=True).copy() for name, value in observation.items()}
+        self._last = arrays.get("", arrays)
 
     def _close_all(self) -> None:
         asked = [worker for worker in self._workers if not worker.is_asked]

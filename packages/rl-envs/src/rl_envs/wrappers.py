@@ -1,14 +1,24 @@
-"""Wrappers that turn one task into another."""
+"""Wrappers that turn one task into another, some of them Gymnasium's, and flat actions."""
 
-from collections.abc import Sequence
-from typing import cast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
+from gymnasium.wrappers import (
+    ClipReward,
+    RescaleAction,
+    RescaleObservation,
+    TimeAwareObservation,
+    TransformReward,
+)
 
-from rl_core.errors import ConfigError, SpaceError, nearest
+from rl_core.errors import ConfigError, DataError, SpaceError, nearest
+from rl_core.spaces import ACTION_MASK_KEY, leaf_spaces
 from rl_core.types import Array
 
 _VELOCITIES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -75,6 +85,180 @@ class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
     def observation(self, observation: Array) -> Array:
         """Return the entries that are not hidden, shape `(D - velocities,)`."""
         return cast("Array", observation[self._kept])
+
+
+class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Move ``info["action_mask"]`` into the observation, where actors look for it.
+
+    The observation becomes a dict of ``obs`` and ``action_mask``; a dict only gets the mask.
+
+    Args:
+        env: its `reset` and `step` report which actions are allowed, one flag for each choice of a
+            Discrete or MultiDiscrete space.
+
+    Raises:
+        SpaceError: for another action space.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        actions, inner = env.action_space, env.observation_space
+        if not isinstance(actions, spaces.Discrete | spaces.MultiDiscrete):
+            raise SpaceError(f"the action space is {actions}; expected a Discrete or MultiDiscrete")
+        size = int(actions.n) if isinstance(actions, spaces.Discrete) else int(actions.nvec.sum())
+        self._is_dict = isinstance(inner, spaces.Dict)
+        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"obs": inner}
+        mask = spaces.MultiBinary(size)
+        self.observation_space = spaces.Dict({**parts, ACTION_MASK_KEY: mask})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset; the mask of the first step is in the info."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._with_mask(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step; the mask of the next step is in the info."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask(observation, info), reward, terminated, truncated, info
+
+    def _with_mask(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if ACTION_MASK_KEY not in info:
+            raise DataError(f"info has {sorted(info)}; expected '{ACTION_MASK_KEY}' among them")
+        mask = np.asarray(info[ACTION_MASK_KEY]).astype(np.int8).reshape(-1)
+        return {**(observation if self._is_dict else {"obs": observation}), ACTION_MASK_KEY: mask}
+
+
+class FlattenAction(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorArgs):
+    """Turn Dict and Tuple actions into one MultiDiscrete or Box action, in the order of the leaves.
+
+    Args:
+        env: the leaves of its actions, nested to any depth, are all categorical or all Box.
+
+    Raises:
+        SpaceError: if some are categorical and others Box.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        found: Any = leaf_spaces(env.action_space)
+        leaves = list(found.values())
+        if all(isinstance(leaf, spaces.Box) for leaf in leaves):
+            low, high = (
+                np.concatenate([getattr(leaf, bound).reshape(-1) for leaf in leaves])
+                for bound in ("low", "high")
+            )
+            self.action_space = spaces.Box(low, high, dtype=low.dtype.type)
+        elif any(isinstance(leaf, spaces.Box) for leaf in leaves):
+            raise SpaceError(
+                f"the actions {env.action_space} are continuous and categorical at once, for which "
+                "there is no distribution; wrap the environment so that they are one of both"
+            )
+        else:
+            sizes, starts = zip(*map(_choices, leaves), strict=True)
+            self.action_space = spaces.MultiDiscrete(
+                np.concatenate(sizes), start=np.concatenate(starts)
+            )
+
+    def action(self, action: Array) -> Any:
+        """Return the nested action."""
+        nested, rest = _nest(self.env.action_space, np.asarray(action))
+        assert not rest.size
+        return nested
+
+
+def _choices(leaf: Any) -> tuple[Array, Array]:
+    """Return number and start of each choice of a categorical leaf."""
+    if isinstance(leaf, spaces.Discrete):
+        return np.array([leaf.n]), np.array([leaf.start])
+    if isinstance(leaf, spaces.MultiDiscrete):
+        return leaf.nvec.reshape(-1), leaf.start.reshape(-1)
+    size = int(np.prod(leaf.shape))
+    return np.full(size, 2), np.zeros(size, np.int64)
+
+
+def _nest(space: Any, flat: Array) -> tuple[Any, Array]:
+    """Return an action of a space, and the numbers that are left."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts: list[Any] = []
+        named = isinstance(space, spaces.Dict)
+        for inner in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+            part, flat = _nest(inner, flat)
+            parts.append(part)
+        return (dict(zip(space, parts, strict=True)) if named else tuple(parts)), flat
+    size = int(np.prod(space.shape))
+    value = flat[:size].reshape(space.shape).astype(space.dtype)
+    return (value[()] if isinstance(space, spaces.Discrete) else value), flat[size:]
+
+
+def rescaled_observation(env: gymnasium.Env) -> gymnasium.Env:
+    """Map observations from the bounds of their space to [-1, 1]; unbounded entries stay.
+
+    Raises:
+        SpaceError: if the observations are not a Box, or nothing in them is bounded.
+    """
+    space = env.observation_space
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        raise SpaceError(f"the observation space is {space}; expected a Box of floating-point")
+    finite = np.isfinite(space.low) & np.isfinite(space.high)
+    if not finite.any():
+        raise SpaceError(
+            f"no entry of {space} is bounded; leave rescale_observation out, or normalise by "
+            "running statistics with the actor's normalize_observations"
+        )
+    low, high = np.where(finite, -1.0, space.low), np.where(finite, 1.0, space.high)
+    return RescaleObservation(env, low.astype(space.dtype), high.astype(space.dtype))
+
+
+def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
+    """Let actions be in [-1, 1], and map them to the bounds of their space.
+
+    Raises:
+        SpaceError: if the actions are not a bounded Box.
+    """
+    space = env.action_space
+    if not isinstance(space, spaces.Box) or not space.is_bounded():
+        raise SpaceError(f"the action space is {space}; rescale_action needs a Box with bounds")
+    return RescaleAction(env, space.dtype.type(-1), space.dtype.type(1))
+
+
+def with_time(env: gymnasium.Env) -> gymnasium.Env:
+    """Add the elapsed fraction of the time limit: last in vectors, else as ``time`` in a dict.
+
+    Raises:
+        ConfigError: if the environment has no time limit.
+    """
+    space = env.observation_space
+    is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1
+    try:
+        return TimeAwareObservation(env, flatten=is_vector, normalize_time=True)
+    except ValueError as error:
+        raise ConfigError(f"time_feature needs an environment with a time limit: {error}") from (
+            error
+        )
+
+
+WRAPPERS: Mapping[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
+    "mask_velocity": MaskVelocity,
+    "rescale_observation": rescaled_observation,
+    "time_feature": with_time,
+    "rescale_action": rescaled_action,
+    "action_mask": ActionMask,
+}
+"""By the name of `make_vec`'s option, in the order in which they are applied."""
+
+
+def training_rewards(scale: float, clip: float | None) -> list[Callable[..., gymnasium.Env]]:
+    """Return wrappers that scale rewards and then clip them to [-clip, clip]."""
+    chosen: list[Callable[..., gymnasium.Env]] = []
+    if scale != 1.0:
+        chosen.append(partial(TransformReward, func=partial(operator.mul, scale)))
+    if clip is not None:
+        chosen.append(partial(ClipReward, min_reward=-clip, max_reward=clip))
+    return chosen
 
 
 def _known_indices(env: gymnasium.Env, size: int) -> tuple[int, ...]:

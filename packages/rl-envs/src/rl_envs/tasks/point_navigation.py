@@ -40,6 +40,7 @@ class PointNavigation(TaskVecEnv):
         num_envs: how many points, ``B``.
         num_train_tasks: train with so many goals, always the same ones; None draws new ones.
         num_test_tasks: the same for test tasks.
+        seed: used by the first `reset` that is given none.
 
     Raises:
         ConfigError: unless these are whole numbers of at least 1.
@@ -51,6 +52,7 @@ class PointNavigation(TaskVecEnv):
         num_envs: Count = 1,
         num_train_tasks: Count | None = None,
         num_test_tasks: Count | None = None,
+        seed: int | None = None,
     ) -> None:
         self._num_envs = num_envs
         self._options = {
@@ -59,7 +61,7 @@ class PointNavigation(TaskVecEnv):
             "num_test_tasks": num_test_tasks,
         }
         self._tasks = TaskSampler(uniform(-0.5, 0.5, 2), num_train_tasks, num_test_tasks)
-        self._generator = np.random.default_rng()
+        self._generator = np.random.default_rng(seed)
         self._place: _Places = np.zeros((num_envs, 2), np.float32)
         self._goal: _Places = np.zeros((num_envs, 2), np.float32)
         self._next_goal: _Places | None = None

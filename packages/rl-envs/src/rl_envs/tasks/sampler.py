@@ -53,6 +53,22 @@ class TaskSampler:
         return tasks[torch.cat(order)[:count]]
 
 
+class SampledTasks:
+    """Gives a `TaskEnv` the tasks of its sampler, ``tasks``."""
+
+    tasks: TaskSampler
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        """Draw tasks; see `TaskVecEnv.sample_tasks`."""
+        return self.tasks.sample(count, generator, split)
+
+    def num_tasks(self, split: TaskSplit) -> int | None:
+        """Return how many different tasks there are; None without a limit."""
+        return self.tasks.num_tasks(split)
+
+
 def uniform(low: float, high: float, size: int) -> DrawTasks:
     """Return a function that draws vectors of independent numbers, uniform in [low, high)."""
 

@@ -81,6 +81,8 @@ def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
 
 def inspect_env(spec: ComponentSpec, given: AnyEnv | None = None) -> EnvSpec:
     """Read an environment's spaces by making one and closing it, unless it is built already."""
+    if spec.kwargs.get("vectorization") in ("auto", "async"):  # one is enough, and starts sooner
+        spec = ComponentSpec(spec.kind, spec.name, {**spec.kwargs, "num_envs": 1})
     envs = build_envs(spec, None, given)
     try:
         name = envs.spec_id if spec.is_custom else spec.name

@@ -1,0 +1,255 @@
+"""Saves and restores environments in the middle of an episode, where the simulator allows it.
+
+The state of an environment is the attributes of each layer, from the outermost wrapper to the
+simulator: numbers, texts, arrays, random generators, and lists, dicts and objects of these. The
+simulators of MuJoCo and Atari are asked for theirs. Everything else (spaces, functions, windows) is
+taken to be the same in an environment that was built in the same way. This holds for the classes in
+`EXACT_MODULES`, which tests compare bit for bit; of other classes nothing is assumed. They can be
+restored if they have `state_dict` and `load_state_dict` themselves.
+"""
+
+import contextlib
+import importlib
+import math
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.wrappers import PassiveEnvChecker
+
+from rl_core.errors import CheckpointError, in_brief
+from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
+from rl_core.stateful import Stateful
+from rl_core.types import StateDict, StateValue
+
+EXACT_MODULES = (
+    "gymnasium.envs.classic_control.",
+    "gymnasium.envs.toy_text.",
+    "gymnasium.envs.mujoco.",
+    "gymnasium.wrappers.",
+    "ale_py.env",
+    "minigrid.",
+    "rl_envs.bit_flipping",
+    "rl_envs.atari",
+    "rl_envs.wrappers",
+    "rl_envs.tasks.",
+)
+"""Beginnings of the modules whose environments and wrappers can be saved."""
+
+_OBJECT_MODULES = ("minigrid.", "gymnasium.wrappers.utils")
+"""Beginnings of the modules whose objects are part of an environment's state."""
+
+_PLAIN = (type(None), bool, int, str)
+
+_MUJOCO_DERIVED = (
+    *("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos"),
+    *("site_xmat", "subtree_com", "cinert", "cvel", "cfrc_int", "cfrc_ext", "qfrc_actuator"),
+    *("qfrc_constraint", "qacc", "actuator_force", "sensordata"),
+)
+"""What environments read of MuJoCo's data beyond its state: it lags behind the state by a step."""
+
+
+def can_save(env: gymnasium.Env | VectorEnv) -> bool:
+    """Tell whether `get_state` returns all of an environment's state."""
+    return all(
+        isinstance(layer, Stateful) or type(layer).__module__.startswith(EXACT_MODULES)
+        for layer in _layers(env)
+    )
+
+
+def get_state(env: gymnasium.Env | VectorEnv) -> StateDict:
+    """Return the state of an environment and its wrappers, generators included.
+
+    Args:
+        env: `can_save` says whether its state is complete.
+    """
+    encoder = _Encoder(env)
+    return {str(depth): encoder.layer(layer) for depth, layer in enumerate(encoder.layers)}
+
+
+def set_state(env: gymnasium.Env | VectorEnv, state: StateDict) -> None:
+    """Put an environment, built in the same way, into a state that `get_state` returned.
+
+    Raises:
+        CheckpointError: if the state does not fit.
+    """
+    try:
+        decoder = _Decoder(env)
+        if len(state) != len(decoder.layers):
+            raise ValueError(f"got {len(state)} layers; expected {len(decoder.layers)}")
+        for depth, layer in enumerate(decoder.layers):
+            decoder.load_layer(layer, state[str(depth)])
+    except (AttributeError, LookupError, RuntimeError, SystemError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the saved state does not fit {env}: {in_brief(error)}; build it as the saved one "
+            "was, with the same wrappers"
+        ) from error
+    inner: Any = env
+    while isinstance(inner, gymnasium.Wrapper):
+        if isinstance(inner, PassiveEnvChecker):  # it compares the first step with a reset
+            inner.checked_step = inner.checked_data_reuse = True
+        inner = inner.env
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield wrappers and environment, without the checker that `gymnasium.make` may add."""
+    while isinstance(env, gymnasium.Wrapper | VectorWrapper):
+        if not isinstance(env, PassiveEnvChecker):
+            yield env
+        env = env.env
+    yield env
+
+
+class _ConstantError(Exception):
+    """Raised for a value that is not part of the state."""
+
+
+class _Encoder:
+    """Turns attributes into a tree; an object that is met again is only named there."""
+
+    def __init__(self, env: gymnasium.Env | VectorEnv) -> None:
+        self.layers = list(_layers(env))
+        self._met: dict[int, int] = {}
+
+    def layer(self, layer: Any) -> StateDict:
+        if isinstance(layer, Stateful):
+            return layer.state_dict()
+        return self._attributes(layer)
+
+    def _attributes(self, owner: object) -> StateDict:
+        saved: dict[str, StateValue] = {}
+        for name, value in vars(owner).items():
+            if name == "env" and isinstance(owner, gymnasium.Wrapper | VectorWrapper):
+                continue
+            with contextlib.suppress(_ConstantError):
+                saved[name] = self._encode(value)
+        return saved
+
+    def _encode(self, value: Any) -> StateValue:
+        kind = type(value)
+        if kind in _PLAIN or (kind is float and math.isfinite(value)):
+            return value  # type: ignore[no-any-return]  # one of the plain kinds
+        if kind is float:
+            return {"float": str(value)}
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+            tensor = torch.from_numpy(np.array(value))
+            return tensor if isinstance(value, np.ndarray) else {"scalar": tensor}
+        if isinstance(value, np.random.Generator):
+            return {"generator": numpy_generator_state(value)}
+        if kind is list:
+            return [self._encode(item) for item in value]
+        if kind is tuple or kind is deque:
+            return {kind.__name__: [self._encode(item) for item in value]}
+        if kind is dict and all(type(key) is str for key in value):
+            return {"dict": {key: self._encode(item) for key, item in value.items()}}
+        return self._encode_object(value)
+
+    def _encode_object(self, value: Any) -> StateValue:
+        kind = type(value)
+        if kind.__name__ == "ALEInterface":
+            state = value.cloneState(include_rng=True).serialize()
+            return {"ale": torch.frombuffer(bytearray(state), dtype=torch.uint8)}
+        if kind.__name__ == "MjData":
+            return {"mujoco": _mujoco_state(value)}
+        for depth, layer in enumerate(self.layers):
+            if value is layer:
+                return {"layer": depth}
+        if not kind.__module__.startswith(_OBJECT_MODULES) or isinstance(value, type):
+            raise _ConstantError
+        if id(value) in self._met:
+            return {"met": self._met[id(value)]}
+        number = self._met[id(value)] = len(self._met)
+        name = f"{kind.__module__}:{kind.__name__}"
+        return {"object": name, "number": number, "state": self._attributes(value)}
+
+
+class _Decoder:
+    """Turns a tree back into attributes; simulators and generators are changed in place."""
+
+    def __init__(self, env: gymnasium.Env | VectorEnv) -> None:
+        self.layers = list(_layers(env))
+        self._met: dict[int, object] = {}
+
+    def load_layer(self, layer: Any, state: Any) -> None:
+        if isinstance(layer, Stateful):
+            layer.load_state_dict(state)
+        else:
+            self._load_attributes(layer, state)
+
+    def _load_attributes(self, owner: Any, state: Mapping[str, Any]) -> None:
+        for name, saved in state.items():
+            vars(owner)[name] = self._decode(saved, vars(owner).get(name))
+
+    def _decode(self, saved: Any, current: Any = None) -> Any:
+        if isinstance(saved, torch.Tensor):
+            return saved.numpy(force=True).copy()
+        if isinstance(saved, list | tuple):
+            return [self._decode(item) for item in saved]
+        if not isinstance(saved, Mapping):
+            return saved
+        kind, value = next(iter(saved.items()))
+        match kind:
+            case "float":
+                return float(value)
+            case "scalar":
+                return value.numpy(force=True)[()]
+            case "generator":
+                generator = np.random.default_rng() if current is None else current
+                set_numpy_generator_state(generator, value)
+                return generator
+            case "tuple":
+                return tuple(map(self._decode, value))
+            case "deque":
+                return deque(map(self._decode, value), getattr(current, "maxlen", None))
+            case "dict":
+                return {key: self._decode(item) for key, item in value.items()}
+            case "layer":
+                return self.layers[value]
+            case "met":
+                return self._met[value]
+            case "ale":
+                ale = importlib.import_module("ale_py")
+                current.restoreState(ale.ALEState(bytes(value.numpy(force=True))))
+                return current
+            case "mujoco":
+                _set_mujoco_state(current, value)
+                return current
+        made: Any = object.__new__(_object_class(saved["object"]))
+        self._met[saved["number"]] = made
+        self._load_attributes(made, saved["state"])
+        return made
+
+
+def _object_class(name: str) -> type:
+    """Return a class by name, if it is one whose objects are part of a state."""
+    module_name, _, class_name = name.partition(":")
+    found = getattr(sys.modules[module_name], class_name)
+    if not (isinstance(found, type) and found.__module__.startswith(_OBJECT_MODULES)):
+        raise ValueError(f"objects of {name} are not part of an environment's state")
+    return found
+
+
+def _mujoco() -> tuple[ModuleType, int]:
+    mujoco = importlib.import_module("mujoco")
+    return mujoco, int(mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+def _mujoco_state(data: Any) -> StateDict:
+    mujoco, kind = _mujoco()
+    state = np.empty(mujoco.mj_stateSize(data.model, kind))
+    mujoco.mj_getState(data.model, data, state, kind)
+    derived = {name: torch.from_numpy(getattr(data, name).copy()) for name in _MUJOCO_DERIVED}
+    return {"state": torch.from_numpy(state), **derived}
+
+
+def _set_mujoco_state(data: Any, saved: Mapping[str, Any]) -> None:
+    mujoco, kind = _mujoco()
+    mujoco.mj_setState(data.model, data, saved["state"].numpy(force=True), kind)
+    for name in _MUJOCO_DERIVED:
+        getattr(data, name)[...] = saved[name].numpy(force=True)

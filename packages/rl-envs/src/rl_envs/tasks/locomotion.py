@@ -1,0 +1,122 @@
+"""MuJoCo's half-cheetah and ant, which run where and how fast the task says.
+
+Source: Finn et al. 2017, https://arxiv.org/abs/1703.03400, section 5.3; directions in the plane
+after Rakelly et al. 2019, https://arxiv.org/abs/1903.08254, section 6.1.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.envs.mujoco.ant_v5 import AntEnv
+from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
+from torch import Tensor
+
+from rl_core.types import Array
+from rl_envs.tasks.sampler import SampledTasks, TaskSampler, uniform
+
+_Step: TypeAlias = tuple[npt.NDArray[np.float64], np.float64, bool, bool, dict[str, np.float64]]
+
+
+class HalfCheetahDirection(SampledTasks, HalfCheetahEnv):
+    """A half-cheetah that is rewarded for its velocity forward (task 1) or backward (task -1).
+
+    Args:
+        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
+        num_test_tasks: the same for test tasks.
+        **kwargs: those of HalfCheetah-v5.
+    """
+
+    direction = 1.0
+
+    def __init__(
+        self, num_train_tasks: int | None = None, num_test_tasks: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tasks = TaskSampler(_forward_or_backward, num_train_tasks, num_test_tasks)
+
+    def set_task(self, task: Array) -> None:
+        """Take over a direction."""
+        self.direction = float(task[0])
+
+    def step(self, action: Array) -> _Step:
+        """Step; the reward is the velocity in the task's direction, less the cost of control."""
+        observation, _, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]  # Gymnasium's
+        reward = self.direction * info["x_velocity"] + info["reward_ctrl"]
+        return observation, np.float64(reward), terminated, truncated, info
+
+
+class HalfCheetahVelocity(SampledTasks, HalfCheetahEnv):
+    """A half-cheetah that is rewarded for running forward as fast as the task says, in m/s.
+
+    Args:
+        low: slowest velocity of a task.
+        high: fastest velocity of a task.
+        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
+        num_test_tasks: the same for test tasks.
+        **kwargs: those of HalfCheetah-v5.
+    """
+
+    velocity = 1.0
+
+    def __init__(
+        self,
+        low: float = 0.0,
+        high: float = 2.0,
+        num_train_tasks: int | None = None,
+        num_test_tasks: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tasks = TaskSampler(uniform(low, high, 1), num_train_tasks, num_test_tasks)
+
+    def set_task(self, task: Array) -> None:
+        """Take over a velocity."""
+        self.velocity = float(task[0])
+
+    def step(self, action: Array) -> _Step:
+        """Step; the reward is minus the distance to the velocity, less the cost of control."""
+        observation, _, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]  # Gymnasium's
+        reward = info["reward_ctrl"] - abs(info["x_velocity"] - self.velocity)
+        return observation, np.float64(reward), terminated, truncated, info
+
+
+class AntDirection(SampledTasks, AntEnv):
+    """An ant that is rewarded for its velocity in a direction of the plane.
+
+    A task is the direction's cosine and sine, uniform on the circle.
+
+    Args:
+        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
+        num_test_tasks: the same for test tasks.
+        **kwargs: those of Ant-v5.
+    """
+
+    direction = (1.0, 0.0)
+
+    def __init__(
+        self, num_train_tasks: int | None = None, num_test_tasks: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tasks = TaskSampler(_on_circle, num_train_tasks, num_test_tasks)
+
+    def set_task(self, task: Array) -> None:
+        """Take over a direction."""
+        self.direction = float(task[0]), float(task[1])
+
+    def step(self, action: Array) -> _Step:
+        """Step; of Ant's reward only what is forward differs."""
+        observation, _, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]  # Gymnasium's
+        along = self.direction[0] * info["x_velocity"] + self.direction[1] * info["y_velocity"]
+        others = info["reward_ctrl"] + info["reward_contact"] + info["reward_survive"]
+        return observation, np.float64(along + others), terminated, truncated, info
+
+
+def _forward_or_backward(count: int, generator: torch.Generator) -> Tensor:
+    return 2.0 * torch.randint(2, (count, 1), generator=generator).float() - 1.0
+
+
+def _on_circle(count: int, generator: torch.Generator) -> Tensor:
+    angle = 2.0 * torch.pi * torch.rand(count, generator=generator)
+    return torch.stack([angle.cos(), angle.sin()], dim=1)

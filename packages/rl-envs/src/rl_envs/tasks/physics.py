@@ -1,0 +1,72 @@
+"""Classic control whose physics differ by task."""
+
+from typing import Any
+
+from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
+
+from rl_core.types import Array
+from rl_envs.tasks.sampler import SampledTasks, TaskSampler, uniform
+
+
+class CartPolePhysics(SampledTasks, CartPoleEnv):
+    """CartPole with another pole and another push in each task.
+
+    A task is three factors: on the pole's length, on its mass, and on the force of a push, each
+    uniform in [1 - spread, 1 + spread). Without a task it is CartPole.
+
+    Args:
+        spread: how far factors are from 1, below 1.
+        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
+        num_test_tasks: the same for test tasks.
+        **kwargs: those of CartPole.
+    """
+
+    def __init__(
+        self,
+        spread: float = 0.5,
+        num_train_tasks: int | None = None,
+        num_test_tasks: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        factors = uniform(1.0 - spread, 1.0 + spread, 3)
+        self.tasks = TaskSampler(factors, num_train_tasks, num_test_tasks)
+        self._usual = self.length, self.masspole, self.force_mag
+
+    def set_task(self, task: Array) -> None:
+        """Take over the factors of a task."""
+        values = (factor * usual for factor, usual in zip(task.tolist(), self._usual, strict=True))
+        self.length, self.masspole, self.force_mag = values
+        self.total_mass = self.masspole + self.masscart
+        self.polemass_length = self.masspole * self.length
+
+
+class PendulumPhysics(SampledTasks, PendulumEnv):
+    """Pendulum with another pole and another gravity in each task.
+
+    A task is three factors: on gravity, on the pole's mass and on its length, each uniform in
+    [1 - spread, 1 + spread). Without a task it is Pendulum.
+
+    Args:
+        spread: how far factors are from 1, below 1.
+        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
+        num_test_tasks: the same for test tasks.
+        **kwargs: those of Pendulum.
+    """
+
+    def __init__(
+        self,
+        spread: float = 0.5,
+        num_train_tasks: int | None = None,
+        num_test_tasks: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        factors = uniform(1.0 - spread, 1.0 + spread, 3)
+        self.tasks = TaskSampler(factors, num_train_tasks, num_test_tasks)
+        self._usual = self.g, self.m, self.l
+
+    def set_task(self, task: Array) -> None:
+        """Take over the factors of a task."""
+        values = (factor * usual for factor, usual in zip(task.tolist(), self._usual, strict=True))
+        self.g, self.m, self.l = values

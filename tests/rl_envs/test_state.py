@@ -1,0 +1,199 @@
+"""Environments that were saved in the middle of an episode continue bit for bit."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, TimeAwareObservation
+
+from rl_core.env import VecEnv
+from rl_core.errors import CheckpointError
+from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
+from rl_core.stateful import StateReader
+from rl_core.types import Array, StateDict
+from rl_envs import EnvMaker, ProcessVecEnv, make_vec
+from rl_envs.state import can_save, get_state, set_state
+from rl_envs.wrappers import MaskVelocity
+from rl_testing.envs import VecEnvSuite
+from rl_testing.stateful import copy_state
+
+IDS = [
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "FrozenLake-v1",
+    "Taxi-v4",
+    "CliffWalking-v1",
+    "Blackjack-v1",
+    "BitFlipping-v0",
+    "HalfCheetah-v5",
+    "Ant-v5",
+    "Humanoid-v5",
+    "Hopper-v5",
+    "Walker2d-v5",
+    "Swimmer-v5",
+    "Reacher-v5",
+    "Pusher-v5",
+    "InvertedPendulum-v5",
+    "InvertedDoublePendulum-v5",
+    "ALE/Pong-v5",
+    "ALE/Breakout-v5",
+    "MiniGrid-Dynamic-Obstacles-6x6-v0",
+    "MiniGrid-MultiRoom-N2-S4-v0",
+    "MiniGrid-Unlock-v0",
+    "BabyAI-PutNextLocal-v0",
+    "BabyAI-UnlockToUnlock-v0",
+]
+
+
+class Drift(gymnasium.Env):
+    """A walk whose author saves its state."""
+
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    place = 0.0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = 0.0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.place += self.np_random.normal() + action
+        return np.array([self.place], np.float32), self.place, abs(self.place) > 5.0, False, {}
+
+
+class SavedDrift(Drift):
+    def state_dict(self) -> StateDict:
+        return {"place": self.place, "random": numpy_generator_state(self.np_random)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        saved = StateReader(state, "drift")
+        self.place = saved.number("place")
+        set_numpy_generator_state(self.np_random, saved.tree("random"))
+
+
+def _play(env: gymnasium.Env, actions: list[Any]) -> list[Any]:
+    """Return all that was seen, in as many episodes as it takes."""
+    seen: list[Any] = []
+    for action in actions:
+        observation, reward, terminated, truncated, _ = env.step(action)
+        seen.append((deepcopy(observation), float(reward), terminated, truncated))
+        if terminated or truncated:
+            seen.append(deepcopy(env.reset()[0]))
+    return seen
+
+
+def _check_continues(build: Callable[[], gymnasium.Env], steps: int = 40) -> None:
+    env = build()
+    assert can_save(env)
+    env.action_space.seed(1)
+    actions = [env.action_space.sample() for _ in range(2 * steps)]
+    env.reset(seed=3)
+    _play(env, actions[:steps])
+    state = get_state(env)
+    copy = {name: copy_state(value) for name, value in state.items()}
+    expected = _play(env, actions[steps:])
+    set_state(env, copy)
+    np.testing.assert_equal(_play(env, actions[steps:]), expected)
+    fresh = build()
+    set_state(fresh, copy)
+    np.testing.assert_equal(_play(fresh, actions[steps:]), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*texts:RuntimeWarning")
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_restored_environment_continues_bit_for_bit(env_id: str) -> None:
+    for module, prefix in (("ale_py", "ALE"), ("minigrid", "MiniGrid"), ("minigrid", "BabyAI")):
+        if env_id.startswith(prefix):
+            pytest.importorskip(module)
+    if env_id.endswith("-v5") and not env_id.startswith("ALE"):
+        pytest.importorskip("mujoco")
+    maker = EnvMaker(env_id)
+    _check_continues(lambda: maker().env)  # type: ignore[attr-defined]  # a guard's
+
+
+def _wrapped() -> gymnasium.Env:
+    env = gymnasium.make("CartPole-v1", disable_env_checker=True)
+    return TimeAwareObservation(NormalizeObservation(FrameStackObservation(MaskVelocity(env), 3)))
+
+
+def _observed_drift() -> gymnasium.Env:
+    return FrameStackObservation(SavedDrift(), 2)
+
+
+def test_wrappers_are_part_of_the_state() -> None:
+    _check_continues(_wrapped, steps=50)
+
+
+def test_an_environment_may_save_itself() -> None:
+    _check_continues(_observed_drift)
+
+
+def test_of_other_environments_nothing_is_assumed() -> None:
+    assert not can_save(Drift())
+    with make_vec(Drift) as envs:
+        assert envs.resume_grade == "episode"
+        envs.reset(seed=0)
+        assert set(envs.state_dict()) == {"seed", "steps"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"0": {}, "1": {}},
+        {"0": {"a": {"unknown": 1}}, "1": {}, "2": {}},
+        {"0": {"a": {"object": "builtins:list", "number": 0, "state": {}}}, "1": {}, "2": {}},
+        {"0": {"a": {"object": "os:system", "number": 0, "state": {}}}, "1": {}, "2": {}},
+        {"0": {"a": {"layer": 99}}, "1": {}, "2": {}},
+        {"0": {}, "1": {}, "2": {"_np_random": {"generator": {"bit_generator": "MT"}}}},
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(damage: StateDict) -> None:
+    with pytest.raises(CheckpointError, match=r"does not fit|is of kind"):
+        set_state(gymnasium.make("CartPole-v1"), damage)
+
+
+class _SavedSuite(VecEnvSuite):
+    """What can be saved is resumed exactly by every vectoriser."""
+
+    vectorization: Literal["sync", "async", "native"]
+
+    def make_env(self) -> VecEnv:
+        envs = make_vec("CartPole-v1", 2, vectorization=self.vectorization)
+        assert envs.resume_grade == "exact"
+        return envs
+
+
+class TestSavedSync(_SavedSuite):
+    vectorization = "sync"
+
+
+class TestSavedNative(_SavedSuite):
+    vectorization = "native"
+
+
+class TestSavedProcesses(_SavedSuite):
+    vectorization = "async"
+
+
+def test_a_restored_process_that_dies_is_restarted_at_its_last_observation() -> None:
+    with make_vec("CartPole-v1", 2, 0, vectorization="async") as envs:
+        shown = envs.reset()
+        state = envs.state_dict()
+    with ProcessVecEnv(EnvMaker("CartPole-v1").numbered(2), max_restarts=1) as envs:
+        envs.load_state_dict(state)
+        envs.processes[1].kill()
+        with pytest.warns(RuntimeWarning, match="environment 1"):
+            step = envs.step(np.zeros(2, np.int64))
+    assert isinstance(step.final_observation, np.ndarray)
+    assert isinstance(shown, np.ndarray)
+    np.testing.assert_array_equal(step.final_observation[1], shown[1])
+    assert step.truncated.tolist() == [False, True]

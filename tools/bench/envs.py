@@ -1,0 +1,112 @@
+"""Steps per second of every vectoriser, beside those of Gymnasium, Stable-Baselines3 and EnvPool.
+
+Each system steps the same environments with the same actions in a process of its own. Run nothing
+else meanwhile.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__":  # run by path: make the package importable instead of its modules
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bench.child import Json
+from bench.machine import machine_line
+from bench.markdown import table
+from bench.measurement import Found, Job, measure_in_turn, measurements_of, settings_lines
+from bench.suite import Part, run_suite, suite_parser
+
+ENVS: Mapping[str, str | None] = {
+    "cartpole": "CartPole-v1",
+    "half-cheetah": "HalfCheetah-v5",
+    "pong": "ALE/Pong-v5",
+    "millisecond": None,
+}
+"""Ids by the names that the command line takes; the last one sleeps for 1 ms in each step."""
+
+COUNTS = (1, 8, 32)
+"""Numbers of environments."""
+
+SYSTEMS: Mapping[str, str] = {
+    "ours-sync": "ours, sync",
+    "ours-async": "ours, async",
+    "ours-native": "ours, native",
+    "ours-envpool": "ours, EnvPool",
+    "gymnasium-sync": "Gymnasium, sync",
+    "gymnasium-async": "Gymnasium, async",
+    "gymnasium-native": "Gymnasium, native",
+    "sb3-dummy": "SB3, DummyVecEnv",
+    "sb3-subproc": "SB3, SubprocVecEnv",
+    "envpool": "EnvPool",
+}
+"""A title for each."""
+
+_NATIVE = ("cartpole", "pong")
+_POOLED = ("cartpole", "half-cheetah", "pong")
+
+
+def systems_of(env: str) -> list[str]:
+    """Return the systems that have an environment."""
+    lacks_native, lacks_pool = env not in _NATIVE, env not in _POOLED
+    return [
+        system
+        for system in SYSTEMS
+        if not (lacks_native and system.endswith("native"))
+        and not (lacks_pool and system.endswith("envpool"))
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parts: dict[str, Part] = {
+        f"{env}-{count}": partial(measure_part, env, count) for env in ENVS for count in COUNTS
+    }
+    parser = suite_parser("envs", __doc__, parts, seconds=3.0)
+    parser.add_argument("--system", action="append", choices=SYSTEMS, help="may be repeated")
+    return run_suite("envs", parts, render, parser.parse_args(arguments))
+
+
+def measure_part(env: str, count: int, options: argparse.Namespace) -> Found:
+    """Measure all systems with a number of environments."""
+    jobs = {
+        system: Job(
+            SYSTEMS[system],
+            "envs",
+            {"env": env, "count": count, "system": system, "seconds": options.seconds},
+            1,
+        )
+        for system in options.system or systems_of(env)
+    }
+    return measure_in_turn(
+        f"{env} x {count}",
+        jobs,
+        options.rounds,
+        options.seconds,
+        machine_line(1),
+        lambda figures: f"{figures['rate']:,.0f} steps/s",
+    )
+
+
+def render(results: Mapping[str, Json]) -> str:
+    """Render everything that was measured."""
+    found = measurements_of(results, [f"{env}-{count}" for env in ENVS for count in COUNTS])
+    if not found:
+        return "Nothing was measured yet."
+    rows = []
+    for env in ENVS:
+        for system in systems_of(env):
+            rates = [
+                found[name].median(system, "rate") if (name := f"{env}-{count}") in found else None
+                for count in COUNTS
+            ]
+            if any(rate is not None for rate in rates):
+                cells = ["-" if rate is None else f"{rate:,.0f}" for rate in rates]
+                rows.append([f"`{env}`", SYSTEMS[system], *cells])
+    head = ["environment", "system", *(f"{count} at once" for count in COUNTS)]
+    return f"{table(head, rows, left=2)}\n\n{settings_lines(found)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
