@@ -1,6 +1,6 @@
 """Keep the documentation in step with the code.
 
-Copies the plug-in that the tests install into the page that explains it, and reports public names
+Copies the plug-in that the tests install into the pages that explain it, and reports public names
 that no reference page shows.
 
     python tools/docs.py [--check]
@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "pages"
 PLUGIN_PAGE = PAGES / "plugins.md"
+PLUGIN_PAGES = (PLUGIN_PAGE, *sorted((PAGES / "plugins").glob("*.md")))
 PLUGIN = ROOT / "tests" / "integration" / "plugin_package"
 
 _DIRECTIVE = re.compile(r"^::: ([\w.]+)\n((?:[ \t]+.*\n|\n)*)", re.MULTILINE)
@@ -29,13 +30,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only report, write nothing")
     check = parser.parse_args().check
     problems = reference_problems()
-    page = PLUGIN_PAGE.read_text(encoding="utf-8")
-    updated = with_files(page, PLUGIN)
-    if page != updated:
+    for page in PLUGIN_PAGES:
+        text = page.read_text(encoding="utf-8")
+        updated = with_files(text, PLUGIN)
+        if text == updated:
+            continue
         if check:
-            problems.append(f"{PLUGIN_PAGE.name} differs from {PLUGIN.relative_to(ROOT)}")
+            problems.append(f"{page.name} differs from {PLUGIN.relative_to(ROOT)}")
         else:
-            PLUGIN_PAGE.write_text(updated, encoding="utf-8")
+            page.write_text(updated, encoding="utf-8")
     for problem in problems:
         print(problem)
     return int(bool(problems))

@@ -18,7 +18,8 @@ from rl_algos_offpolicy import SAC, OffPolicyActor
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_command.main import main
 from rl_command.train_arguments import read_train_request
-from rl_core import (
+from rl_core.config import ComponentSpec, Linear
+from rl_core.errors import (
     CheckpointError,
     ConfigError,
     DataError,
@@ -27,7 +28,6 @@ from rl_core import (
     RLError,
     SpaceError,
 )
-from rl_core.config import ComponentSpec, Linear
 from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import RolloutStorage

@@ -146,7 +146,7 @@ class _Life:
         else:
             check_transitions(batch, self.oracle, goals=self.goals, oldest=oldest)
         firsts = self.firsts(batch)
-        for first, key in zip(firsts, batch.key.tolist(), strict=True):
+        for first, key in zip(firsts, batch.index.tolist(), strict=True):
             assert self.keys.setdefault(first, key) == key, f"another key of {first}"
         self.check_weights(batch, firsts)
         if "recent" in self.options:
@@ -210,7 +210,7 @@ class _Life:
             for first in firsts:
                 self.errors[(first, self.lengths[first])] = 1.0
         self.storage = restored[-1]
-        if directory is not None or self.script.has_seams:
+        if directory is not None or self.script.interrupted:
             self.storage.mark_boundary()
             self.oracle.mark_boundary()
         self.joints += 1
@@ -271,7 +271,7 @@ def _lives(subset: tuple[str, ...]) -> Iterator[_Life]:
     generator = np.random.default_rng(SUBSETS.index(subset))
     num_envs = generator.permutation(NUM_ENVS).tolist()
     numbers = generator.permutation(len(NUM_ENVS)).tolist()
-    for place, (autoreset, has_seams) in enumerate(
+    for place, (autoreset, interrupted) in enumerate(
         product(("same_step", "next_step", "disabled"), (False, True))
     ):
         goals = None
@@ -289,7 +289,7 @@ def _lives(subset: tuple[str, ...]) -> Iterator[_Life]:
             "recurrent": "sequences" in subset or _pick(generator, False, True),
             "extras": _pick(generator, False, True),
             "arrays": _pick(generator, "numpy", "torch"),
-            "has_seams": has_seams,
+            "interrupted": interrupted,
         }
         if "frame_stack" in options:
             script["frame_stack"] = options["frame_stack"]
@@ -326,12 +326,12 @@ def _go_through(life: _Life, directory: Path | None) -> Counter[str]:
     """Return how often a life met what all must meet; save it if there is a directory."""
     generator = np.random.default_rng(life.script.seed)
     transitions = life.script.transitions(STEPS + life.room + 21)
-    seen, own, has_seams = _events(transitions), iter(transitions), life.script.has_seams
+    seen, own, interrupted = _events(transitions), iter(transitions), life.script.interrupted
     for step in range(STEPS):
         transition = next(own)
         life.insert(transition)
         seen["transitions"] += int(np.count_nonzero(transition.valid))
-        if step in (STEPS // 4, STEPS // 2, 2 * STEPS // 3) and has_seams:
+        if step in (STEPS // 4, STEPS // 2, 2 * STEPS // 3) and interrupted:
             list(islice(own, 3))  # of which no storage is told
         if step == STEPS // 4:
             worker = replace(life)
@@ -339,10 +339,10 @@ def _go_through(life: _Life, directory: Path | None) -> Counter[str]:
                 worker.insert(other)
             life.take_over(worker)
         if step == STEPS // 2:
-            worker = replace(life, rows=life.rows + 5 * (not has_seams))
+            worker = replace(life, rows=life.rows + 5 * (not interrupted))
             for other in islice(own, worker.room + 3):
                 worker.insert(other)
-            life.take_over(worker, start=has_seams * len(worker.storage) // 3)
+            life.take_over(worker, start=interrupted * len(worker.storage) // 3)
             seen["wrapped slices"] += len(worker.storage) < len(worker.oracle)
         if step == 2 * STEPS // 3:
             life.look()

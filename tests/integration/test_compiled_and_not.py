@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, RolloutBatch
@@ -21,7 +22,7 @@ from rl_core.compile import has_cpp_compiler
 from rl_core.config import Recipe
 from rl_core.errors import ConfigError
 from rl_core.types import Json
-from rl_testing.algorithms._case import map_tree, tensors_of
+from rl_testing.algorithms._case import tensors_of
 from rl_testing.replay_batches import make_replay_batch
 from rl_testing.rollouts import make_batch, make_rollout
 from rl_train.builder import build, compose
@@ -78,7 +79,7 @@ def _stride(batch: Any, rng: np.random.Generator) -> Any:
             return torch.stack([tensor, tensor], -1)[..., 0]
         return torch.cat([tensor.reshape(-1)[:1], tensor.reshape(-1)])[1:].view(tensor.shape)
 
-    return map_tree(laid_out, batch)
+    return tree_map_only(Tensor, laid_out, batch)
 
 
 def _expand(batch: Any, rng: np.random.Generator) -> Any:

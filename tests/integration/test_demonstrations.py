@@ -15,9 +15,8 @@ from gymnasium import spaces
 from rl_algos_offpolicy import DQN, SAC, DQNConfig, OffPolicyActor, OffPolicyActorConfig, SACConfig
 from rl_algos_onpolicy import PPO, OnPolicyActor
 from rl_command.main import main
-from rl_core import CheckpointError, ConfigError
 from rl_core.env import VecEnv
-from rl_core.errors import DataError, MissingExtraError, SpaceError
+from rl_core.errors import CheckpointError, ConfigError, DataError, MissingExtraError, SpaceError
 from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import HindsightConfig, ReplayBuffer, RolloutStorage
@@ -129,7 +128,7 @@ def test_what_cannot_be_read_is_told(
     with pytest.raises(ConfigError, match="is neither a directory of demonstrations nor"):
         load_minari(str(tmp_path))
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'rl-train\[minari\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'packages/rl-train\[minari\]'"):
         load_minari(minari_id)
 
 

@@ -24,7 +24,7 @@ def test_every_preset_is_a_recipe_with_a_length(algorithm: str, env: str) -> Non
     resolved, sections = read_preset(algorithm, env)
     recipe = compose(algorithm, env, preset=True)
     assert resolved["preset"] == f"{algorithm}/{env}"
-    assert compose(algorithm, env, sections).replace(resolved=resolved) == recipe
+    assert replace(compose(algorithm, env, sections), resolved=resolved) == recipe
 
 
 def test_given_options_win_over_a_presets() -> None:
@@ -48,7 +48,7 @@ def test_the_nearest_environment_with_a_preset_is_named() -> None:
 
 def test_an_agent_trains_as_long_as_its_preset_says() -> None:
     agent = make("td3", "Pendulum-v1", preset=True)
-    agent.parts = replace(agent.parts, recipe=agent.recipe.replace(resolved={"total_steps": 300}))
+    agent.parts = replace(agent.parts, recipe=replace(agent.recipe, resolved={"total_steps": 300}))
     assert agent.train(progress=False).total_steps == 300
     agent.close()
     with pytest.raises(ConfigError, match="total_steps"):

@@ -34,7 +34,7 @@ def _batch(action: int, *, terminated: bool = False) -> ReplayBatch:
         next_observation=torch.full((1, 1), 2.0),
         weight=torch.ones(1),
         mask=torch.ones(1),
-        key=torch.zeros(1, 2, dtype=torch.int64),
+        index=torch.zeros(1, 2, dtype=torch.int64),
     )
 
 

@@ -56,7 +56,7 @@ def _batch() -> ReplayBatch:
         next_observation=torch.zeros(2, 1),
         weight=torch.tensor([1.0, 0.25]),
         mask=torch.ones(2),
-        key=torch.zeros(2, 2, dtype=torch.int64),
+        index=torch.zeros(2, 2, dtype=torch.int64),
     )
 
 

@@ -121,7 +121,7 @@ class _Run:
             next_observation=self.observation[W + T :],
             weight=torch.ones(T, NUM_ENVS),
             mask=torch.ones(T, NUM_ENVS),
-            key=torch.zeros(NUM_ENVS, 2, dtype=torch.int64),
+            index=torch.zeros(NUM_ENVS, 2, dtype=torch.int64),
             start=SequenceStart(
                 state=first,
                 burn_in=self.observation[:W],
@@ -477,7 +477,7 @@ def test_dqn_hand_computed_with_a_recurrent_core() -> None:
         next_observation=torch.zeros(1, 1, 3),
         weight=torch.ones(2, 1),
         mask=torch.ones(2, 1),
-        key=torch.zeros(1, 2, dtype=torch.int64),
+        index=torch.zeros(1, 2, dtype=torch.int64),
         start=SequenceStart(
             state={"critics": torch.zeros(1, 1)},
             burn_in=torch.zeros(1, 1, 3),

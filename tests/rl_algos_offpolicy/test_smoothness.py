@@ -41,7 +41,7 @@ def _batch(num_steps: int = 1) -> ReplayBatch:
         next_observation=torch.tensor([[2.0], [1.5]]),
         weight=torch.tensor([1.0, 0.5]),
         mask=torch.ones(2),
-        key=torch.zeros(2, 2, dtype=torch.int64),
+        index=torch.zeros(2, 2, dtype=torch.int64),
     )
 
 

@@ -41,7 +41,7 @@ def _batch(action: Tensor, *, terminated: bool = False, weight: float = 1.0) -> 
         next_observation=torch.full((1, 1), 2.0),
         weight=torch.tensor([weight]),
         mask=torch.ones(1),
-        key=torch.zeros(1, 2, dtype=torch.int64),
+        index=torch.zeros(1, 2, dtype=torch.int64),
     )
 
 

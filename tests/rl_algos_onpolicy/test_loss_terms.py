@@ -293,7 +293,7 @@ def test_the_reward_predictor_takes_the_first_reward_of_replayed_steps() -> None
         next_observation=torch.zeros(2, 3),
         weight=ones,
         mask=ones,
-        key=torch.zeros(2, 2, dtype=torch.int64),
+        index=torch.zeros(2, 2, dtype=torch.int64),
     )
     term, _ = add_on.compute_loss_term(batch, Categorical(torch.zeros(2, 2)), {})
     assert term.item() == pytest.approx(0.25 * (4.0 + 16.0))

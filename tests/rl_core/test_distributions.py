@@ -540,33 +540,9 @@ def test_masks_of_several_choices() -> None:
     assert set(map(tuple, action.tolist())) == {(0, 1), (0, 2)}
 
 
-def test_a_mask_that_forbids_everything_is_uniform_unless_checked() -> None:
+def test_a_mask_that_forbids_everything_is_uniform() -> None:
     logits, nothing = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2, dtype=torch.bool)
     assert Categorical(logits, nothing).entropy().item() == pytest.approx(math.log(2.0))
-    mask = torch.tensor([[True, False], [False, False], [False, False]])
-    with pytest.raises(DataError, match="forbids every action in 2 of 3 rows"):
-        Categorical.checked(logits.expand(3, 2), mask)
-
-
-def test_a_choice_without_an_action_is_noticed_when_checked() -> None:
-    mask = torch.tensor([[True, True, False, False, False], [True, False, True, False, False]])
-    with pytest.raises(DataError, match="forbids every action in 1 of 2 rows"):
-        MultiCategorical.checked(torch.zeros(2, 5), (2, 3), mask)
-
-
-def test_a_good_mask_passes_the_check() -> None:
-    logits = torch.tensor([[1.0, 2.0, 3.0]])
-    checked = Categorical.checked(logits, FORBIDDEN_LAST)
-    assert torch.equal(checked.logits, Categorical(logits, FORBIDDEN_LAST).logits)
-    joint = MultiCategorical.checked(logits, (1, 2), FORBIDDEN_LAST)
-    assert joint.nvec == (1, 2)
-    assert joint.mode().tolist() == [[0, 0]]
-
-
-@pytest.mark.parametrize("mask", [torch.ones(1, 3), torch.ones(3, dtype=torch.bool)])
-def test_the_check_wants_a_boolean_mask_of_the_same_shape(mask: Tensor) -> None:
-    with pytest.raises(DataError, match="expected that of the logits"):
-        Categorical.checked(torch.zeros(1, 3), mask)
 
 
 # The remaining contract

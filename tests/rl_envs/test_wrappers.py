@@ -90,7 +90,7 @@ def test_an_option_masks_and_is_recorded(vectorization: Any) -> None:
         assert envs.component["mask_velocity"] is True
     with make_vec("CartPole-v1", 2) as envs:
         assert envs.component is not None
-        assert "mask_velocity" not in envs.component
+        assert "mask_velocity" not in envs.component.kwargs
 
 
 def test_masking_leaves_no_native_form() -> None:

@@ -112,7 +112,7 @@ def test_the_state_brings_back_buffers_contexts_and_the_rollout_begun() -> None:
         one.store_rollout(TASKS, is_context=True)
     check_same_state(other.state_dict(), storage.state_dict())
     drawn = [next(each.generate_batches(1, 4)) for each in (storage, other)]
-    assert torch.equal(drawn[0].key, drawn[1].key)
+    assert torch.equal(drawn[0].index, drawn[1].index)
 
 
 def test_misuse_is_refused() -> None:

@@ -42,7 +42,7 @@ class TestFrameStacks(ReplayStorageSuite):
 
     lives: ClassVar[Mapping[str, TransitionScript]] = {
         name: STACKED_LIVES[name]
-        for name in ("same_step_dict_box", "same_step_seams", "next_step_recurrent")
+        for name in ("same_step_dict_box", "same_step_interrupted", "next_step_recurrent")
     }
     scripts: ClassVar[Mapping[str, TransitionScript]] = {
         name: StackedScript.of(script)
@@ -328,7 +328,7 @@ def test_files_hold_what_memory_does(tmp_path: Path) -> None:
         check_same_state(columns_of(theirs), columns_of(ours))
 
 
-@pytest.mark.parametrize("name", ["same_step_seams", "next_step_recurrent"])
+@pytest.mark.parametrize("name", ["same_step_interrupted", "next_step_recurrent"])
 def test_tensors_take_what_arrays_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere than on the CPU there are tensors only; here they are on the CPU all the same."""
     life = STACKED_LIVES[name]

@@ -50,7 +50,7 @@ class NoisyReplay(ReplayStorage):
 
 class TestNoisyReplay(ReplayStorageSuite):
     lives: ClassVar[Mapping[str, TransitionScript]] = {
-        name: LIVES[name] for name in ("same_step_dict_box", "next_step_seams")
+        name: LIVES[name] for name in ("same_step_dict_box", "next_step_interrupted")
     }
 
     def make_storage(self, *, size: int, n_step: int) -> NoisyReplay:

@@ -36,7 +36,7 @@ def _all_of(storage: ReplayBuffer) -> tuple[ReplayBatch, Tensor]:
     batch = _draw(storage, 4000)
     actions, places = np.unique(batch.action.numpy(), return_index=True)
     assert len(actions) == storage.num_transitions
-    (alone,) = storage.gather(batch.key[places, 0].unsqueeze(0))
+    (alone,) = storage.gather(batch.index[places, 0].unsqueeze(0))
     return alone, torch.from_numpy(actions)
 
 
@@ -77,7 +77,7 @@ def test_weights_know_the_smallest_priority_that_is_left() -> None:
     rest = [4.0] * (len(actions) - 2)
     for errors, expected in (([0.5, 1.0], 0.125), ([8.0, 1.0], 0.25), ([8.0, 2.0], 0.5)):
         _learn(storage, batch, [*errors, *rest])
-        (batch,) = storage.gather(batch.key[:, 0].unsqueeze(0))
+        (batch,) = storage.gather(batch.index[:, 0].unsqueeze(0))
         assert batch.weight.tolist()[2:] == [expected] * len(rest)
     for transition in transitions[20:60]:
         storage.insert_transition(transition)
@@ -89,7 +89,7 @@ def test_what_is_never_drawn_does_not_scale_the_others() -> None:
     storage = _buffer(PrioritizedConfig(alpha=1.0, beta=1.0, epsilon=0.0), count=20)
     batch, actions = _all_of(storage)
     _learn(storage, batch, [0.0, 2.0] + [4.0] * (len(actions) - 2))
-    (batch,) = storage.gather(batch.key[:, 0].unsqueeze(0))
+    (batch,) = storage.gather(batch.index[:, 0].unsqueeze(0))
     assert batch.weight.tolist() == [1.0, 1.0] + [0.5] * (len(actions) - 2)
 
 
@@ -196,9 +196,7 @@ def test_errors_that_are_not_finite_are_refused(wrong: float) -> None:
 def test_errors_must_be_there_and_one_per_sample() -> None:
     storage = _buffer(PrioritizedConfig(), count=20)
     batch = _draw(storage, 8)
-    with pytest.raises(
-        ConfigError, match=r"needs the gradient step to answer 'td_error', got \['q"
-    ):
+    with pytest.raises(ConfigError, match=r"needs gradient steps that return 'td_error', got \['q"):
         storage.after_gradients(batch, {"q_value": torch.zeros(8)})
     for shape in ((7,), (8, 1), ()):
         with pytest.raises(DataError, match=r"expected \(8,\), one per sample"):
@@ -330,7 +328,9 @@ def test_states_of_other_draws_are_refused() -> None:
             storage.load_state_dict(state)
 
 
-@pytest.mark.parametrize("name", ["same_step_dict_box", "next_step_seams", "disabled_seams"])
+@pytest.mark.parametrize(
+    "name", ["same_step_dict_box", "next_step_interrupted", "disabled_interrupted"]
+)
 def test_priorities_are_those_of_a_slow_dictionary(name: str) -> None:
     """Through inserts, slices, resets, learning and late answers, of several environments."""
     life = LIVES[name]
@@ -375,10 +375,10 @@ def _check_late(
     generator: np.random.Generator,
 ) -> None:
     """Learn from a batch, maybe an old one, with equal errors for equal transitions."""
-    stored = {tuple(key) for key in _draw(storage, 2000).key.tolist()}
+    stored = {tuple(index) for index in _draw(storage, 2000).index.tolist()}
     drawn = {str(action): float(generator.integers(1, 9)) for action in batch.action.tolist()}
     given = [drawn[str(action)] for action in batch.action.tolist()]
-    for action, key in zip(batch.action.tolist(), batch.key.tolist(), strict=True):
+    for action, key in zip(batch.action.tolist(), batch.index.tolist(), strict=True):
         if tuple(key) in stored:
             errors[str(action)] = drawn[str(action)]
     storage.after_gradients(batch, {"td_error": torch.tensor(given)})
@@ -398,7 +398,7 @@ def _check_late(
     ],
 )
 def test_a_state_that_cannot_be_is_refused(part: str, name: str, wrong: float) -> None:
-    life = LIVES["same_step_seams"]
+    life = LIVES["same_step_interrupted"]
 
     def filled() -> ReplayBuffer:
         storage = ReplayBuffer(60, prioritized=PrioritizedConfig())

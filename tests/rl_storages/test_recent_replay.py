@@ -146,7 +146,7 @@ def test_priorities_count_within_a_window() -> None:
     newest = sorted(set(_drawn(storage, 50)))
     (batch,) = storage.generate_batches(1, 50)
     places = [batch.action.tolist().index(action) for action in newest]
-    (alone,) = storage.gather(batch.key[places, 0].unsqueeze(0))
+    (alone,) = storage.gather(batch.index[places, 0].unsqueeze(0))
     storage.after_gradients(alone, {"td_error": torch.tensor([1.0, 2.0, 5.0])})
     drawn = _drawn(storage, 800)
     assert [drawn.count(action) for action in newest] == [100, 200, 500]  # they are stratified

@@ -73,7 +73,9 @@ Window = tuple[float, list[float], float, bool]
 def windows(storage: ReplayBuffer) -> list[Window]:
     """Return every transition that can be drawn, in the order of first observations."""
     (batch,) = storage.generate_batches(1, 40 * max(storage.num_transitions, 1))
-    found = {row[0]: row for row in map(_window, range(len(batch.key)), [batch] * len(batch.key))}
+    found = {
+        row[0]: row for row in map(_window, range(len(batch.index)), [batch] * len(batch.index))
+    }
     assert len(found) == storage.num_transitions
     return [found[key] for key in sorted(found)]
 
@@ -289,7 +291,7 @@ def test_keys_tell_slot_and_generation() -> None:
     assert isinstance(batch.observation, Tensor)
     keys = {
         float(now): tuple(key)
-        for now, key in zip(batch.observation[:, 0], batch.key.tolist(), strict=True)
+        for now, key in zip(batch.observation[:, 0], batch.index.tolist(), strict=True)
     }
     # Positions 3 and 4 of three rows: the second time that rows 0 and 1 are used.
     assert keys == {4.0: (2, 1), 54.0: (3, 1)} | {3.0: (0, 1), 53.0: (1, 1)}
@@ -335,7 +337,7 @@ def test_batches_of_a_block_are_like_single_ones() -> None:
     assert len(together) == 6
     for row, batch in zip(block, together, strict=True):
         (alone,) = storage.gather(row.unsqueeze(0))
-        for name in ("observation", "action", "reward", "num_steps", "next_observation", "key"):
+        for name in ("observation", "action", "reward", "num_steps", "next_observation", "index"):
             assert torch.equal(getattr(batch, name), getattr(alone, name)), name
 
 

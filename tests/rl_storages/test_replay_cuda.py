@@ -59,7 +59,7 @@ def test_a_gpu_gets_the_same_batches(
     check_same_state(moved, columns_of(on_cpu))
 
 
-@pytest.mark.parametrize("name", ["same_step_seams", "next_step_recurrent"])
+@pytest.mark.parametrize("name", ["same_step_interrupted", "next_step_recurrent"])
 @pytest.mark.parametrize("data_device", [None, "cpu"])
 def test_a_gpu_gets_the_same_sequences_of_stacks(name: str, data_device: str | None) -> None:
     life = STACKED_LIVES[name]

@@ -220,7 +220,7 @@ def test_without_a_figure_nothing_is_refused(
     memory.check_fits([unknown], size=10**9, num_rows=10**9, num_envs=1)
 
 
-@pytest.mark.parametrize("name", ["same_step_dict_box", "next_step_seams"])
+@pytest.mark.parametrize("name", ["same_step_dict_box", "next_step_interrupted"])
 def test_files_hold_what_memory_does(name: str, tmp_path: Path) -> None:
     life = LIVES[name]
     in_memory = _allocated(ReplayBuffer(150, n_step=3), life.spec())

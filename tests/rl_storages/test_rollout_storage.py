@@ -272,7 +272,7 @@ def test_a_slice_counts_from_its_own_first_row() -> None:
     assert _rows(first["next/observation"]) == [[0.0, 0.0, 2.0], [1.0, 1.0, 1.0]]
 
 
-def test_a_seam_by_hand() -> None:
+def test_a_boundary_by_hand() -> None:
     storage = RolloutStorage(4)
     storage.allocate(SAME_STEP.spec(), torch.Generator())
     worker = _filled(SAME_STEP, 4)
@@ -294,7 +294,7 @@ def test_a_seam_by_hand() -> None:
     }
 
 
-def test_consecutive_slices_leave_no_seam() -> None:
+def test_consecutive_slices_leave_no_boundary() -> None:
     worker = _filled(SAME_STEP, 4)
     storage = RolloutStorage(4)
     storage.allocate(SAME_STEP.spec(), torch.Generator())

@@ -25,7 +25,7 @@ class TestPrioritizedSequencesOfStacks(SequenceReplaySuite):
 
     lives: ClassVar[Mapping[str, TransitionScript]] = {
         name: STACKED_LIVES[name]
-        for name in ("same_step_seams", "next_step_recurrent", "disabled_seams")
+        for name in ("same_step_interrupted", "next_step_recurrent", "disabled_interrupted")
     }
     scripts: ClassVar[Mapping[str, TransitionScript]] = {
         "next_step_recurrent": StackedScript.of(SCRIPTS["next_step_recurrent"])

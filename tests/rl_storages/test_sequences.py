@@ -67,7 +67,7 @@ def _all_of(storage: ReplayBuffer) -> ReplayBatch:
     """Return a batch with every sequence in it once, in the order of first actions."""
     (batch,) = storage.generate_batches(1, 400)
     _, places = np.unique(batch.action[0, :, 0].numpy(), return_index=True)
-    (alone,) = storage.gather(batch.key[places, 0].unsqueeze(0))
+    (alone,) = storage.gather(batch.index[places, 0].unsqueeze(0))
     return alone
 
 
@@ -234,7 +234,7 @@ def test_errors_are_one_per_row_and_finite() -> None:
         storage.after_gradients(batch, {"td_error": errors})
 
 
-@pytest.mark.parametrize("name", ["same_step_recurrent", "next_step_seams"])
+@pytest.mark.parametrize("name", ["same_step_recurrent", "next_step_interrupted"])
 def test_priorities_are_those_of_a_slow_dictionary(name: str) -> None:
     """Through inserts, growth, overwriting, resume and late answers."""
     life = LIVES[name]
@@ -278,12 +278,12 @@ def test_priorities_are_those_of_a_slow_dictionary(name: str) -> None:
         np.testing.assert_allclose(batch.weight[0], smallest / priorities, rtol=1e-5)
         late.append(batch)
         chosen = late.pop(int(generator.integers(len(late))))
-        answer = {key: float(generator.integers(1, 9)) for key in map(_key, chosen.key)}
-        given = torch.tensor([answer[_key(key)] for key in chosen.key]).expand(4, -1)
+        answer = {key: float(generator.integers(1, 9)) for key in map(_key, chosen.index)}
+        given = torch.tensor([answer[_key(key)] for key in chosen.index]).expand(4, -1)
         storage.after_gradients(chosen, {"td_error": given})
         (now,) = storage.generate_batches(1, 4000)
-        stored = {_key(key) for key in now.key}
-        for first, key in zip(chosen.action[0].tolist(), map(_key, chosen.key), strict=True):
+        stored = {_key(key) for key in now.index}
+        for first, key in zip(chosen.action[0].tolist(), map(_key, chosen.index), strict=True):
             if key in stored:
                 errors[(str(first), lengths[str(first)])] = answer[key]
                 largest = max(largest, answer[key])
@@ -388,8 +388,8 @@ class _ForgetsTheGenerator(ReplayBuffer):
 class _ForgetsWhereASequenceIs(ReplayBuffer):
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict(state)
-        assert self.ring.tiles is not None
-        self.ring.tiles.begin_anew(np.ones(self.ring.num_envs, dtype=np.int64))
+        assert self.ring.sequence_starts is not None
+        self.ring.sequence_starts.begin_anew(np.ones(self.ring.num_envs, dtype=np.int64))
 
 
 class _DrawsAllRows(ReplayBuffer):
@@ -422,10 +422,10 @@ class _FavoursOne(ReplayBuffer):
             yield block
 
 
-class _KeysWithoutGeneration(ReplayBuffer):
+class _IndexWithoutGeneration(ReplayBuffer):
     def gather(self, indices: Tensor):  # type: ignore[no-untyped-def]  # as in the base
         for batch in super().gather(indices):
-            yield replace(batch, key=batch.key * torch.tensor([1, 0]))
+            yield replace(batch, index=batch.index * torch.tensor([1, 0]))
 
 
 class _RunsSlicesTogether(ReplayBuffer):
@@ -459,7 +459,7 @@ class _SaysItGivesNone(ReplayBuffer):
         (_KeepsTheOldest, "test_every_sample_is_what_happened"),
         (_KeepsNoMore, "test_nothing_is_missing"),
         (_FavoursOne, "test_all_samples_are_drawn_alike"),
-        (_KeysWithoutGeneration, "test_a_key_names_one_sample"),
+        (_IndexWithoutGeneration, "test_an_index_names_one_sample"),
         (_ForgetsTheGenerator, "test_a_restored_storage_goes_on_alike"),
         (_ForgetsWhereASequenceIs, "test_a_restored_storage_goes_on_alike"),
         (_RunsSlicesTogether, "test_slices_bring_the_same_samples"),
@@ -485,8 +485,8 @@ def _finds(mutant: type[ReplayBuffer], name: str, **case: object) -> bool:
 
     lives: list[TransitionScript] = [
         LIVES["same_step_recurrent"],
-        LIVES["same_step_seams"],
-        LIVES["next_step_seams"],
+        LIVES["same_step_interrupted"],
+        LIVES["next_step_interrupted"],
     ]
     for life in lives:
         try:

@@ -95,7 +95,7 @@ def test_a_full_storage_by_hand() -> None:
     assert len(storage) == 3
     assert _rows(storage, 0) == [([0, 1, 0], [101.0, 0.0], 1, False, [0, 1, 1])]
     assert [row[0] for row in _rows(storage, 1)] == [[1, 1, 1], [1, 1, 2], [1, 1, 3]]
-    assert [t["key"].tolist() for t in storage.transitions()] == [[2, 1], [1, 1], [3, 1], [5, 1]]
+    assert [t["index"].tolist() for t in storage.transitions()] == [[2, 1], [1, 1], [3, 1], [5, 1]]
 
 
 def test_new_observations_by_hand() -> None:
@@ -169,7 +169,7 @@ def test_a_batch_without_samples_is_found_out() -> None:
         check_transitions(replace(batch, mask=batch.mask[:0]), storage)
     start = SequenceStart({}, batch.observation, batch.action, batch.terminated)
     with pytest.raises(AssertionError, match="no sample"):
-        check_sequences(replace(batch, start=start, key=batch.key[:0]), storage)
+        check_sequences(replace(batch, start=start, index=batch.index[:0]), storage)
 
 
 def test_a_sample_of_another_time_is_named() -> None:
@@ -198,7 +198,7 @@ def test_a_life_holds_what_it_is_for(life: TransitionScript) -> None:
     assert bool((~valid).any()) == (life.autoreset == "next_step")
     assert not (ended & ~valid).any()
     begins_after = ended if life.autoreset != "next_step" else ~valid
-    assert bool((start[1:] & ~begins_after[:-1]).any()) == life.has_seams
+    assert bool((start[1:] & ~begins_after[:-1]).any()) == life.interrupted
     has_final = [t.final_observation is not None for t in transitions]
     expected = {"same_step": ended.any(1).tolist(), "next_step": [False] * 130}
     assert has_final == expected.get(life.autoreset, [True] * 130)

@@ -27,7 +27,7 @@ class CrossesEnds(ReferenceReplayStorage):
         return [[row for episode in super().episodes(env) for row in episode]]
 
 
-class ForgetsSeams(ReferenceReplayStorage):
+class ForgetsInterruptions(ReferenceReplayStorage):
     def episodes(self, env: int) -> Episodes:
         return _joined(super().episodes(env), at_starts=True)
 
@@ -168,9 +168,9 @@ class MasksAll(ReferenceReplayStorage):
             yield replace(batch, mask=torch.zeros_like(batch.mask))
 
 
-class KeysWithoutGeneration(ReferenceReplayStorage):
+class IndexWithoutGeneration(ReferenceReplayStorage):
     def transitions(self) -> Columns:
-        return [c | {"key": c["key"] * torch.tensor([1, 0])} for c in super().transitions()]
+        return [c | {"index": c["index"] * torch.tensor([1, 0])} for c in super().transitions()]
 
 
 class ForgetsItsGenerator(ReferenceReplayStorage):
@@ -186,7 +186,7 @@ class NumbersFromZeroAgain(ReferenceReplayStorage):
         self._inserted = len(self)
 
 
-class ResumesWithASeam(ReferenceReplayStorage):
+class ResumesWithABoundary(ReferenceReplayStorage):
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict(state)
         self.mark_boundary()
@@ -343,7 +343,7 @@ class GivesRollouts(ReferenceReplayStorage):
 MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (GivesRollouts, "test_it_gives_replayed_transitions"),
     (CrossesEnds, "test_every_sample_is_what_happened"),
-    (ForgetsSeams, "test_every_sample_is_what_happened"),
+    (ForgetsInterruptions, "test_every_sample_is_what_happened"),
     (CrossesTheWritePosition, "test_every_sample_is_what_happened"),
     (BootstrapsFromTheReset, "test_every_sample_is_what_happened"),
     (TerminatesWhatWasCut, "test_every_sample_is_what_happened"),
@@ -357,15 +357,15 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (KeepsHalf, "test_nothing_is_missing"),
     (WaitsForWholeWindows, "test_nothing_is_missing"),
     (NeverDrawsTheNewest, "test_nothing_is_missing"),
-    (FloatsEverything, "test_batches_have_just_this_form"),
-    (FloatsExtras, "test_batches_have_just_this_form"),
-    (MasksAll, "test_batches_have_just_this_form"),
+    (FloatsEverything, "test_every_sample_is_what_happened"),
+    (FloatsExtras, "test_every_sample_is_what_happened"),
+    (MasksAll, "test_every_sample_is_what_happened"),
     (FavoursTheNewest, "test_all_samples_are_drawn_alike"),
     (WeighsByHalf, "test_all_samples_are_drawn_alike"),
-    (KeysWithoutGeneration, "test_a_key_names_one_sample"),
+    (IndexWithoutGeneration, "test_an_index_names_one_sample"),
     (ForgetsItsGenerator, "test_a_restored_storage_goes_on_alike"),
     (NumbersFromZeroAgain, "test_a_restored_storage_goes_on_alike"),
-    (ResumesWithASeam, "test_a_restored_storage_goes_on_alike"),
+    (ResumesWithABoundary, "test_a_restored_storage_goes_on_alike"),
     (TakesDamagedStates, "test_a_damaged_state_is_refused"),
     (RunsSlicesTogether, "test_slices_bring_the_same_samples"),
     (LosesFinalsInSlices, "test_slices_bring_the_same_samples"),
@@ -382,7 +382,7 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (TellsAllAgain, "test_new_observations_are_returned_once"),
     (CountsResets, "test_new_observations_are_returned_once"),
     (TellsNothingAfterACheckpoint, "test_new_observations_are_returned_once"),
-    (FailsWhenEmpty, "test_nothing_is_drawn_from_an_empty_storage"),
+    (FailsWhenEmpty, "test_after_a_reset_nothing_older_is_drawn"),
     (GuessesSizes, "test_batches_need_both_sizes"),
     (RoundsSizesUp, "test_sizes_without_room_are_refused"),
     (Casts, "test_a_transition_that_does_not_fit_is_refused"),
@@ -412,9 +412,12 @@ def _cases(name: str) -> Iterator[dict[str, object]]:
     method = getattr(ReplayStorageSuite, name)
     axes: list[list[dict[str, object]]] = []
     parameters = inspect.signature(method).parameters
-    if "n_step" in parameters:
-        axes.append([{"n_step": n_step} for n_step in (3, 1, 5)])
-    if "life" in parameters:
+    numbers = {"n_step": ReplayStorageSuite.n_steps, "count": ReplayStorageSuite.counts}
+    if given := parameters.keys() & numbers.keys():
+        (key,) = given
+        cases = ReplayStorageSuite.cases(numbers[key]).values()
+        axes.append([{"life": life, key: number} for life, number in cases])
+    elif "life" in parameters:
         axes.append([{"life": life} for life in ReplayStorageSuite.lives.values()])
     for mark in getattr(method, "pytestmark", []):
         names, values = mark.args
@@ -432,7 +435,7 @@ def _fails(suite: ReplayStorageSuite, name: str, case: dict[str, object]) -> boo
     except (AssertionError, pytest.fail.Exception):
         return True
     except IndexError:
-        return name == "test_nothing_is_drawn_from_an_empty_storage"
+        return name == "test_after_a_reset_nothing_older_is_drawn"
     return False
 
 

@@ -35,7 +35,7 @@ BATCH = ReplayBatch(
     next_observation={"a": torch.full((2, 4), torch.nan), "b": torch.tensor([3, 4])},
     weight=torch.ones(2),
     mask=torch.ones(2),
-    key=torch.zeros(2, 2, dtype=torch.int64),
+    index=torch.zeros(2, 2, dtype=torch.int64),
     start=START,
     extras={"log_prob": torch.zeros(2)},
 )

@@ -346,7 +346,7 @@ def test_a_missing_wandb_is_answered_with_the_install_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'rl-train\[wandb\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'packages/rl-train\[wandb\]'"):
         WandbLogger(tmp_path)
 
 
@@ -354,7 +354,7 @@ def test_a_missing_tensorboard_is_answered_with_the_install_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'rl-train\[tensorboard\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'packages/rl-train\[tensorboard\]'"):
         TensorBoardLogger(tmp_path)
 
 

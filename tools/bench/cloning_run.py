@@ -4,6 +4,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -104,4 +105,4 @@ def _returns(agent: Agent, seed: int) -> Json:
 def _for_evaluation(recipe: Recipe) -> Recipe:
     env = recipe.env
     kwargs = {**env.kwargs, "num_envs": _NUM_TEST_ENVS}
-    return recipe.replace(env=ComponentSpec("env", env.name, kwargs))
+    return replace(recipe, env=ComponentSpec("env", env.name, kwargs))

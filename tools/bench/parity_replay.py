@@ -185,7 +185,7 @@ def _batches(generator: torch.Generator, *, is_discrete: bool) -> tuple[Any, Rep
         next_observation=after,
         weight=ones,
         mask=ones,
-        key=torch.zeros(_BATCH, 2, dtype=torch.int64),
+        index=torch.zeros(_BATCH, 2, dtype=torch.int64),
     )
     return samples(now, action, after, ended.float(), reward), ours
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -112,12 +113,12 @@ def _open_group(request: TrainRequest) -> Path:
     resolved: dict[str, Json] = {**recipe.resolved}
     if request.arguments.restart_model is not None:
         resolved["restart_model"] = cast("Json", request.arguments.restart_model)
-    save_recipe(recipe.replace(resolved=resolved), file)
+    save_recipe(replace(recipe, resolved=resolved), file)
     return group
 
 
 def _comparable(recipe: Recipe) -> Recipe:
-    return recipe.replace(seed=0, resolved={})
+    return replace(recipe, seed=0, resolved={})
 
 
 def _summary(run: Path) -> dict[str, Json]:

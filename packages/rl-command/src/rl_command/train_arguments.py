@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, cast
 
@@ -276,7 +276,7 @@ def lengths_of(tables: Tables) -> Tables:
 def with_length(recipe: Recipe, goal: Budget) -> Recipe:
     """Return a recipe that says when its run ends."""
     kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
-    return recipe.replace(resolved={**kept, **goal.arguments})
+    return replace(recipe, resolved={**kept, **goal.arguments})
 
 
 def merged_sections(

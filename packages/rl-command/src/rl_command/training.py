@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -104,7 +104,9 @@ def resume(words: Sequence[str], title: str = "") -> int:
             raise UsageError(
                 f"the recipe of {run.path} does not give the length of the run; give --total-steps"
             )
-        recipe = with_length(run.recipe, goal).replace(device=arguments.device)
+        recipe = with_length(run.recipe, goal)
+        if arguments.device is not None:
+            recipe = replace(recipe, device=arguments.device)
         parts = build(recipe, is_saved=True)
         interruption = Interruption(_SIGNALS, "rl: ")
         callbacks = [*_progress(arguments.progress, title), interruption]

@@ -1,49 +1,11 @@
 """Contracts, data types, networks, estimators and gradient steps."""
 
-from rl_core.actor import ActionEvaluation as ActionEvaluation
-from rl_core.actor import ActionOutput as ActionOutput
 from rl_core.actor import Actor as Actor
 from rl_core.algorithm import Algorithm as Algorithm
-from rl_core.algorithm import DefaultRecipe as DefaultRecipe
-from rl_core.algorithm import EnvSpec as EnvSpec
-from rl_core.algorithm import PolicyLossAddOn as PolicyLossAddOn
-from rl_core.algorithm import Scheduled as Scheduled
-from rl_core.algorithm.update import UpdateSchedule as UpdateSchedule
-from rl_core.batch import ReplayBatch as ReplayBatch
-from rl_core.batch import Rollout as Rollout
-from rl_core.batch import RolloutBatch as RolloutBatch
-from rl_core.batch import SequenceStart as SequenceStart
-from rl_core.batch import Transition as Transition
-from rl_core.config import ComponentSpec as ComponentSpec
-from rl_core.config import Recipe as Recipe
-from rl_core.config.schedules import Constant as Constant
-from rl_core.config.schedules import Cosine as Cosine
-from rl_core.config.schedules import Linear as Linear
-from rl_core.config.schedules import Piecewise as Piecewise
-from rl_core.config.schedules import Schedule as Schedule
-from rl_core.env import EnvStep as EnvStep
 from rl_core.env import VecEnv as VecEnv
-from rl_core.errors import CheckpointError as CheckpointError
 from rl_core.errors import ConfigError as ConfigError
-from rl_core.errors import DataError as DataError
-from rl_core.errors import DeviceError as DeviceError
-from rl_core.errors import EnvironmentFaultError as EnvironmentFaultError
-from rl_core.errors import MissingExtraError as MissingExtraError
-from rl_core.errors import NonFiniteError as NonFiniteError
-from rl_core.errors import PluginError as PluginError
 from rl_core.errors import RLError as RLError
-from rl_core.errors import SpaceError as SpaceError
-from rl_core.gradients import Gradients as Gradients
-from rl_core.gradients import LossOutput as LossOutput
-from rl_core.gradients import Weights as Weights
-from rl_core.gradients.optimizers import OptimizerConfig as OptimizerConfig
-from rl_core.gradients.optimizers import ParameterGroup as ParameterGroup
-from rl_core.gradients.optimizers import TargetNetwork as TargetNetwork
 from rl_core.logger import Logger as Logger
-from rl_core.stateful import Stateful as Stateful
 from rl_core.storage import Storage as Storage
-from rl_core.storage.spec import DataSlice as DataSlice
-from rl_core.storage.spec import StorageSpec as StorageSpec
-from rl_core.storage.spec import TensorSpec as TensorSpec
 
 __version__ = "0.1.0"

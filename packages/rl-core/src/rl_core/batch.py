@@ -205,7 +205,7 @@ class ReplayBatch:
             row t + ``num_steps`` of both together.
         weight: shape `(N,)`, float: importance weights, 1 where all are drawn alike.
         mask: shape `(N,)`, float: 1 for a transition, 0 for a row that pads.
-        key: shape `(N, 2)`, int64: slot and generation, by which a storage knows the sample again;
+        index: shape `(N, 2)`, int64: slot and generation, by which a storage finds the row again;
             `(N, 2)` for sequences too.
         start: how recurrent networks get into the first row; None in batches of transitions.
         extras: what else was stored, each `(N, ...)`.
@@ -219,7 +219,7 @@ class ReplayBatch:
     next_observation: Observation
     weight: Tensor
     mask: Tensor
-    key: Tensor
+    index: Tensor
     start: SequenceStart | None = None
     extras: Extras = field(default_factory=dict)
 

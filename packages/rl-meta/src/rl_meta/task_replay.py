@@ -213,7 +213,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
                 next_observation=columns["next_observation"],
                 weight=ones,
                 mask=ones,
-                key=torch.stack([row, torch.zeros_like(row)], 1).to(device),
+                index=torch.stack([row, torch.zeros_like(row)], 1).to(device),
                 extras={f"context/{name}": column for name, column in context.items()},
             )
 

@@ -12,17 +12,17 @@ from rl_storages.sampling.sum_tree import LARGEST_ERROR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrioritizedConfig(Config):
-    """Options of prioritised draws.
+    """Options of prioritized replay.
 
     Attributes:
-        alpha: how much priorities count; 0 draws all transitions alike.
-        beta: how much weights make up for it, or a schedule such as ``linear(0.4, 1.0)``; 1 makes
-            up for all of it.
-        epsilon: added to every error; priorities are single-precision numbers, hence the bound.
-        default_error: error of transitions that were not learned from yet; None takes the largest
-            so far, which is 1 in the beginning.
-        eta: share of the largest error in that of a sequence, the rest being the mean; None takes
-            0.9. It needs ``sequences``.
+        alpha: Exponent of the priorities, in [0, 1]; 0 samples uniformly.
+        beta: Exponent of the importance weights, in [0, 1], or a schedule such as
+            ``linear(0.4, 1.0)``; 1 corrects the bias fully.
+        epsilon: Added to every error. The bound is that of single-precision priorities.
+        default_error: Error of transitions that no gradient step has seen yet; None takes the
+            largest error so far, initially 1.
+        eta: Weight of the largest error in the error of a sequence; the rest is the mean. None
+            takes 0.9. It needs ``sequences``.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -37,18 +37,17 @@ class PrioritizedConfig(Config):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecentConfig(Config):
-    """Options of draws from the newest transitions.
+    """Options of sampling from the newest transitions.
 
     Attributes:
-        eta: how fast the windows of the batches shrink; 1 does not shrink them.
-        cmin: no window has fewer transitions, as far as there are so many; below the buffer's
-            size.
-        period: over how many batches the windows shrink, before they begin anew with the largest.
-            Batches are counted across updates, so it means the same whether an update has one
-            batch or a thousand. None takes the batches of each update, which must then be more
-            than one.
-        update_eta: move eta by the returns of the last episodes, between this eta while they rise
-            and 1 while they fall.
+        eta: How fast the windows shrink, in (0, 1]; 1 does not shrink them.
+        cmin: Smallest window, in transitions; less than the buffer's size.
+        period: Number of batches over which windows shrink, before they start again with the
+            largest. Batches are counted across updates, so it means the same whether an update
+            has one batch or a thousand. None takes the batches of each update, which must then be
+            more than one.
+        update_eta: Adapt eta to the returns of the last episodes: it is this eta while they rise,
+            and nears 1 while they fall.
 
     Raises:
         ConfigError: when a value is out of range, or eta could not move although it should.
@@ -70,15 +69,15 @@ class RecentConfig(Config):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HindsightConfig(Config):
-    """Options of goals relabelled in hindsight.
+    """Options of hindsight experience replay.
 
     Attributes:
-        strategy: which achieved goal becomes the desired one: ``"final"``, what the episode ended
-            with; ``"future"``, one that it achieved with this transition or later; ``"episode"``,
-            any of it; ``"random"``, any of all that is stored.
-        k: relabelled transitions for each one as it was: a share of k / (k + 1) of what is drawn.
-        achieved_goal: the observation's entry with the goal achieved so far.
-        desired_goal: the observation's entry with the goal that is pursued.
+        strategy: Which achieved goal becomes the desired one: ``"final"``, the last of the
+            episode; ``"future"``, that of this transition or a later one; ``"episode"``, any of the
+            episode; ``"random"``, any that is stored.
+        k: Relabelled transitions per original one: a share of k / (k + 1) is relabelled.
+        achieved_goal: Key of the achieved goal in the observation.
+        desired_goal: Key of the desired goal in the observation.
 
     Raises:
         ConfigError: when a value is out of range, or both entries are the same.
@@ -100,15 +99,15 @@ class HindsightConfig(Config):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceConfig(Config):
-    """Options of replayed sequences, for networks with a memory.
+    """Options of replayed sequences, for recurrent networks.
 
     A sequence is ``length`` consecutive transitions of one episode. The first of them, its
-    *burn-in*, only bring the memory up to date and are not learned from; they are the last ones
-    of the sequence before. So every transition is learned from in just one sequence.
+    *burn-in*, only bring the recurrent state up to date and are not learned from; they are the
+    last ones of the sequence before. So every transition is learned from in just one sequence.
 
     Attributes:
-        length: transitions in a sequence, burn-in included.
-        overlap: share of them that is burn-in, in [0, 1): ``int(overlap * length)`` transitions.
+        length: Number of transitions in a sequence, burn-in included.
+        overlap: Share of them that is burn-in, in [0, 1): ``int(overlap * length)`` transitions.
 
     Raises:
         ConfigError: when a value is out of range, or no transition is left to learn from.

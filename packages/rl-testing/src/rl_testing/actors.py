@@ -69,20 +69,17 @@ class ActorSuite:
     def test_one_step_has_the_declared_shapes(self, case: tuple[str, str]) -> None:
         """Action, environment's action and state are what collector and storage allocate."""
         actor = self._actor(case)
-        assert set(actor.actor_initial_states(_NUM_ENVS)) == set(actor.state_sizes)
         output, spec = _act(actor, _noise(actor)), actor.action_spec
         assert output.action.shape == (_NUM_ENVS, *spec.shape)
         assert output.action.dtype == spec.dtype
-        assert {name: tensor.shape for name, tensor in output.state.items()} == {
-            name: (_NUM_ENVS, size) for name, size in actor.state_sizes.items()
-        }
+        sizes = {name: (_NUM_ENVS, size) for name, size in actor.state_sizes.items()}
+        for states in (actor.actor_initial_states(_NUM_ENVS), output.state):
+            assert {name: state.shape for name, state in states.items()} == sizes
 
     def test_states_start_at_zero_and_are_counted(self, case: tuple[str, str]) -> None:
         """An actor is recurrent exactly if it has a state."""
         actor = self._actor(case)
-        for name, state in actor.actor_initial_states(3).items():
-            assert state.shape == (3, actor.state_sizes[name])
-            assert not state.any()
+        assert not any(state.any() for state in actor.actor_initial_states(3).values())
         assert actor.is_recurrent == bool(actor.state_sizes)
         assert actor.recurrent_hidden_state_size == sum(actor.state_sizes.values())
 

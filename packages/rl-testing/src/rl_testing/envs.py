@@ -56,27 +56,25 @@ class VecEnvSuite:
 
     def test_the_same_seed_gives_the_same_steps(self) -> None:
         """A seeded reset fixes all that follows, in this object and in a new one."""
-        records = []
+        runs = []
         for _ in range(2):
             with self.make_env() as envs:
-                records += [_record(envs, seed=3), _record(envs, seed=3)]
-        for record in records[1:]:
-            for name, expected in records[0].items():
-                np.testing.assert_array_equal(record[name], expected, err_msg=name)
+                runs += [(envs.reset(seed=3), _play(envs, 20)) for _ in range(2)]
+        shown, expected = runs[0]
+        for first, steps in runs[1:]:
+            for name, value in _flat(shown).items():
+                np.testing.assert_array_equal(_numpy(_flat(first)[name]), _numpy(value), name)
+            _check_same_steps(steps, expected, "after a reset with the same seed")
 
     def test_seeds_tell_runs_and_rows_apart(self) -> None:
         """Another seed, and another row under the same seed, give other episodes."""
         if not self.is_random:
             pytest.skip("seeds make no difference here")
         with self.make_env() as envs:
-            first, second = _record(envs, seed=3), _record(envs, seed=4)
-        assert any(not np.array_equal(first[name], second[name]) for name in first)
-        rows = [
-            np.concatenate([value[:, row].ravel() for value in first.values()])
-            for row in range(envs.num_envs)
-        ]
-        for row in rows[1:]:
-            assert not np.array_equal(rows[0], row), "two rows went through the same steps"
+            first, second = (_record(envs, seed) for seed in (3, 4))
+        assert not np.array_equal(first, second), "two seeds led to the same steps"
+        for row in first[1:]:
+            assert not np.array_equal(first[0], row), "two rows went through the same steps"
 
     def test_arrays_are_never_written_to_again(self) -> None:
         """The caller may keep an array without copying it."""
@@ -157,7 +155,8 @@ class VecEnvSuite:
                     envs.reset()
                 steps = _play(envs, len(expected), seed=2)
             if is_exact:
-                _check_same_steps(steps, expected)
+                when = "after loading, where resume_grade is 'exact'"
+                _check_same_steps(steps, expected, when)
 
     def test_every_transition_is_the_right_one(self) -> None:
         """Observation, reward, end and successor belong together, by value, in every mode."""
@@ -259,10 +258,10 @@ def _saved(envs: VecEnv) -> tuple[StateDict, list[EnvStep]]:
     return state, _play(envs, 20, seed=2)
 
 
-def _check_same_steps(actual: Sequence[EnvStep], expected: Sequence[EnvStep]) -> None:
+def _check_same_steps(actual: Sequence[EnvStep], expected: Sequence[EnvStep], when: str) -> None:
     for number, (step, other) in enumerate(zip(actual, expected, strict=True), 1):
         got, wanted = _parts(step), _parts(other)
-        place = f"step {number} after loading, where resume_grade is 'exact'"
+        place = f"step {number} {when}"
         assert list(got) == list(wanted), f"{place}: {list(got)}; expected {list(wanted)}"
         for name, value in wanted.items():
             message = f"{name} in {place}"
@@ -281,10 +280,12 @@ def _parts(step: EnvStep) -> dict[str, ArrayLike]:
     return {**_flat(step.observation), **final, **_rows(step)}
 
 
-def _record(envs: VecEnv, seed: int) -> dict[str, Array]:
-    parts = [{**_flat(envs.reset(seed=seed)), "reward": np.zeros(envs.num_envs, np.float32)}]
-    parts += [{**_flat(step.observation), "reward": step.reward} for step in _play(envs, 20)]
-    return {name: np.stack([_numpy(part[name]) for part in parts]) for name in parts[0]}
+def _record(envs: VecEnv, seed: int) -> Array:
+    """Return what 20 steps showed and rewarded, one row per environment."""
+    parts = list(_flat(envs.reset(seed=seed)).values())
+    for step in _play(envs, 20):
+        parts += [*_flat(step.observation).values(), step.reward]
+    return np.concatenate([_numpy(part).reshape(envs.num_envs, -1) for part in parts], axis=1)
 
 
 def _flat(observation: ArrayObservation | None) -> dict[str, ArrayLike]:

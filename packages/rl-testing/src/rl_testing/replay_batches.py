@@ -70,6 +70,6 @@ def make_replay_batch(
         next_observation=observation(n, num_sequences) if start else observation(size),
         weight=0.5 + torch.rand(shape, generator=generator, device=device),
         mask=mask,
-        key=torch.zeros(shape[-1], 2, dtype=torch.int64, device=device),
+        index=torch.zeros(shape[-1], 2, dtype=torch.int64, device=device),
         start=start,
     )

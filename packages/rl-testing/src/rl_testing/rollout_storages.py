@@ -11,7 +11,6 @@ from torch import Tensor
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import ConfigError, DataError
 from rl_core.storage import AnyStorage, HasRollouts, HasSlices
-from rl_core.types import ArrayObservation
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.stateful import check_same_state
 from rl_testing.storages import StorageSuite, columns_of, insert_all, seeded, ship, stored
@@ -65,11 +64,16 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
             assert len(storage) == 0
 
     def test_every_sample_comes_once_per_epoch(self, script: TransitionScript) -> None:
-        """Whatever the sizes: every transition with all its columns, and no reset-only row."""
-        storage, oracle = self._pair(script, filled=True)
+        """Whatever the sizes: every transition with all its columns, and no reset-only row.
+
+        Sequences have their rows in order, and begin with the state that was there while acting.
+        """
+        storage, oracle = self._pair(script)
+        num_steps = oracle.num_steps
+        insert_all(script.transitions(2 * num_steps)[num_steps:], storage, oracle)
         expected = _samples(_prepared(oracle).generate_batches(1, None))
         rows, length = len(storage), self._length(script, len(storage))
-        assert sum(expected.values()) == int(oracle.rollout().valid.sum())
+        assert not script.recurrent or bool(oracle.rollout().state["memory"].any())
         sizes: list[tuple[int | None, int | None]] = [(1, None), (2, None), (3, None)]
         sizes += [(None, size) for size in (rows, rows * script.num_envs, length, rows + length)]
         for num_minibatches, minibatch_size in sizes:
@@ -77,7 +81,7 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
             assert _samples(batches) == Counter({key: 2 * n for key, n in expected.items()})
 
     def test_there_are_as_many_minibatches_as_asked_for(self, script: TransitionScript) -> None:
-        """None is empty, however the numbers divide."""
+        """None is empty, and numbers of samples differ by at most one unit, however they divide."""
         storage = _prepared(self.filled(script))
         length = self._length(script, len(storage))
         assert storage.steps_per_sample == length
@@ -85,49 +89,14 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
         for count in (1, 2, 3, units - 1, units):
             batches = list(storage.generate_batches(count, None))
             assert len(batches) == count
-            filled = [batch.mask.numel() for batch in batches]
-            assert max(filled) - min(filled) == 0
+            assert len({batch.mask.shape for batch in batches}) == 1
+            filled = [int(batch.mask.sum()) for batch in batches]
+            assert sum(filled) == int(storage.rollout().valid.sum())
+            if script.autoreset == "same_step":
+                assert max(filled) - min(filled) <= length
         if not script.recurrent:
             largest = max(len(batch.mask) for batch in storage.generate_batches(None, 5))
             assert largest <= 5
-
-    def test_no_minibatch_is_nearly_empty(self) -> None:
-        """Numbers of samples differ by at most one, so that all gradient steps weigh the same."""
-        script = next(s for s in self.scripts.values() if s.autoreset == "same_step")
-        storage = _prepared(self.filled(script))
-        samples = len(storage) * script.num_envs
-        for count in (2, 5, 7, samples - 1):
-            filled = [int(batch.mask.sum()) for batch in storage.generate_batches(count, None)]
-            assert max(filled) - min(filled) <= 1
-            assert sum(filled) == samples
-
-    def test_a_recurrent_network_reads_in_the_batch_what_it_read_before(
-        self, script: TransitionScript
-    ) -> None:
-        """Sequences are in order, and begin with the state that was there."""
-        if not script.recurrent:
-            pytest.skip("no recurrent state")
-        storage, oracle = self._pair(script)
-        rows = oracle.num_steps
-        transitions = script.transitions(2 * rows)[rows:]
-        insert_all(transitions, storage)
-        assert bool(storage.rollout().state["memory"].any()), "the script begins at zero"
-        before: dict[tuple[float, ...], list[float]] = {}
-        for transition in transitions:
-            vectors = _vectors(transition.observation).tolist()
-            memory = _at_episode_starts_zero(transition.state["memory"], transition.episode_start)
-            before |= dict(zip(map(tuple, vectors), memory.tolist(), strict=True))
-        seen = 0
-        for batch in _prepared(storage).generate_batches(2, None):
-            memory = batch.state["memory"]
-            steps = zip(_vectors(batch.observation), batch.episode_start, batch.mask, strict=True)
-            for vector, start, mask in steps:
-                known = _at_episode_starts_zero(memory, start)
-                for column in mask.nonzero().flatten().tolist():
-                    assert known[column].tolist() == before[tuple(vector[column].tolist())]
-                    seen += 1
-                memory = known + vector
-        assert seen == int(storage.rollout().valid.sum())
 
     def test_sizes_that_contradict_each_other_are_refused(self, script: TransitionScript) -> None:
         """With the numbers in the message."""
@@ -137,11 +106,9 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
         for sizes in ((None, None), (2, len(storage)), (units + 1, None), (None, samples + 1)):
             with pytest.raises(ConfigError, match="minibatch"):
                 list(storage.generate_batches(*sizes))
-        if script.recurrent:
-            length = self._length(script, len(storage))
-            if length > 1:
-                with pytest.raises(ConfigError, match="minibatch_size"):
-                    list(storage.generate_batches(None, length - 1))
+        if (length := self._length(script, len(storage))) > 1:
+            with pytest.raises(ConfigError, match="minibatch_size"):
+                list(storage.generate_batches(None, length - 1))
 
     def test_a_full_rollout_takes_no_more(self, script: TransitionScript) -> None:
         """Overwriting would mix two policies in one rollout."""
@@ -188,7 +155,7 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
         assert storage.rollout().truncated[2][running].all()
 
     def test_consecutive_slices_are_one_rollout(self, script: TransitionScript) -> None:
-        """Of one collector, in their order."""
+        """Of one collector, in their order; nothing is truncated between them."""
         workers, storages = self._pair(script, filled=True), self._pair(script)
         for start, end in ((0, 3), (3, 4), (4, len(workers[0]))):
             ship(workers, storages, start, end)
@@ -202,7 +169,7 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
         starts = [bool(t.episode_start.all()) for t in script.transitions(rows)]
         hole = next(t for t in range(3, rows) if not starts[t])
         pieces = ((workers, 0, 2), (workers, hole, rows), (workers, 0, hole - 2))
-        self._check_seam(script, *pieces)
+        self._check_boundary(script, *pieces)
 
     def test_slices_of_two_collectors_do_not_run_into_each_other(
         self, script: TransitionScript
@@ -211,9 +178,9 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
         first, second = self._pair(script, filled=True), self._pair(script)
         rows, middle, transitions = len(first[0]), *self._middle(script)
         insert_all(transitions[middle : middle + rows], *second)
-        self._check_seam(script, (first, 0, 3), (second, 0, rows - 3))
+        self._check_boundary(script, (first, 0, 3), (second, 0, rows - 3))
 
-    def test_a_cut_ends_running_episodes(self, script: TransitionScript) -> None:
+    def test_a_boundary_ends_running_episodes(self, script: TransitionScript) -> None:
         """What is inserted next belongs to other episodes, whatever it looks like."""
         storage, oracle = self._pair(script)
         middle, transitions = self._middle(script)
@@ -229,7 +196,7 @@ class RolloutStorageSuite(StorageSuite[HasRollouts]):
         _check_same_rollout(storage.rollout(), oracle.rollout())
         assert bool(storage.rollout().truncated[2].any())
 
-    def _check_seam(
+    def _check_boundary(
         self, script: TransitionScript, *pieces: tuple[Sequence[AnyStorage], int, int]
     ) -> None:
         """Insert slices of workers that do not continue each other."""
@@ -279,31 +246,28 @@ def _prepared(storage: HasRollouts) -> HasRollouts:
 
 
 def _samples(batches: Iterable[object]) -> Counter[SampleKey]:
-    """Count every sample that is learned from, with all its columns."""
+    """Count every sample that is learned from, or sequence of them, with all its columns.
+
+    A state that is there where an episode begins does not matter: networks begin with zeros.
+    """
     counts: Counter[SampleKey] = Counter()
     for batch in cast("Iterable[RolloutBatch]", batches):
-        axes = batch.mask.dim()
-        columns = {
-            name: column.flatten(0, axes - 1)
-            for name, column in sorted(columns_of(batch).items())
-            if not name.startswith("state/")
-        }
-        for row in batch.mask.flatten().nonzero().flatten().tolist():
-            counts[
-                tuple((name, *column[row].flatten().tolist()) for name, column in columns.items())
-            ] += 1
+        columns = columns_of(batch)
+        for name in [f"state/{name}" for name in batch.state]:
+            columns[name] = columns[name] * ~batch.episode_start[0].unsqueeze(-1)
+        is_sequence = batch.mask.dim() == 2
+        for place in range(batch.mask.shape[-1]):
+            one = {
+                name: column[:, place]
+                if is_sequence and not name.startswith("state/")
+                else column[place]
+                for name, column in sorted(columns.items())
+            }
+            if one["mask"].any():
+                counts[
+                    tuple((name, *column.flatten().tolist()) for name, column in one.items())
+                ] += 1
     return counts
-
-
-def _vectors(observation: ArrayObservation) -> Tensor:
-    """Return the part of a script's observation that tells where it came from."""
-    return torch.as_tensor(
-        observation["vector"] if isinstance(observation, Mapping) else observation
-    )
-
-
-def _at_episode_starts_zero(memory: Tensor, start: object) -> Tensor:
-    return torch.where(torch.as_tensor(start).unsqueeze(-1), 0.0, memory)
 
 
 def _check_same_rollout(actual: Rollout, expected: Rollout) -> None:

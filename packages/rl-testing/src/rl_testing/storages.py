@@ -96,14 +96,6 @@ class StorageSuite(StatefulSuite, Generic[StorageT]):
         storage.allocate(script.spec(), seeded())
         assert storage.spec is not None
 
-    def test_it_counts_steps(self, script: TransitionScript) -> None:
-        """The length is the number of steps of all environments."""
-        storage = self.allocated(script)
-        for count, transition in enumerate(script.transitions(8)):
-            assert len(storage) == count
-            storage.insert_transition(transition)
-        assert len(storage) == 8
-
     def test_batches_have_the_declared_type_shape_and_dtype(self, script: TransitionScript) -> None:
         """Nothing between storage and network casts or reshapes, or compiles a second graph."""
         storage, spec = self.filled(script), script.spec()
@@ -134,14 +126,14 @@ class StorageSuite(StatefulSuite, Generic[StorageT]):
 
     def test_a_state_brings_data_and_generator_back(self, script: TransitionScript) -> None:
         """Empty, half full and full."""
-        rows = len(self.filled(script))
+        rows = self.allocated(script).rollout_steps or self.num_steps
         for count in (0, rows // 2, rows):
             storage = self.filled(script, count=count)
             if count == rows:
                 self.draw(storage)
             restored = self.allocated(script, seed=9)
             restored.load_state_dict(cast("StateDict", copy_state(storage.state_dict())))
-            assert len(restored) == count
+            assert len(restored) == len(storage) == count
             check_same_state(restored.state_dict(), storage.state_dict())
             check_same_state(stored(restored), stored(storage))
             insert_all(script.transitions(rows)[count:], storage, restored)
@@ -158,28 +150,25 @@ class StorageSuite(StatefulSuite, Generic[StorageT]):
                     self.allocated(other).load_state_dict(state)
 
     def test_slices_make_the_same_storage(self, script: TransitionScript) -> None:
-        """What is shipped in pieces, and in order, arrives as if it had been collected there."""
-        storage, received = map(with_slices, (self.filled(script, 3), self.allocated(script, 3)))
-        rows = len(storage)
-        for start, end in ((0, 0), (0, 3), (3, 4), (4, rows)):
-            received.insert_data_slice(storage.get_data_slice(start, end))
-            assert len(received) == end
-        check_same_state(stored(received), stored(storage))
-        check_same_state(self.drawn(received), self.drawn(storage))
+        """What is shipped in pieces, and in order, arrives as if it had been collected there.
 
-    def test_a_slice_can_be_shipped_before_the_next_step(self, script: TransitionScript) -> None:
-        """It contains the observation that follows its last row.
-
-        Slices of a worker that is emptied after each of them continue each other all the same.
+        A slice contains the observation that follows its last row, so it can be shipped before the
+        next step; slices of a worker that is emptied after each continue each other all the same.
         """
-        storage, worker = self.filled(script), with_slices(self.allocated(script))
-        received = with_slices(self.allocated(script))
-        transitions = script.transitions(len(storage))
-        for start in range(0, len(storage), 3):
+        storage, worker = self.filled(script, 3), self.allocated(script)
+        whole, pieces = self.allocated(script, 3), self.allocated(script, 3)
+        rows = len(storage)
+        transitions = script.transitions(rows)
+        for start, end in ((0, 0), (0, 3), (3, 4), (4, rows)):
+            ship([storage], [whole], start, end)
             worker.reset()
-            insert_all(transitions[start : start + 3], worker)
-            received.insert_data_slice(worker.get_all_buffer_data())
-        check_same_state(stored(received), stored(storage))
+            insert_all(transitions[start:end], worker)
+            ship([worker], [pieces])
+            assert len(whole) == len(pieces) == end
+        drawn = self.drawn(storage)
+        for received in (whole, pieces):
+            check_same_state(stored(received), stored(storage))
+            check_same_state(self.drawn(received), drawn)
 
     def test_a_slice_is_a_copy(self, script: TransitionScript) -> None:
         """Whoever holds a slice may write to it, before and after it is inserted."""

@@ -5,7 +5,7 @@ actor-critic.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gymnasium
 import torch
@@ -79,15 +79,10 @@ class ToyActor(Actor):
         state: State,
         episode_start: Tensor | None = None,
     ) -> ActionEvaluation:
-        """Evaluate both on the same features; see `Actor.evaluate_actions`."""
-        features, after = self._features(observation, state, episode_start)
-        distribution = self.policy(features)
-        return ActionEvaluation(
-            distribution,
-            distribution.log_prob(action),
-            self.value_layer(features).squeeze(-1),
-            after,
-        )
+        """Evaluate actions and values; see `Actor.evaluate_actions`."""
+        evaluation = super().evaluate_actions(observation, action, state, episode_start)
+        value, _ = self.value(observation, state, episode_start)
+        return replace(evaluation, value=value)
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Ask the head."""
@@ -110,15 +105,13 @@ class ToyActor(Actor):
             return features, {}
         assert episode_start is not None
         keep = (~episode_start).to(features.dtype).unsqueeze(-1)
-        total = state["sum"]
         if keep.dim() == 2:  # (N, 1): one step
-            total = total * keep + features
+            total = state["sum"] * keep + features
             return total, {"sum": total}
-        totals = []
+        totals = [state["sum"]]
         for kept, added in zip(keep, features, strict=True):
-            total = total * kept + added
-            totals.append(total)
-        sums = torch.stack(totals)
+            totals.append(totals[-1] * kept + added)
+        sums = torch.stack(totals[1:])
         return sums, {"sum": sums}
 
 

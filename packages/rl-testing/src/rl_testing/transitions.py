@@ -22,8 +22,8 @@ _LENGTHS = (3, 1, 4, 2, 5)
 _RANDOM_LENGTHS = (1, 1, 2, 3, 5, 8, 13, 40)
 """Steps of random episodes; the longest is longer than what small storages hold."""
 
-_SEAM = 0.08
-"""Share of the steps after which an environment is reset from outside, in scripts with seams."""
+_INTERRUPTION = 0.08
+"""Share of the steps after which an environment is reset from outside, in interrupted scripts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class TransitionScript:
         recurrent: there is a state ``memory``: the sum of the vectors seen in the episode so far.
         extras: the acting step returns ``surprise``, a ``pair`` and a count of ``visits``.
         arrays: what kind the environments return.
-        has_seams: environments are now and then reset in the middle of an episode, as when a
+        interrupted: environments are now and then reset in the middle of an episode, as when a
             collector resumes from a checkpoint.
         alike: all observations are zeros.
     """
@@ -61,7 +61,7 @@ class TransitionScript:
     recurrent: bool = False
     extras: bool = False
     arrays: Literal["numpy", "torch"] = "numpy"
-    has_seams: bool = False
+    interrupted: bool = False
     alike: bool = False
 
     def spec(self, device: torch.device | str = "cpu") -> StorageSpec:
@@ -78,8 +78,10 @@ class TransitionScript:
         )
 
     def transitions(self, num_steps: int) -> list[Transition]:
-        """Return the first steps of all environments."""
-        return list(islice(self._steps(), num_steps))
+        """Return the first steps of all environments; whoever writes to them copies them before."""
+        known, more = _KNOWN.setdefault(self, ([], self._steps()))
+        known += islice(more, max(num_steps - len(known), 0))
+        return known[:num_steps]
 
     def _steps(self) -> Iterator[Transition]:
         generator = np.random.default_rng(self.seed or 0)
@@ -95,7 +97,7 @@ class TransitionScript:
             if self.seed is not None:
                 lengths = generator.choice(_RANDOM_LENGTHS, self.num_envs)
                 way = generator.integers(3, size=self.num_envs)
-            is_left = generator.random(self.num_envs) < (_SEAM if self.has_seams else 0.0)
+            is_left = generator.random(self.num_envs) < (_INTERRUPTION if self.interrupted else 0.0)
             left = np.where(start, lengths, left) - valid
             ended = valid & (left == 0)
             begins = ~valid if waits else ended
@@ -153,6 +155,10 @@ class TransitionScript:
 
     def _array(self, array: Array) -> ArrayLike:
         return torch.from_numpy(array) if self.arrays == "torch" else array
+
+
+_KNOWN: dict[TransitionScript, tuple[list[Transition], Iterator[Transition]]] = {}
+"""The steps that scripts were asked for so far, and what makes more of them."""
 
 
 def misfits(transition: Transition, *, with_state: bool) -> Iterator[Transition]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast
@@ -328,7 +329,7 @@ def load(
         raise ConfigError(f"directory is {directory!r}; expected the path of a run")
     checkpoint = read_run(directory)
     recipe = recipe_of(checkpoint)
-    recipe = recipe if device is None else recipe.replace(device=device)
+    recipe = recipe if device is None else replace(recipe, device=device)
     if env is not None:
         parts = {**(parts or {}), "env": env}
     agent = Agent(build(recipe, parts, is_saved=True))

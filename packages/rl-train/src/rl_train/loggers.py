@@ -284,7 +284,8 @@ class TensorBoardLogger(Logger):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingExtraError(
-                "TensorBoardLogger needs TensorBoard: pip install 'rl-train[tensorboard]'"
+                "TensorBoardLogger needs TensorBoard: pip install 'packages/rl-train[tensorboard]' "
+                "(in a clone of the toolbox)"
             ) from error
         purge_step = None if resume_step is None else resume_step + 1
         self._writer: _SummaryWriter = SummaryWriter(str(run_dir), purge_step=purge_step)
@@ -339,7 +340,8 @@ class WandbLogger(Logger):
             self._wandb = importlib.import_module("wandb")
         except ImportError as error:
             raise MissingExtraError(
-                "WandbLogger needs wandb: pip install 'rl-train[wandb]'"
+                "WandbLogger needs wandb: pip install 'packages/rl-train[wandb]' "
+                "(in a clone of the toolbox)"
             ) from error
         Path(run_dir).mkdir(parents=True, exist_ok=True)
         self._options: dict[str, str | None] = {"dir": str(run_dir), "group": Path(run_dir).name}

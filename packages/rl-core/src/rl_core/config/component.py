@@ -60,17 +60,7 @@ class ComponentSpec:
     def __getattr__(self, option: str) -> Any:
         if option.startswith("__"):  # of Python's own protocols, such as that of copying
             raise AttributeError(option)
-        try:
-            return self[option]
-        except ConfigError as error:
-            raise AttributeError(str(error)) from error
-
-    def __contains__(self, option: object) -> bool:
-        return option in self.kwargs
-
-    def get(self, option: str, default: Json = None) -> Json:
-        """Return an option, or a default where the recipe does not give it."""
-        return self.kwargs.get(option, default)
+        return getattr(self.kwargs, option)
 
     @property
     def is_custom(self) -> bool:

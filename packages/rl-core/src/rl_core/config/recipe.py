@@ -1,6 +1,5 @@
 """All that a run is built from."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -100,35 +99,6 @@ class Recipe:
             )
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error
-
-    def replace(
-        self,
-        *,
-        env: ComponentSpec | None = None,
-        actor: ComponentSpec | None = None,
-        algorithm: ComponentSpec | None = None,
-        storage: ComponentSpec | None = None,
-        trainer: Mapping[str, Json] | None = None,
-        seed: int | None = None,
-        device: str | None = None,
-        resolved: Mapping[str, Json] | None = None,
-    ) -> "Recipe":
-        """Return a copy in which the fields that are given are exchanged.
-
-        Raises:
-            ConfigError: when a new value does not fit.
-        """
-        return dataclasses.replace(
-            self,
-            env=env or self.env,
-            actor=actor or self.actor,
-            algorithm=algorithm or self.algorithm,
-            storage=storage or self.storage,
-            trainer=self.trainer if trainer is None else trainer,
-            seed=self.seed if seed is None else seed,
-            device=self.device if device is None else device,
-            resolved=self.resolved if resolved is None else resolved,
-        )
 
     def merged(self, overrides: Mapping[str, Json]) -> "Recipe":
         """Return a copy in which the overrides win, option by option.

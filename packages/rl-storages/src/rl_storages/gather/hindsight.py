@@ -1,11 +1,10 @@
-"""Goals relabelled in hindsight: what was achieved is taken for what was wanted.
+"""Hindsight experience replay: goals that were achieved replace those that were desired.
 
 Source: Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495, sections 3.2 and 4.5.
 
-A share of k / (k + 1) of what is drawn gets, instead of the goal that was pursued, one that was
-achieved. Rewards are computed anew for it, and so are ends where they depend on goals. An episode
-that ended, but not by its own goal, ended for a reason that has nothing to do with goals, and still
-does.
+A share of k / (k + 1) of the samples gets an achieved goal in place of the desired one. Rewards are
+recomputed for it, and so are terminations where they depend on goals. An episode that terminated
+without reaching its own goal did so for another reason, and terminates with new goals too.
 """
 
 from collections.abc import Mapping
@@ -32,13 +31,13 @@ Rewards = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class NewGoals:
-    """Goals that take the place of others, and what their rows come to with them.
+    """New goals of some samples, and the rewards and terminations that come with them.
 
     Attributes:
-        which: of what is drawn, shape `(M,)`.
-        goals: shape `(M, ...)`.
-        reward: of the L rows from each on, shape `(L, M)`, zeros where there is no transition.
-        ends: where episodes end, shape `(L, M)`; None where that has nothing to do with goals.
+        which: Which samples, `(M,)`.
+        goals: Their goals, `(M, ...)`.
+        reward: Rewards of the L rows from each sample on, `(L, M)`; 0 where there is no transition.
+        ends: Where episodes terminate, `(L, M)`; None where that does not depend on goals.
     """
 
     which: Positions
@@ -47,13 +46,13 @@ class NewGoals:
     ends: Mask | None
 
     def cut(self, num_steps: Positions) -> tuple[Positions, Mask]:
-        """Let windows end where the new goals end the episode, and nowhere else.
+        """Shorten windows to where the new goals terminate the episode.
 
         Args:
-            num_steps: of the windows that begin with the first T rows, shape `(T, M)`.
+            num_steps: Lengths of the windows that begin with the first T rows, `(T, M)`.
 
         Returns:
-            As many steps or fewer, and whether the episode ends with the last of them, `(T, M)`.
+            New lengths, and whether the episode terminates with the window's last step, `(T, M)`.
         """
         assert self.ends is not None
         step = np.arange(len(self.ends))[:, None]
@@ -64,13 +63,13 @@ class NewGoals:
 
 
 class Relabeller:
-    """Gives some of what is drawn new goals, and judges rows by them.
+    """Assigns new goals to some samples, and recomputes their rewards.
 
     Args:
-        ring: where transitions and goals are.
-        generator: decides; lives on the CPU.
-        config: options.
-        functions: how goals are rewarded.
+        ring: The rows.
+        generator: Generator on the CPU.
+        config: Options.
+        functions: Reward and termination of goals.
     """
 
     def __init__(
@@ -93,18 +92,18 @@ class Relabeller:
         self._all.attach(ring, generator)
 
     def begin_anew(self) -> None:
-        """Look at all rows again, after they were replaced."""
+        """Process all rows again, after they were replaced."""
         self._episodes.begin_anew()
 
     def choose(self, slots: Positions) -> tuple[Positions, Positions]:
-        """Decide what is relabelled, and with the goals of which transitions.
+        """Choose which samples are relabelled, and the transitions whose goals they get.
 
         Args:
-            slots: of transitions, or the first ones of sequences, shape `(N,)`.
+            slots: Slots of transitions, or of the first ones of sequences, `(N,)`.
 
         Returns:
-            Which of them, `(M,)`, and for each the slot of the transition after which its new
-            goal had been achieved, `(M,)`.
+            Which of them, `(M,)`, and the slots of the transitions that achieved the new goals,
+            `(M,)`.
         """
         chosen = torch.rand(len(slots), generator=self._generator).numpy() < self._share
         which: Positions = chosen.nonzero()[0]
@@ -123,24 +122,23 @@ class Relabeller:
         return which, rows * self._ring.num_envs + slots[which] % self._ring.num_envs
 
     def achieved_after(self, slots: Positions) -> Tensor:
-        """Return the goals that had been achieved after transitions, `(M, ...)`."""
+        """Return the goals that transitions achieved, `(M, ...)`."""
         following = (slots + self._ring.num_envs) % self._ring.num_slots
         return self._achieved.index_select(0, torch.from_numpy(following).to(self._achieved.device))
 
     def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
-        """Compute the rewards and ends of rows, had they pursued other goals.
+        """Compute the rewards and terminations of rows for other goals.
 
         Args:
-            rows: slots, shape `(T, M)`.
-            goals: one for all T rows of a column, shape `(M, ...)`.
-            counts: which rows are transitions, shape `(T, M)`; the others get zeros.
+            rows: Slots, `(T, M)`.
+            goals: One goal for the T rows of each column, `(M, ...)`.
+            counts: Which rows are transitions, `(T, M)`; the others get zeros.
 
         Returns:
-            Rewards `(T, M)`, and where episodes end `(T, M)`; None where that has nothing to do
-            with goals.
+            Rewards `(T, M)`, and terminations `(T, M)`; None where they do not depend on goals.
 
         Raises:
-            EnvironmentFaultError: when the environment's functions answer nonsense.
+            EnvironmentFaultError: when the environment's functions return something unusable.
         """
         achieved = self.achieved_after(rows[counts]).numpy(force=True)
         desired: Array = goals.numpy(force=True)[counts.nonzero()[1]]
@@ -157,7 +155,7 @@ class Relabeller:
         return rewards, ends
 
     def _ended_by_goal(self, slots: Positions) -> Mask:
-        """Tell which transitions that ended their episodes did so by its own goal, `(M,)`."""
+        """Return which terminations were due to the episode's own goal, `(M,)`."""
         index = torch.from_numpy(slots).to(self._desired.device)
         own: Array = self._desired.index_select(0, index).numpy(force=True)
         by_goal = self._functions.terminations(self.achieved_after(slots).numpy(force=True), own)
@@ -165,12 +163,12 @@ class Relabeller:
         return by_goal
 
     def relabel(self, slots: Positions, lengths: Positions, num_rows: int) -> NewGoals | None:
-        """Choose new goals, each for all the rows that are drawn together, and judge these.
+        """Choose new goals, one for all rows of a sample, and compute their rewards.
 
         Args:
-            slots: of the first rows, shape `(N,)`.
-            lengths: how many transitions go on from each, itself included, shape `(N,)`.
-            num_rows: L, how many of these matter at most.
+            slots: First rows of the samples, `(N,)`.
+            lengths: Number of consecutive transitions from each, `(N,)`.
+            num_rows: L, the maximum number of rows that are needed.
         """
         which, goal_slots = self.choose(slots)
         if len(which) == 0:
@@ -181,12 +179,12 @@ class Relabeller:
         return NewGoals(which, goals, *self.judge(rows, goals, ahead < lengths[which]))
 
     def write(self, columns: Mapping[str, Tensor], new: NewGoals, axis: int = 0) -> None:
-        """Put new goals where observations have theirs, and next observations if they are there.
+        """Write new goals into observations, and into next observations if they are there.
 
         Args:
-            columns: of what is drawn, written to.
-            new: for some of it.
-            axis: along which it is drawn; one goal is for all that is before it.
+            columns: Columns of the samples, which are changed.
+            new: New goals of some samples.
+            axis: Axis of the samples; a goal is written to all indices of the axes before it.
         """
         which = torch.from_numpy(new.which).to(new.goals.device)
         for name in (self._goal, f"next_{self._goal}"):
@@ -205,15 +203,15 @@ def checked_functions(
     config: HindsightConfig,
     her_function: GoalFunction | GoalFunctions | None,
 ) -> GoalFunctions:
-    """Make sure that there are goals, and learn how they are rewarded.
+    """Check that observations have goals, and return how these are rewarded.
 
     Args:
-        spec: what is stored.
-        config: options.
-        her_function: the user's own; None asks the environments.
+        spec: What is stored.
+        config: Options.
+        her_function: The user's own function; None asks the environments.
 
     Raises:
-        ConfigError: when there are no goals, or nobody knows how they are rewarded.
+        ConfigError: when there are no goals, or no function that rewards them.
     """
     observation = spec.observation
     names = (config.achieved_goal, config.desired_goal)

@@ -7,8 +7,8 @@ from rl_storages.config import SequenceConfig
 from rl_storages.replay.flags import SEQUENCE, Flags, Mask
 
 
-class SequenceTiles:
-    """Cuts what each environment lives through into sequences, as it comes in.
+class SequenceStarts:
+    """Splits each environment's transitions into sequences, as they are inserted.
 
     The first sequence of an episode, or of what is stored of it, begins at its first transition,
     the next one T transitions later, and so on; T is how many are learned from.
@@ -28,15 +28,15 @@ class SequenceTiles:
         self._count = np.zeros(num_envs, dtype=np.int64)
 
     def begin_anew(self, counts: npt.NDArray[np.int64]) -> None:
-        """Take over how many transitions `(B,)` of its sequence each environment's newest has."""
+        """Set how many transitions `(B,)` the newest sequence of each environment has."""
         self._count = counts
 
     def mark(self, begins: Mask, num_rows: npt.NDArray[np.int64] | None = None) -> Flags:
-        """Say which of some rows begin sequences, if they are transitions.
+        """Return which rows begin sequences, if they are transitions.
 
         Args:
-            begins: shape `(L, B)`: no transition that goes on in this one is in the row before.
-            num_rows: how many of the L are there of each environment; None means all.
+            begins: Whether the row does not continue the one before it, `(L, B)`.
+            num_rows: How many of the L rows each environment has; None means all.
 
         Returns:
             Flags `(L, B)`.

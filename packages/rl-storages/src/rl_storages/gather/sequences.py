@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.storage import join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
-from rl_storages.gather.sequence_starts import SequenceTiles
+from rl_storages.gather.sequence_starts import SequenceStarts
 from rl_storages.replay.flags import ENDED, EPISODE_START, TERMINATED, VALID, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
 
@@ -20,10 +20,13 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Segments:
-    """What is read of N sequences before anything is computed from it.
+    """The rows of N sequences, as they are stored.
 
-    Of each sequence there are W rows of burn-in, T to learn from, and the n after these. Rows
-    that are not there stand for others: before the episode its first row, after it the last one.
+    Each sequence has W rows of burn-in, T to learn from, and the n after these::
+
+        |-- W: burn-in --|---- T: learned from ----|-- n --|
+
+    Rows before the episode repeat its first row, and rows after it repeat the last one.
 
     Attributes:
         slots: shape `(W + T + n, N)`.
@@ -51,14 +54,14 @@ class SequenceGather:
     A sequence ends where the next one begins, with its episode, where the stored data breaks off,
     and at the newest row. Windows of n steps may look into the next sequence of the episode.
 
-    What is read of a sequence is together in `Segments`, and has its new goal, before windows are
-    computed from it. Rows beyond the end of an episode that a new goal would have ended go on
-    being learned from, as they are where transitions are drawn alone.
+    Goals are relabelled in `Segments`, before windows are computed. Rows beyond the end of an
+    episode that a new goal would have terminated are still learned from, as they are where single
+    transitions are drawn.
 
     Args:
         ring: what is gathered from.
         n_step: n.
-        tiles: how sequences are cut.
+        sequence_starts: how sequences are cut.
         relabeller: gives sequences other goals; None leaves them theirs.
     """
 
@@ -66,14 +69,14 @@ class SequenceGather:
         self,
         ring: ReplayRing,
         n_step: int,
-        tiles: SequenceTiles,
+        sequence_starts: SequenceStarts,
         relabeller: Relabeller | None = None,
     ) -> None:
         self._ring = ring
         self._n_step = n_step
         self._relabeller = relabeller
-        self._learned = tiles.learned
-        self._burn_in = tiles.burn_in
+        self._learned = sequence_starts.learned
+        self._burn_in = sequence_starts.burn_in
         columns = ring.columns.by_slot
         self._copied = {
             name: columns[name]
@@ -96,7 +99,7 @@ class SequenceGather:
             yield self._batch(read, weight)
 
     def _read(self, first: Positions) -> Segments:
-        """Find out how far sequences go, and read their observations and rewards."""
+        """Find how long sequences are, and read their observations and rewards."""
         ring = self._ring
         num_ahead = self._learned + self._n_step
         back = np.arange(self._burn_in, 0, -1)[:, None]
@@ -120,7 +123,7 @@ class SequenceGather:
         return Segments(slots, warm_up, length, terminated, reward, observation)
 
     def _relabel(self, read: Segments, relabeller: Relabeller) -> None:
-        """Give some sequences one new goal each, in all rows from the burn-in on."""
+        """Assign one new goal to each of some sequences, in all rows from the burn-in on."""
         first = read.slots[self._burn_in]
         new = relabeller.relabel(first, read.length, len(read.reward))
         if new is not None:
@@ -129,7 +132,7 @@ class SequenceGather:
             relabeller.write(read.observation, new, axis=1)
 
     def _batch(self, read: Segments, weight: Tensor) -> ReplayBatch:
-        """Cut burn-in, sequence and what follows, and compute the windows of each row."""
+        """Split burn-in, sequence and following rows, and compute the windows of each row."""
         ring, begin, end = self._ring, self._burn_in, self._burn_in + self._learned
         first = read.slots[begin]
         step = np.arange(self._learned)[:, None]
@@ -157,15 +160,15 @@ class SequenceGather:
             next_observation=join_observation({n: c[end:] for n, c in read.observation.items()}),
             weight=weight.expand(self._learned, -1).contiguous(),
             mask=torch.from_numpy(is_there.astype(np.float32)),
-            key=torch.from_numpy(np.stack([first, ring.generations(first)], 1)),
+            index=torch.from_numpy(np.stack([first, ring.generations(first)], 1)),
             start=self._start(read),
             extras={name.removeprefix("extras/"): column for name, column in copied.items()},
         )
 
     def _start(self, read: Segments) -> SequenceStart:
-        """Begin with the state that is stored with the first row, or zero where its episode began.
+        """Return the state stored with the first row, or zero where its episode began.
 
-        It is there also where a burn-in is cut short by a seam.
+        It is also there where an episode boundary cuts the burn-in short.
         """
         ring, size = self._ring, len(read.warm_up)
         is_whole = read.warm_up == self._burn_in

@@ -15,7 +15,7 @@ from rl_storages.replay.ring import ReplayRing
 from rl_storages.transitions import names_below
 
 _GROUP_BYTES = 2**20
-"""Batches of a block are gathered together up to this size, which a processor's cache holds."""
+"""Batches of a block are gathered together up to this size, which fits into a CPU cache."""
 
 
 class WindowGather:
@@ -35,7 +35,7 @@ class WindowGather:
         self._n_step = n_step
         columns = ring.columns.by_slot
         observations = ring.observations
-        # Where there are stacks, observations are not merely copied, but read.
+        # Frame stacks are rebuilt from their frames instead of copied.
         self._rebuilt = None if observations.stacks is None else observations
         plain = observations.plain if self._rebuilt is None else {}
         self._copied = {"action": columns["action"], **plain}
@@ -80,7 +80,7 @@ class WindowGather:
             next_observation=self._observation(columns, "next_"),
             weight=columns["weight"],
             mask=columns["mask"],
-            key=columns["key"],
+            index=columns["index"],
             extras={key: columns[name] for key, name in self._extras.items()},
         )
 
@@ -108,16 +108,16 @@ class WindowGather:
         steps = ring.num_envs if self._n_step == 1 else num_steps * ring.num_envs
         following = place + steps
         following %= ring.num_slots
-        key = np.empty((size, 2), dtype=np.int64)
-        key[:, 0] = place
-        key[:, 1] = ring.generations(place)
+        index = np.empty((size, 2), dtype=np.int64)
+        index[:, 0] = place
+        index[:, 1] = ring.generations(place)
         columns = {
             "reward": torch.from_numpy(reward),
             "num_steps": torch.from_numpy(num_steps),
             "terminated": torch.from_numpy(terminated),
             "weight": weight,
             "mask": torch.ones(size),
-            "key": torch.from_numpy(key),
+            "index": torch.from_numpy(index),
         }
         for indices, parts in (
             (slots, self._copied),
@@ -149,11 +149,10 @@ class WindowGather:
 
 
 def _judge(new: NewGoals, reward: Rewards, num_steps: Positions, terminated: Mask) -> None:
-    """Write what windows come to with new goals.
+    """Recompute windows for their new goals.
 
-    A window ends earlier where the new goal would have ended the episode. Where the old goal ended
-    it, but the new one would not, it is as if it had been cut; where something else ended it, it
-    ends.
+    A window ends earlier where the new goal would have terminated the episode. Where only the old
+    goal terminated it, the window counts as truncated; any other termination stays.
 
     Args:
         new: for some of the windows.

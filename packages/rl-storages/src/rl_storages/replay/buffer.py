@@ -14,10 +14,11 @@ from rl_core.storage import OBSERVATION_COLUMN, IndexSampler, StorageSpec, obser
 from rl_core.types import Json, StateDict
 from rl_storages.config import HindsightConfig, PrioritizedConfig, RecentConfig, SequenceConfig
 from rl_storages.gather.hindsight import Relabeller, checked_functions, goal_columns
-from rl_storages.gather.sequence_starts import SequenceTiles
+from rl_storages.gather.sequence_starts import SequenceStarts
 from rl_storages.gather.sequences import SequenceGather
 from rl_storages.gather.windows import WindowGather
 from rl_storages.replay.columns import Columns, replay_columns
+from rl_storages.replay.episodes import Episodes
 from rl_storages.replay.frames import FrameStacks, check_known, stacked_columns
 from rl_storages.replay.memory import check_fits, row_needs
 from rl_storages.replay.options import (
@@ -28,42 +29,43 @@ from rl_storages.replay.options import (
 )
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.replay.storage import Gather, ReplayStorage
-from rl_storages.sampling.choice import bytes_to_draw, make_sampler
-from rl_storages.sampling.recent import check_period
+from rl_storages.sampling.index_layout import LayoutByTime
+from rl_storages.sampling.prioritized import PrioritizedSampler
+from rl_storages.sampling.recent import RecentSampler, check_period
+from rl_storages.sampling.uniform import UniformSampler
 
 
 class ReplayBuffer(ReplayStorage):
-    """Keep the newest transitions of all environments, and draw from all of them.
+    """Keep the newest transitions of all environments, and sample from them.
 
     Each observation is stored once, in its own dtype: the next observation of a row is the
-    following row's. Of each environment there are ``ceil(size / num_envs) + 1`` rows: one per
-    step, one per episode for its last observation, and one for the observation that is acted on
-    next. So when episodes are short, somewhat fewer than ``size`` transitions are kept. Stacks of
-    frames and sequences take some further rows, so that ``size`` transitions can still be drawn
-    with what came before them.
+    following row's. Each environment has ``ceil(size / num_envs) + 1`` rows: one per step, one per
+    episode for its last observation, and one for the current observation. So with short episodes,
+    somewhat fewer than ``size`` transitions are kept. Frame stacks and sequences take some further
+    rows, so that ``size`` transitions can still be drawn with what came before them.
 
     Args:
-        size: transitions over all environments.
-        n_step: rewards in a transition, at most: fewer where the episode ended, where the stored
-            data breaks off, and for the newest transitions.
-        prioritized: how to draw what surprised most more often; None draws all alike.
-        recent: how to draw from the newest transitions only; None draws from all.
-        hindsight: how to relabel goals; None leaves them as they were.
-        her_function: how goals are rewarded, where the environment has no ``compute_reward`` or
-            another one is wanted: of achieved goals `(N, ...)`, desired goals and an empty info it
-            returns rewards `(N,)`. `GoalFunctions` also say where episodes end.
-        sequences: draw sequences of transitions, with the recurrent states stored beside them, for
-            actors with a memory; None draws single transitions, and stores no states.
-        frame_stack: the observation, or each image of a dict, is a stack of so many frames along
-            its first axis, of which only the newest is stored; None stores observations whole.
-        unstacked: entries of a dict that are stored whole, even where they look like stacks; goals
-            in hindsight are anyway.
-        data_device: where the data is kept, such as ``"cpu"`` beside a GPU that has too little
-            memory; None keeps it where batches go.
-        mmap_dir: an existing directory on the disk where the data is kept in files, for more of it
-            than there is memory. They have no names, and are gone when the process is, however it
-            ends; checkpoints hold the data anyway.
-        sampler: your own rule of which rows are drawn, in place of ``prioritized`` and ``recent``.
+        size: Maximum number of transitions, over all environments.
+        n_step: Maximum number of rewards in a transition. There are fewer where the episode ended,
+            where the stored data breaks off, and for the newest transitions.
+        prioritized: Sample by priority; None samples uniformly.
+        recent: Sample from the newest transitions only; None samples from all.
+        hindsight: Relabel goals in hindsight; None leaves them unchanged.
+        her_function: Rewards goals where the environment has no ``compute_reward``, or in its
+            place: for achieved goals `(N, ...)`, desired goals and an empty info it returns rewards
+            `(N,)`. `GoalFunctions` also say where episodes end.
+        sequences: Sample sequences of transitions, with the recurrent states stored beside them,
+            for recurrent actors; None samples single transitions and stores no states.
+        frame_stack: Number of frames in each observation, or in each image of a dict, along its
+            first axis. Only the newest is stored; None stores observations whole.
+        unstacked: Keys of a dict that are stored whole even where they look like stacks. Goals of
+            hindsight always are.
+        data_device: Device of the stored data, such as ``"cpu"`` beside a GPU with too little
+            memory; None stores data where batches go.
+        mmap_dir: Existing directory for files that hold the data when there is more of it than
+            memory. The files have no names, and are gone when the process is, however it ends;
+            checkpoints hold the data anyway.
+        sampler: Your own rule of which rows are drawn, in place of ``prioritized`` and ``recent``.
 
     Raises:
         ConfigError: when a number is out of range, or options contradict each other.
@@ -92,7 +94,7 @@ class ReplayBuffer(ReplayStorage):
                 "storage.sampler replaces prioritized and recent, which are samplers too; leave "
                 "one out"
             )
-        super().__init__(size, sampler or make_sampler(prioritized, recent), n_step)
+        super().__init__(size, sampler or _make_sampler(prioritized, recent), n_step)
         self.prioritized = prioritized
         self.recent = recent
         self.hindsight = hindsight
@@ -169,9 +171,16 @@ class ReplayBuffer(ReplayStorage):
         stacks = None
         if frame_stack is not None:
             stacks = FrameStacks(columns, tuple(stacked), frame_stack, num_envs)
-        tiles = None if self.sequences is None else SequenceTiles(self.sequences, num_envs)
+        sequence_starts = (
+            None if self.sequences is None else SequenceStarts(self.sequences, num_envs)
+        )
         return ReplayRing(
-            columns, num_rows, num_envs, tuple(observation), stacks=stacks, tiles=tiles
+            columns,
+            num_rows,
+            num_envs,
+            tuple(observation),
+            stacks=stacks,
+            sequence_starts=sequence_starts,
         )
 
     def make_gather(
@@ -182,9 +191,9 @@ class ReplayBuffer(ReplayStorage):
         if self.hindsight is not None:
             functions = checked_functions(spec, self.hindsight, self.her_function)
             self._relabeller = Relabeller(ring, generator, self.hindsight, functions)
-        if ring.tiles is None:
+        if ring.sequence_starts is None:
             return WindowGather(ring, self.n_step, self._relabeller)
-        return SequenceGather(ring, self.n_step, ring.tiles, self._relabeller)
+        return SequenceGather(ring, self.n_step, ring.sequence_starts, self._relabeller)
 
     def reset(self) -> None:
         """Forget the data, keep the memory."""
@@ -199,4 +208,18 @@ class ReplayBuffer(ReplayStorage):
             self._relabeller.begin_anew()
 
     def _bytes_to_draw(self, num_slots: int) -> int:
-        return bytes_to_draw(num_slots, self.prioritized, self.recent, self.hindsight)
+        """Return what is kept in memory beside a ring's columns to draw from them."""
+        sizes = (
+            (self.prioritized, PrioritizedSampler.bytes_for),
+            (self.recent, LayoutByTime.bytes_for),
+            (self.hindsight, Episodes.bytes_for),
+        )
+        return sum(bytes_for(num_slots) for config, bytes_for in sizes if config is not None)
+
+
+def _make_sampler(
+    prioritized: PrioritizedConfig | None, recent: RecentConfig | None
+) -> IndexSampler:
+    if prioritized is not None:
+        return PrioritizedSampler(prioritized, recent)
+    return UniformSampler() if recent is None else RecentSampler(recent)

@@ -1,4 +1,4 @@
-"""Stacks of frames, of which only the newest is stored."""
+"""Observations of rows, as they were given; of stacks of frames only the newest is stored."""
 
 from collections.abc import Collection, Mapping
 
@@ -155,6 +155,41 @@ class FrameStacks:
                     "stacks as gymnasium.wrappers.FrameStackObservation makes them, oldest frame "
                     "first along the first axis; leave it out for other observations"
                 )
+
+
+class ObservationReader:
+    """Reads observations by slot: columns as they are, and stacks rebuilt from their frames.
+
+    Args:
+        columns: the memory.
+        names: the columns that are the observation.
+        stacks: those of them that hold stacks of frames.
+
+    Attributes:
+        names: the columns that are the observation.
+        plain: the columns that are read as they are, by slot.
+        stacks: what reads the others; None where there are none.
+    """
+
+    def __init__(
+        self, columns: Columns, names: tuple[str, ...], stacks: FrameStacks | None
+    ) -> None:
+        self.names = names
+        self.stacks = stacks
+        stacked = () if stacks is None else stacks.names
+        self.plain: Mapping[str, Tensor] = {
+            name: columns.by_slot[name] for name in names if name not in stacked
+        }
+        self._device = columns.device
+
+    def read(self, slots: Tensor) -> dict[str, Tensor]:
+        """Return each column of the observation at slots `(N,)`, on the data's device."""
+        index = slots.to(self._device)
+        observation = {name: column.index_select(0, index) for name, column in self.plain.items()}
+        if self.stacks is None:
+            return observation
+        observation |= self.stacks.read(slots)
+        return {name: observation[name] for name in self.names}
 
 
 def _same_frames(a: ArrayLike, b: ArrayLike) -> Mask:

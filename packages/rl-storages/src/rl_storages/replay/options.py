@@ -8,17 +8,6 @@ from rl_core.errors import ConfigError, DeviceError
 from rl_storages.config import PrioritizedConfig, RecentConfig, SequenceConfig
 
 
-def no_batches(num_minibatches: int | None, minibatch_size: int | None) -> ConfigError:
-    """Say that one of the numbers is missing, or below 1."""
-    name, value = "minibatch_size", minibatch_size
-    if not num_minibatches or num_minibatches < 1:
-        name, value = "num_minibatches", num_minibatches
-    return ConfigError(
-        f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it draws "
-        "num_minibatches batches of minibatch_size transitions"
-    )
-
-
 def check_combination(
     size: int,
     prioritized: PrioritizedConfig | None,

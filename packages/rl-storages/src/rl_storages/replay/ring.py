@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages.gather.sequence_starts import SequenceTiles
+from rl_storages.gather.sequence_starts import SequenceStarts
 from rl_storages.replay.columns import DEPTH, Columns
 from rl_storages.replay.flags import (
     ENDED,
@@ -22,8 +22,7 @@ from rl_storages.replay.flags import (
     Mask,
     Positions,
 )
-from rl_storages.replay.frames import FrameStacks
-from rl_storages.replay.observations import ObservationReader
+from rl_storages.replay.frames import FrameStacks, ObservationReader
 from rl_storages.replay.writer import RowWriter, WritePositions
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
@@ -52,10 +51,10 @@ class ReplayRing:
         num_envs: B.
         observation_names: the columns that are the observation.
         stacks: which of them are stacks of frames.
-        tiles: how sequences are cut; None draws transitions.
+        sequence_starts: how sequences are cut; None draws transitions.
 
     Attributes:
-        tiles: as given.
+        sequence_starts: as given.
         flags: of every slot.
         reward: of every slot.
         drawn: the flag of rows that may be drawn.
@@ -76,7 +75,7 @@ class ReplayRing:
         observation_names: tuple[str, ...],
         *,
         stacks: FrameStacks | None = None,
-        tiles: SequenceTiles | None = None,
+        sequence_starts: SequenceStarts | None = None,
     ) -> None:
         self.columns = columns
         self.num_rows = num_rows
@@ -84,15 +83,15 @@ class ReplayRing:
         self.num_slots = num_rows * num_envs
         self.observations = ObservationReader(columns, observation_names, stacks)
         self.observed = observation_names if stacks is None else (*observation_names, DEPTH)
-        self.drawn = VALID if tiles is None else SEQUENCE
-        self.learned = 1 if tiles is None else tiles.learned
+        self.drawn = VALID if sequence_starts is None else SEQUENCE
+        self.learned = 1 if sequence_starts is None else sequence_starts.learned
         self.flags: Flags = columns.slots["flags"]
         self.reward: npt.NDArray[np.float32] = columns.slots["reward"]
-        self.tiles = tiles
+        self.sequence_starts = sequence_starts
         self.places = WritePositions(num_rows, num_envs)
         self.slots = self.places.slots
         self.generations = self.places.generations
-        self.writer = RowWriter(columns, self.places, self.observations, stacks, tiles)
+        self.writer = RowWriter(columns, self.places, self.observations, stacks, sequence_starts)
         self._told: Positions = self.cursor()
 
     @property
@@ -121,9 +120,9 @@ class ReplayRing:
 
     def grown_since(self, cursor: Positions) -> Positions:
         """Return the slots of sequences that have more transitions than at a mark."""
-        if self.tiles is None:
+        if self.sequence_starts is None:
             return _NONE
-        back = np.arange(1, self.tiles.learned)[:, None]
+        back = np.arange(1, self.sequence_starts.learned)[:, None]
         goes_on = (self.flags[self.slots(cursor)] & (VALID | SEQUENCE)) == VALID
         first = self.slots(cursor - back)
         begins = (self.flags[first] & SEQUENCE) > 0
@@ -210,8 +209,12 @@ class ReplayRing:
 
     def _sequences(self) -> dict[str, int]:
         """Return how data is cut, by which its flags were set."""
-        tiles = self.tiles
-        return {} if tiles is None else {"learned": tiles.learned, "burn_in": tiles.burn_in}
+        sequence_starts = self.sequence_starts
+        return (
+            {}
+            if sequence_starts is None
+            else {"learned": sequence_starts.learned, "burn_in": sequence_starts.burn_in}
+        )
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
@@ -261,6 +264,6 @@ class ReplayRing:
         self.places.origin = origin
         self._told = told
         self.places.set(positions)
-        if self.tiles is not None:
-            back = self.slots(positions - np.arange(1, self.tiles.learned + 1)[:, None])
-            self.tiles.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))
+        if self.sequence_starts is not None:
+            back = self.slots(positions - np.arange(1, self.sequence_starts.learned + 1)[:, None])
+            self.sequence_starts.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))

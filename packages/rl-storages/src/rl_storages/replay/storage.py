@@ -5,6 +5,7 @@ from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl_core.batch import ReplayBatch, Trajectory, Transition
 from rl_core.config import Count, checked_arguments
@@ -21,8 +22,7 @@ from rl_core.storage import (
 from rl_core.types import Observation
 from rl_storages.gather.windows import WindowGather
 from rl_storages.replay.columns import Columns, replay_columns
-from rl_storages.replay.memory import moved
-from rl_storages.replay.options import no_batches, rows_per_env
+from rl_storages.replay.options import rows_per_env
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.replay.slices import checked_num_rows, copy_slice
 from rl_storages.replay.trajectories import ring_trajectories
@@ -137,8 +137,17 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
             ConfigError: when one of the numbers is missing, or there is no transition yet.
         """
         learned = self.ring.learned
-        if not num_minibatches or not minibatch_size or min(num_minibatches, minibatch_size) < 1:
-            raise no_batches(num_minibatches, minibatch_size)
+        for name, value in (
+            ("num_minibatches", num_minibatches),
+            ("minibatch_size", minibatch_size),
+        ):
+            if value is None or value < 1:
+                raise ConfigError(
+                    f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it "
+                    "draws num_minibatches batches of minibatch_size transitions"
+                )
+        assert num_minibatches is not None
+        assert minibatch_size is not None
         yield from self._sampler.draw(num_minibatches, -(-minibatch_size // learned))
 
     def gather(self, indices: Tensor) -> Iterator[ReplayBatch]:
@@ -147,7 +156,12 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
         if self._is_on_cpu:
             return batches
         device = self.check_allocated().device
-        return (moved(batch, device) for batch in batches)
+
+        def move(part: Tensor) -> Tensor:
+            return part.to(device)
+
+        # Some parts are on the CPU wherever the data is.
+        return (tree_map_only(Tensor, move, batch) for batch in batches)
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield the transitions of each environment, split at episode boundaries."""

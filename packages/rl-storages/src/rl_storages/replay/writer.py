@@ -25,7 +25,7 @@ from torch import Tensor
 from rl_core.batch import Transition
 from rl_core.storage import EpisodeBoundaries
 from rl_core.types import ArrayLike
-from rl_storages.gather.sequence_starts import SequenceTiles
+from rl_storages.gather.sequence_starts import SequenceStarts
 from rl_storages.replay.columns import DEPTH, FIRST, Columns
 from rl_storages.replay.flags import (
     EPISODE_START,
@@ -38,8 +38,7 @@ from rl_storages.replay.flags import (
     Mask,
     Positions,
 )
-from rl_storages.replay.frames import FrameStacks
-from rl_storages.replay.observations import ObservationReader
+from rl_storages.replay.frames import FrameStacks, ObservationReader
 from rl_storages.transitions import Rows, TransitionFitter
 
 
@@ -132,7 +131,7 @@ class RowWriter:
         places: where the next rows are written; the writer moves them.
         observations: reads what is stored.
         stacks: which columns are stacks of frames.
-        tiles: how sequences are cut; None draws transitions.
+        sequence_starts: how sequences are cut; None draws transitions.
 
     Attributes:
         guard: how many of the oldest rows miss what they need before them, to be drawn.
@@ -147,16 +146,16 @@ class RowWriter:
         places: WritePositions,
         observations: ObservationReader,
         stacks: FrameStacks | None,
-        tiles: SequenceTiles | None,
+        sequence_starts: SequenceStarts | None,
     ) -> None:
         self.lost = 0 if stacks is None else stacks.size - 1
-        self.guard = self.lost + (0 if tiles is None else tiles.burn_in)
+        self.guard = self.lost + (0 if sequence_starts is None else sequence_starts.burn_in)
         self.boundaries = EpisodeBoundaries(places.num_envs)
         self._columns = columns
         self._places = places
         self._observations = observations
         self._stacks = stacks
-        self._tiles = tiles
+        self._sequence_starts = sequence_starts
         # Sequences may lead through the rows of a burn-in, but not where stacks are gone.
         self.kept = {self.guard: np.uint8(0xFF & ~SEQUENCE)} if self.guard else {}
         if self.lost:
@@ -196,8 +195,8 @@ class RowWriter:
         if num_starts or self.boundaries.is_pending:
             self._join(observation, starts | self.boundaries.breaks().numpy())
             self.boundaries.inserted()
-        if self._tiles is not None:
-            flags = flags | self._tiles.mark(self._begins()[None])[0] * valid
+        if self._sequence_starts is not None:
+            flags = flags | self._sequence_starts.mark(self._begins()[None])[0] * valid
         if stacks is not None:
             depths = (DEPTH, stacks.following_depths(places.slots(places.positions)))
             after = [*stacks.newest(after), depths]
@@ -300,9 +299,9 @@ class RowWriter:
             deeper = np.minimum(depth + steps, self._stacks.size - 1).astype(np.uint8)
             depths = np.where(goes_on, deeper, data[DEPTH].numpy(force=True))
             derived[DEPTH] = torch.from_numpy(depths)
-        if self._tiles is not None:
+        if self._sequence_starts is not None:
             begins = np.concatenate([self._begins()[None], ~is_valid[:-1]])
-            marks = self._tiles.mark(begins, np.maximum(num_rows - 1, 0))
+            marks = self._sequence_starts.mark(begins, np.maximum(num_rows - 1, 0))
             derived["flags"] = torch.from_numpy(flags | marks * is_valid)
         return derived
 

@@ -1,4 +1,4 @@
-"""Where in a tree of priorities what may be drawn of a ring is: by slot, or by time."""
+"""The order in which a ring's slots are the leaves of a sum tree: by slot, or by time."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -17,15 +17,16 @@ _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 
 class IndexLayout(ABC):
-    """Gives each slot of a ring that may be drawn a place, from 0 to the number of slots.
+    """Assigns a leaf of the tree, its *place*, to each slot that may be drawn.
 
-    What may be drawn has the flag ``ring.drawn``: transitions, or the first ones of sequences.
+    Slots that may be drawn have the flag ``ring.drawn``: transitions, or the first ones of
+    sequences.
 
     Args:
-        ring: whose slots they are.
+        ring: The rows.
 
     Attributes:
-        state_keys: what its `state_dict` has.
+        state_keys: Keys of its `state_dict`.
     """
 
     state_keys: ClassVar[tuple[str, ...]] = ()
@@ -36,11 +37,11 @@ class IndexLayout(ABC):
 
     @abstractmethod
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows since the last call.
+        """Process the rows inserted since the last call.
 
         Returns:
-            The places that are given up, and the slots that are new or hold a sequence that has
-            grown; these may get such places at once.
+            The places that became free, and the slots that are new or begin a sequence that has
+            grown. A new slot may get a place that just became free.
         """
 
     @abstractmethod
@@ -60,11 +61,11 @@ class IndexLayout(ABC):
         self._seen = self._ring.cursor()
 
     def state_dict(self) -> StateDict:
-        """Return what the ring's rows do not tell, after `catch_up`."""
+        """Return what cannot be derived from the rows; call `catch_up` before."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over what is of a state returned by `state_dict`, after the ring took over its own.
+        """Restore a state returned by `state_dict`; the ring is restored already.
 
         Raises:
             CheckpointError: when it is damaged.
@@ -76,7 +77,7 @@ class LayoutBySlot(IndexLayout):
     """The place of a slot is its number."""
 
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows since the last call; see `IndexLayout.catch_up`."""
+        """Process the rows inserted since the last call; see `IndexLayout.catch_up`."""
         changes = self._ring.changes_since(self._seen)
         self._seen = self._ring.cursor()
         return changes
@@ -96,21 +97,21 @@ class LayoutBySlot(IndexLayout):
 
 
 class LayoutByTime(IndexLayout):
-    """Numbers what may be drawn of all environments as it comes; that of one step by environment.
+    """Numbers the slots that may be drawn in order of time; those of one step by environment.
 
-    Numbers begin with 1, and 0 means none, so that memory is not touched before it is needed.
-    Sequences are numbered as they begin. Environments advance at their own pace, and overwrite
-    their oldest rows when they need the room. So what is still stored has gaps in its numbers, and
-    a tree of ones counts what is there. The *place* of what has a number is that number modulo the
-    number of slots. It has one until it is overwritten, or can be drawn no more, or until as many
-    have come after it as there are slots, which only slices bring about that leave out its
-    environment for whole laps.
+    A slot's place is its number modulo the number of slots. Numbers begin with 1, and 0 means none,
+    so that memory is not touched before it is needed. Sequences get their number when they begin.
+
+    Environments advance at their own pace and overwrite their oldest rows at different times, so
+    the numbers of what is still stored have gaps. A tree of ones counts what is there. A slot keeps
+    its place until it is overwritten or may not be drawn any more, or until as many others came
+    after it as there are slots; only slices that lack its environment for whole laps lead to that.
 
     Args:
-        ring: whose slots they are.
+        ring: The rows.
 
     Attributes:
-        end: the next number.
+        end: The next number.
     """
 
     state_keys: ClassVar[tuple[str, ...]] = ("end", "numbers")
@@ -124,7 +125,7 @@ class LayoutByTime(IndexLayout):
 
     @staticmethod
     def bytes_for(num_slots: int) -> int:
-        """Return what it takes for so many slots."""
+        """Return how many bytes it needs for a number of slots."""
         return SumTree.bytes_for(num_slots) + 2 * 8 * num_slots
 
     def __len__(self) -> int:
@@ -132,7 +133,7 @@ class LayoutByTime(IndexLayout):
         return int(self._tree.total)
 
     def catch_up(self) -> tuple[Positions, Positions]:
-        """Look at the rows since the last call; see `IndexLayout.catch_up`."""
+        """Process the rows inserted since the last call; see `IndexLayout.catch_up`."""
         ring = self._ring
         end = ring.cursor()
         if (end == self._seen).all():
@@ -178,13 +179,13 @@ class LayoutByTime(IndexLayout):
         return holds
 
     def slots_of(self, places: Positions, first: int) -> Positions:
-        """Return the slots at places, or of the number ``first`` or the last one beyond them."""
+        """Return the slots at places; those outside ``first`` to ``end - 1`` are moved inside."""
         numbers = np.clip(self._number[self._slot_at[places]], first, self.end - 1)
         slots: Positions = self._slot_at[numbers % self._ring.num_slots]
         return slots
 
     def first_of_newest(self, count: int) -> int:
-        """Return the number of the oldest of the newest, so many of them."""
+        """Return the number of the oldest among the ``count`` newest."""
         stored = len(self)
         if self._has_no_gap(count):
             return self.end - count
@@ -194,7 +195,7 @@ class LayoutByTime(IndexLayout):
         return int(self._number[self._slot_at[place[0]]])
 
     def newest(self, ranks: Positions, count: int) -> Positions:
-        """Return slots of the newest, so many of them, by rank from the oldest."""
+        """Return slots among the ``count`` newest, by their rank from the oldest."""
         if self._has_no_gap(count):
             numbers = self.end - count + ranks
             slots: Positions = self._slot_at[numbers % self._ring.num_slots]
@@ -213,12 +214,12 @@ class LayoutByTime(IndexLayout):
         self.end = 1
 
     def state_dict(self) -> StateDict:
-        """Return the numbers of the slots in use, counted from 0, after `catch_up`."""
+        """Return the numbers of the slots in use, counted from 0; call `catch_up` before."""
         numbers = self._number[: self._ring.places.used_slots] - 1
         return {"end": self.end - 1, "numbers": torch.from_numpy(numbers)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over what is of a state returned by `state_dict`; see `IndexLayout`."""
+        """Restore a state returned by `state_dict`; see `IndexLayout.load_state_dict`."""
         ring = self._ring
         saved = StateReader(state, "storage/sampler")
         end, used = saved.count("end") + 1, ring.places.used_slots
@@ -237,17 +238,17 @@ class LayoutByTime(IndexLayout):
         self._tree.set(there % ring.num_slots, 1.0)
 
     def _has_no_gap(self, count: int) -> bool:
-        """Whether nothing was overwritten of so many numbers before the end."""
+        """Whether all of the last ``count`` numbers are still there."""
         if count >= self.end:
             return False
         return self._tree.sum_of(*self.range_from(self.end - count)) == count
 
     def range_from(self, first: int) -> tuple[int, int]:
-        """Return the first place from a number to the last, and the end."""
+        """Return the places from a number to the newest, as the first one and the end."""
         return first % self._ring.num_slots, self.end % self._ring.num_slots
 
     def _rows_since(self, cursor: Positions) -> tuple[Positions, Flags, Mask]:
-        """Return slots and flags of all rows since a mark `(L, B)`, and which are there."""
+        """Return slots and flags of all rows since a cursor `(L, B)`, and which of them exist."""
         ring = self._ring
         spans = ring.places.positions - cursor
         back = np.arange(min(int(spans.max()), ring.num_rows - 1), -1, -1)[:, None]

@@ -1,4 +1,4 @@
-r"""Prioritised draws: what surprised most is replayed most.
+r"""Prioritized sampling: transitions with large TD errors are replayed more often.
 
 Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952, sections 3.3 and 3.4.
 
@@ -6,11 +6,11 @@ Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952, sections 3.3 and 3
 
 (2) $w_i = (N\,P(i))^{-\beta} / \max_j w_j = (\min_j P(j) / P(i))^\beta$, over what could be drawn
 
-Draws are stratified: one from each of N equal shares of the total. A transition that was not
-learned from yet has the highest priority so far.
+Sampling is stratified: one from each of N equal shares of the total. A transition that no gradient
+step has seen yet has the largest priority so far.
 
-Sequences are drawn as a whole, by the errors of the transitions that are learned from. One that
-has grown since it was learned from counts as new.
+Sequences are sampled as a whole, by the errors of the transitions that are learned from. A sequence
+that has grown since then counts as new.
 
 Source: Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
 
@@ -38,17 +38,17 @@ from rl_storages.sampling.recent import Windows
 from rl_storages.sampling.sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, PriorityTree
 
 _ETA = 0.9
-"""Of Eq. (3), where none is given."""
+"""Default of Eq. (3)."""
 
 _STATE_KEYS = ("alpha", "beta", "beta_schedule", "largest", "errors", "priorities")
 
 
 class PrioritizedSampler(IndexSampler):
-    """Draws in proportion to Eq. (1), with the weights of Eq. (2).
+    """Samples in proportion to Eq. (1), with the weights of Eq. (2).
 
     Args:
-        config: options.
-        recent: draw from the newest only; sums are over these, then.
+        config: Options.
+        recent: Sample from the newest only; sums in the equations are then over these.
     """
 
     needs_td_errors = True
@@ -75,11 +75,11 @@ class PrioritizedSampler(IndexSampler):
 
     @staticmethod
     def bytes_for(num_slots: int) -> int:
-        """Return what it takes for so many slots, without their order."""
+        """Return how many bytes it needs for a number of slots, without their layout."""
         return PriorityTree.bytes_for(num_slots) + 4 * num_slots
 
     def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
-        """Yield blocks of one batch, because what it teaches changes the next one's draws."""
+        """Yield blocks of one batch, because learning from it changes the next one's priorities."""
         shares = np.arange(size)
         order = self._order
         for batch in range(num_batches):
@@ -99,14 +99,14 @@ class PrioritizedSampler(IndexSampler):
             yield torch.from_numpy(slots[None])
 
     def weights(self, slots: Tensor) -> Tensor:
-        """Eq. (2), shape `(K, N)`; what has no priority counts as what has the smallest."""
+        """Return the weights of Eq. (2), `(K, N)`; a slot without priority gets the smallest."""
         smallest = self._tree.smallest(*self._range)
         priorities = self._tree.leaves.take(self._order.places(slots.numpy()))
         ratios = smallest / np.maximum(priorities, smallest)
         return torch.from_numpy(ratios ** np.float32(self._beta))
 
     def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
-        """Set priorities by ``info["td_error"]``; of slots overwritten since, nothing is learned.
+        """Set priorities from ``info["td_error"]``; samples overwritten since then are skipped.
 
         Raises:
             ConfigError: when the gradient step returned no errors.
@@ -116,7 +116,7 @@ class PrioritizedSampler(IndexSampler):
         errors = self._checked_errors(batch, info)
         self._catch_up()
         ring = self.rows
-        slots, generations = batch.key.numpy(force=True).T
+        slots, generations = batch.index.numpy(force=True).T
         is_there = (ring.generations(slots) == generations) & self._order.holds(slots)
         if not is_there.all():
             slots, errors = slots[is_there], errors[is_there]
@@ -126,7 +126,7 @@ class PrioritizedSampler(IndexSampler):
             self._tree.set(self._order.places(slots), self._priorities(errors))
 
     def note_returns(self, returns: Sequence[float]) -> None:
-        """Move eta by the returns of episodes that ended, where only the newest are drawn."""
+        """Adapt eta to the returns of finished episodes, if only the newest are sampled."""
         if self._windows is not None:
             self._windows.note_returns(returns)
 
@@ -144,7 +144,7 @@ class PrioritizedSampler(IndexSampler):
             self._beta = self._beta_schedule.value(progress)
 
     def live_parameters(self) -> Mapping[str, float]:
-        """Return alpha and beta, and eta where only the newest are drawn."""
+        """Return alpha and beta, and eta if only the newest are sampled."""
         of_windows = {} if self._windows is None else self._windows.live_parameters()
         return {"alpha": self._alpha, "beta": self._beta, **of_windows}
 
@@ -164,7 +164,7 @@ class PrioritizedSampler(IndexSampler):
             self._beta = value
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the live parameters, and what eta moves by."""
+        """Return the live parameters, and the gradient of the returns if eta adapts to it."""
         of_windows = {} if self._windows is None else self._windows.metrics()
         return {**self.live_parameters(), **of_windows}
 
@@ -187,10 +187,10 @@ class PrioritizedSampler(IndexSampler):
         return {**state, **self._order.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`.
+        """Restore a state returned by `state_dict`.
 
         Raises:
-            CheckpointError: when it is damaged, or of another kind of draws.
+            CheckpointError: when it is damaged, or of another sampler.
         """
         saved = StateReader(state, "storage/sampler")
         of_windows = () if self._windows is None else ("windows",)
@@ -201,7 +201,7 @@ class PrioritizedSampler(IndexSampler):
             replace(self._config, alpha=alpha, beta=beta)
             replace(self._config, beta=schedule)
         except ConfigError as error:
-            raise CheckpointError(f"the saved draws are damaged: {error}") from error
+            raise CheckpointError(f"the saved parameters are damaged: {error}") from error
         used = self.rows.places.used_slots
         like = torch.zeros(used)
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
@@ -226,8 +226,8 @@ class PrioritizedSampler(IndexSampler):
         given = info.get("td_error")
         if given is None:
             raise ConfigError(
-                "prioritised replay needs the gradient step to answer 'td_error', got "
-                f"{sorted(info)}; use it with an algorithm that does"
+                "prioritized replay needs gradient steps that return 'td_error', got "
+                f"{sorted(info)}; use it with an algorithm whose steps do"
             )
         errors: Priorities = given.detach().to("cpu", torch.float32).numpy()
         if errors.shape != batch.mask.shape:
@@ -252,7 +252,7 @@ class PrioritizedSampler(IndexSampler):
         return errors
 
     def _default_error(self) -> Priorities:
-        """Return what stands for the error of a transition that was not learned from yet."""
+        """Return the error of transitions that no gradient step has seen yet."""
         config = self._config
         if config.default_error is None:
             return np.asarray(self._largest, dtype=np.float32)
@@ -270,7 +270,7 @@ class PrioritizedSampler(IndexSampler):
         self._tree.set(self._order.places(slots), self._priorities(self._errors[slots]))
 
     def _catch_up(self) -> None:
-        """Look at what was inserted: old priorities end there."""
+        """Process what was inserted: overwritten slots lose their priority, new ones get one."""
         given_up, new = self._order.catch_up()
         if len(given_up):
             self._tree.set(given_up, 0.0)
@@ -281,7 +281,7 @@ class PrioritizedSampler(IndexSampler):
 
 
 def _unusable(errors: Priorities, is_usable: Mask, total: int) -> DataError:
-    """Say which errors no priorities can be made of."""
+    """Return the error that names samples whose errors cannot be priorities."""
     samples = np.flatnonzero(~is_usable.reshape(-1, is_usable.shape[-1]).all(0))
     values = errors[~is_usable]
     some = ", ".join(map(str, samples[:5].tolist())) + (", ..." if len(samples) > 5 else "")
@@ -294,7 +294,7 @@ def _unusable(errors: Priorities, is_usable: Mask, total: int) -> DataError:
 
 
 def _check_sizes(name: str, values: Priorities) -> None:
-    """Refuse what is no size.
+    """Check saved magnitudes.
 
     Raises:
         CheckpointError: unless all are finite and none is negative.

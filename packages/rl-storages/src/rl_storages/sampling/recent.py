@@ -1,4 +1,4 @@
-r"""Draws that emphasise recent experience.
+r"""Sampling that emphasizes recent experience.
 
 Source: Wang & Ross 2019, https://arxiv.org/abs/1906.04009, section 4.
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.stateful import StateReader
+from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
 from rl_core.types import StateDict
 from rl_storages.config import RecentConfig
@@ -32,10 +32,10 @@ _DECAY = 0.9999
 
 
 def check_period(config: RecentConfig, num_batches: int) -> None:
-    """Refuse windows that shrink over the batches of an update which has a single one.
+    """Refuse windows that shrink over the batches of an update if it has a single one.
 
     Raises:
-        ConfigError: saying what to give.
+        ConfigError: when it has.
     """
     if config.period is None and num_batches == 1:
         raise ConfigError(
@@ -44,13 +44,15 @@ def check_period(config: RecentConfig, num_batches: int) -> None:
         )
 
 
-class Windows:
+class Windows(StateFields):
     """How many of the newest transitions or sequences each batch is drawn from, Eq. (1).
 
     Args:
         config: options.
         learned: transitions that are learned from in each of these, at most.
     """
+
+    state_fields = ("_count", "_eta")
 
     def __init__(self, config: RecentConfig, learned: int = 1) -> None:
         self._config = config
@@ -77,7 +79,7 @@ class Windows:
         return min(max(width, self._cmin), stored)
 
     def note_returns(self, returns: Sequence[float]) -> None:
-        """Move eta by the returns of episodes that ended, if it is to move."""
+        """Adapt eta to the returns of finished episodes, if `update_eta` is set."""
         if self._config.update_eta:
             for number in returns:
                 self._eta.note(number)
@@ -87,38 +89,33 @@ class Windows:
         return {"eta": self._eta.value}
 
     def set_eta(self, value: float) -> None:
-        """Set eta, and from where it moves."""
+        """Set eta, and the eta that it adapts from."""
         replace(self._config, eta=value, update_eta=False)  # checks the range
         self._eta.initial = self._eta.value = value
 
     def metrics(self) -> Mapping[str, float]:
-        """Return eta, and the gradient by which it moves."""
+        """Return eta, and the gradient of the returns if eta adapts to it."""
         gradient = {"return_gradient": self._eta.gradient} if self._config.update_eta else {}
         return {"eta": self._eta.value, **gradient}
 
-    def state_dict(self) -> StateDict:
-        """Return where in the period it is, and all about eta."""
-        return {"count": self._count, "eta": self._eta.state_dict()}
-
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`.
+        """Restore a state returned by `state_dict`, maybe of another period.
 
         Raises:
             CheckpointError: when it is damaged.
         """
-        saved = StateReader(state, "storage/sampler/windows")
-        saved.expect(("count", "eta"))
-        count = saved.count("count")
-        self._eta.load_state_dict(saved.tree("eta"))
-        self._count = count % (self._config.period or 1)
+        super().load_state_dict(state)
+        self._count %= self._config.period or 1
 
 
-class _Eta:
+class _Eta(StateFields):
     """Eq. (2).
 
     Args:
-        initial: where it begins, and where it is while returns rise as they never did before.
+        initial: Eta at first, and whenever returns rise as fast as never before.
     """
+
+    state_fields = ("initial", "value", "gradient", "_highest", "_lowest", "_returns")
 
     def __init__(self, initial: float) -> None:
         self.initial = self.value = initial
@@ -138,32 +135,16 @@ class _Eta:
         scaled = self.gradient / extreme if extreme > 0.0 else 0.0
         self.value = 1.0 + (self.initial - 1.0) * (scaled + 1.0) / 2.0
 
-    def state_dict(self) -> StateDict:
-        return {
-            "initial": self.initial,
-            "value": self.value,
-            "gradient": self.gradient,
-            "highest": self._highest,
-            "lowest": self._lowest,
-            "returns": list(self._returns),
-        }
-
     def load_state_dict(self, state: StateDict) -> None:
-        saved = StateReader(state, "storage/sampler/windows/eta")
-        saved.expect(self.state_dict())
-        initial, value, gradient, highest, lowest = (
-            saved.number(key) for key in ("initial", "value", "gradient", "highest", "lowest")
-        )
-        returns = saved.numbers("returns")
-        if not (0.0 < initial <= 1.0 and 0.0 < value <= 1.0 and highest >= 0.0 >= lowest):
+        super().load_state_dict(state)
+        if not (
+            0 < self.initial <= 1 and 0 < self.value <= 1 and self._highest >= 0 >= self._lowest
+        ):
             raise CheckpointError("storage/sampler/windows/eta: the saved numbers cannot be")
-        self.initial, self.value, self.gradient = initial, value, gradient
-        self._highest, self._lowest = highest, lowest
-        self._returns = deque(returns, maxlen=_RETURNS)
 
 
 class RecentSampler(IndexSampler):
-    """Draws the newest of all environments alike, with replacement, Eq. (1).
+    """Samples uniformly from the newest of all environments, with replacement, Eq. (1).
 
     Args:
         config: options.
@@ -194,7 +175,7 @@ class RecentSampler(IndexSampler):
         yield torch.from_numpy(slots)
 
     def note_returns(self, returns: Sequence[float]) -> None:
-        """Move eta by the returns of episodes that ended."""
+        """Adapt eta to the returns of finished episodes."""
         self._windows.note_returns(returns)
 
     def reset(self) -> None:
@@ -211,19 +192,19 @@ class RecentSampler(IndexSampler):
         self._windows.set_eta(value)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return eta, and the gradient by which it moves."""
+        """Return eta, and the gradient of the returns if eta adapts to it."""
         return self._windows.metrics()
 
     def state_dict(self) -> StateDict:
-        """Return the order of the rows, and all about eta."""
+        """Return the order of the rows, and the state of eta."""
         self._order.catch_up()
         return {**self._order.state_dict(), "windows": self._windows.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`.
+        """Restore a state returned by `state_dict`.
 
         Raises:
-            CheckpointError: when it is damaged, or of another kind of draws.
+            CheckpointError: when it is damaged, or of another sampler.
         """
         saved = StateReader(state, "storage/sampler")
         saved.expect((*self._order.state_keys, "windows"))

@@ -1,4 +1,4 @@
-"""Draws that treat all rows alike."""
+"""Uniform sampling."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ from rl_storages.replay.flags import Positions
 from rl_storages.replay.ring import ReplayRing
 
 _ROUNDS = 8
-"""Draws before a search: of a ring in normal use at least half the rows are transitions."""
+"""Tries before a search; usually at least half of the rows are transitions."""
 
 
 class UniformSampler(IndexSampler):
-    """Draws all transitions, or all sequences, alike, with replacement.
+    """Samples transitions, or sequences, uniformly with replacement.
 
     Args:
-        flag: of what is drawn; None draws what batches are made of, ``rows.drawn``.
+        flag: Flag of the rows to draw; None takes ``rows.drawn``, of which batches are made.
     """
 
     rows: ReplayRing
@@ -27,14 +27,14 @@ class UniformSampler(IndexSampler):
         self._flag = flag
 
     def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
-        """Yield one block, drawn by rejection: the first that may be drawn, of more slots."""
+        """Yield one block by rejection sampling: the first allowed ones of more slots."""
         ring = self.rows
         flags, used = ring.flags, ring.places.used_slots
         wanted = ring.drawn if self._flag is None else self._flag
         missing = num_batches * size
         parts: list[Positions] = []
         for _ in range(_ROUNDS):
-            # In long episodes almost every row is a transition, and every so manyth a sequence's.
+            # In long episodes almost every row is a transition, and one in T begins a sequence.
             rows = self._draw(used, (missing + missing // 8 + 8) * ring.learned)
             accepted = (flags.take(rows) & wanted).nonzero()[0]
             parts.append(rows.take(accepted[:missing]))

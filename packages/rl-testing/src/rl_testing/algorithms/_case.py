@@ -1,13 +1,14 @@
 """What the tests of an `Algorithm` start from, look at, and do to a batch."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, RolloutBatch
@@ -98,23 +99,10 @@ def poisoned(batch: TreeT) -> TreeT:
     def poison(tensor: Tensor) -> Tensor:
         return torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else tensor
 
-    result = map_tree(poison, batch)
+    result: TreeT = tree_map_only(Tensor, poison, batch)
     if isinstance(batch, RolloutBatch):
         result = cast("TreeT", replace(cast("RolloutBatch", result), mask=batch.mask))
     return result
-
-
-def map_tree(function: Any, tree: TreeT) -> TreeT:
-    """Apply a function to every tensor of a dataclass or mapping of tensors."""
-    result: Any = tree
-    if isinstance(tree, Tensor):
-        result = function(tree)
-    elif isinstance(tree, Mapping):
-        result = {key: map_tree(function, value) for key, value in tree.items()}
-    elif is_dataclass(tree) and not isinstance(tree, type):
-        values = {field.name: getattr(tree, field.name) for field in fields(tree)}
-        result = replace(tree, **map_tree(function, values))
-    return cast("TreeT", result)
 
 
 def gradients_of(

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import Noise
-from rl_testing.algorithms._case import AlgorithmCase, TreeT, gradients_of, map_tree
+from rl_testing.algorithms._case import AlgorithmCase, TreeT, gradients_of
 
 _CONTENTS = ("observation", "action", "reward", "num_steps", "terminated", "next_observation")
 """The fields of a `ReplayBatch` that say what happened."""
@@ -122,7 +123,8 @@ def _cast(tree: TreeT, dtype: torch.dtype) -> TreeT:
     def convert(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    return map_tree(convert, tree)
+    result: TreeT = tree_map_only(Tensor, convert, tree)
+    return result
 
 
 def _with_first(tree: Any, other: Any, axis: int) -> Any:

@@ -1,6 +1,6 @@
 """Comparisons of what storages give with what the oracle holds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -14,9 +14,6 @@ from rl_testing.replay.reference import (
     ReferenceSequenceStorage,
 )
 from rl_testing.storages import columns_of
-
-_ABOUT_THE_DRAW = ("weight", "mask", "key")
-"""Columns of a batch that tell how a sample was drawn, not what happened."""
 
 _DESIRED_GOAL = "observation/desired_goal"
 
@@ -55,9 +52,9 @@ def check_transitions(
 ) -> list[int]:
     """Assert that samples are exactly the oracle's transitions with the same actions.
 
-    All columns are compared, bit for bit, but ``weight`` and ``key``. Every sample counts: what is
-    drawn with replacement needs no padding, so all masks are 1. Works with any storage that changes
-    nothing about a transition but its goal, however it draws.
+    All columns are compared, bit for bit, but of ``weight`` and ``index`` only the form. Every
+    sample counts: what is drawn with replacement needs no padding, so all masks are 1. Works with
+    any storage that changes nothing about a transition but its goal, however it draws.
 
     Args:
         batch: of transitions, of which no two that are stored have the same action.
@@ -73,13 +70,15 @@ def check_transitions(
     assert bool((batch.mask == 1.0).all()), f"mask {batch.mask.tolist()}; every sample must count"
     drawn = columns_of(batch)
     samples, found = _find(batch.action, drawn.get(_DESIRED_GOAL), oracle, goals, oldest)
-    columns = {sample: oracle.transition(*place) for sample, place in found.items()}
-    expected = stack([columns[sample] for sample in samples], 0)
-    for name in _ABOUT_THE_DRAW:
-        drawn.pop(name)
-        expected.pop(name, None)
-    rows = [f"the sample with action {_known_by(action)}" for action in batch.action]
-    _check_columns(drawn, expected, rows)
+    numbers = {sample: number for number, sample in enumerate(found)}
+    columns = stack([oracle.transition(*place) for place in found.values()], 0)
+    which = torch.tensor([numbers[sample] for sample in samples], device=batch.action.device)
+    expected = {name: column[which] for name, column in columns.items()}
+    one = expected["reward"][:, 0]
+    for name, form in (("weight", one), ("mask", one), ("index", expected.pop("index"))):
+        _check_form(name, drawn.pop(name), form)
+    actions = _known_by(batch.action)
+    _check_columns(drawn, expected, lambda row: f"the sample with action {actions[row]}")
     return [place for place, _ in samples]
 
 
@@ -106,10 +105,12 @@ def check_sequences(
     Returns:
         With which of ``oracle.transitions()`` the samples begin.
     """
-    start, num_samples = batch.start, len(batch.key)
+    start, num_samples = batch.start, len(batch.index)
     assert start is not None, "a batch of sequences needs its start"
     assert num_samples, "there is no sample to compare"
     assert batch.mask.shape == batch.action.shape[:2] == (oracle.learned, num_samples)
+    assert batch.weight.shape == batch.mask.shape
+    assert batch.index.shape == (num_samples, 2)
     assert start.episode_start.shape == (oracle.burn_in + 1, num_samples)
     assert len(start.action) == oracle.burn_in + oracle.learned + oracle.n_step - 1
     columns = columns_of(batch)
@@ -117,13 +118,13 @@ def check_sequences(
     samples, found = _find(batch.action[0], desired, oracle, goals, oldest)
     for sample, (env, episode, first) in found.items():
         n = samples.index(sample)  # one of those that are alike is enough
-        name = f"the sequence of action {_known_by(batch.action[0, n])}, goal {sample[1]}"
+        name = f"the sequence of action {batch.action[0, n].tolist()}, goal {sample[1]}"
         assert first % oracle.learned == 0, f"{name} begins elsewhere"
         drawn = {
-            column: part[n] if column.startswith(("key", "start/state/")) else part[:, n]
+            column: part[n] if column.startswith(("index", "start/state/")) else part[:, n]
             for column, part in columns.items()
         }
-        _check_sequence(drawn, oracle.sequence(env, episode, first), name)
+        _check_sequence(drawn, oracle.sequence(env, episode, first), oracle.n_step, name)
     return [place for place, _ in samples]
 
 
@@ -145,19 +146,19 @@ def check_trajectories(
     end = 0
     for whole in oracle.trajectories():
         end += len(whole)
-        known[_known_by(whole.action[-1])] = end, whole
+        known[_known_by(whole.action[-1:])[0]] = end, whole
     places: list[int] = []
     for piece in trajectories:
-        actions = [_known_by(action) for action in piece.action]
+        actions = _known_by(piece.action)
         last = actions[-1]
         assert last in known, f"no trajectory ends with action {last}"
         end, whole = known[last]
-        assert len(piece) <= len(whole), f"the trajectory to action {last} begins too early"
-        assert piece.terminated == whole.terminated, f"terminated of the trajectory to {last}"
+        name = f"the trajectory to action {last}"
+        assert len(piece) <= len(whole), f"{name} begins too early"
+        assert piece.terminated == whole.terminated, f"terminated of {name}"
         first = len(whole) - len(piece)
         expected = {name: column[first:] for name, column in columns_of(whole).items()}
-        rows = [f"the step with action {action}" for action in actions]
-        _check_columns(columns_of(piece), expected, [*rows, f"what followed action {last}"])
+        _check_columns(columns_of(piece), expected, f"step {{}} of {name}".format)
         places += range(end - len(piece), end)
     assert places == sorted(set(places)), "trajectories are not in the order of time"
     return places
@@ -200,13 +201,11 @@ def _find(
 ) -> tuple[list[_Sample], dict[_Sample, Place]]:
     """Tell transitions by their actions, and return what they are with their goals."""
     places = oracle.places()
-    place_of = {
-        _known_by(episode[start].columns["action"]): i
-        for i, (_, episode, start) in enumerate(places)
-    }
+    stored = torch.stack([episode[start].columns["action"] for _, episode, start in places])
+    place_of = {action: place for place, action in enumerate(_known_by(stored))}
     samples: list[_Sample] = []
     found: dict[_Sample, Place] = {}
-    for number, action in enumerate(map(_known_by, actions)):
+    for number, action in enumerate(_known_by(actions)):
         assert action in place_of, f"the sample with action {action} must not be drawn (any more)"
         place = place_of[action]
         goal = None if goals is None or desired is None else desired[number]
@@ -221,57 +220,65 @@ def _find(
     return samples, found
 
 
-def _check_sequence(drawn: dict[str, Tensor], sequence: ReferenceSequence, name: str) -> None:
+def _check_sequence(
+    drawn: dict[str, Tensor], sequence: ReferenceSequence, n_step: int, name: str
+) -> None:
     """Compare the columns of one sample with the sequence that it should be."""
     start = below("start/", drawn)
     length, burn_in = len(sequence.rows), len(start["episode_start"]) - 1
     counts = [1.0] * length + [0.0] * (len(drawn["mask"]) - length)
     assert drawn["mask"].tolist() == counts, f"mask of {name}"
     expected = stack(sequence.windows, 0)
-    del expected["key"]
+    del expected["index"]
     follows = torch.arange(length) + expected["num_steps"].cpu()
     given = {}
-    for column in [c for c in drawn if c not in _ABOUT_THE_DRAW and not c.startswith("start/")]:
-        part = drawn[column]
+    for column, part in drawn.items():
         if column.startswith("next_"):  # the rows after the last one
-            part = torch.cat([drawn[column.removeprefix("next_")], part])[follows]
-        given[column] = part[:length]
-    _check_columns(given, expected, [f"row {row} of {name}" for row in range(length)])
+            assert len(part) == n_step, f"{column} of {name}"
+            given[column] = torch.cat([drawn[column.removeprefix("next_")], part])[follows]
+        elif not column.startswith(("start/", "weight", "mask", "index")):
+            given[column] = part[:length]
+    _check_columns(given, expected, lambda row: f"row {row} of {name}")
 
     rows = [*sequence.burn_in, *sequence.rows, *sequence.following]
     missing = burn_in - len(sequence.burn_in)
     columns = stack([row.columns for row in rows], 0)
-    labels = [f"row {row} of what is before and in {name}" for row in range(len(rows))]
     before = {
         column.replace("observation", "burn_in", 1): part[: len(sequence.burn_in)]
         for column, part in columns.items()
         if column.startswith("observation")
     }
-    seen = {column: start[column][missing:] for column in before}
-    _check_columns(seen, before, labels)
-    done = {"action": start["action"][missing:][: len(rows)]}
-    _check_columns(done, {"action": columns["action"]}, labels)
+    before["action"] = columns["action"]
+    seen = {column: start[column][missing:][: len(before[column])] for column in before}
+    _check_columns(seen, before, lambda row: f"row {row} of what is before and in {name}")
     begins = rows[0].columns["episode_start"]
     marks = [bool(missing or begins)] + [False] * (burn_in - missing)
     assert start["episode_start"][missing:].tolist() == marks, f"start of {name}"
     states = {key: part[:1] * ~begins for key, part in below("state/", columns).items()}
-    _check_columns({k: part[None] for k, part in below("state/", start).items()}, states, labels)
+    given = {key: part[None] for key, part in below("state/", start).items()}
+    _check_columns(given, states, lambda _: f"the start of {name}")
 
 
-def _known_by(action: Tensor) -> tuple[float, ...]:
-    return tuple(action.flatten().tolist())
+def _known_by(actions: Tensor) -> list[tuple[float, ...]]:
+    """Return what transitions `(N,)` are told apart by."""
+    return [tuple(action) for action in actions.reshape(len(actions), -1).tolist()]
 
 
 def _check_columns(
-    given: Mapping[str, Tensor], expected: Mapping[str, Tensor], rows: Sequence[str]
+    given: Mapping[str, Tensor], expected: Mapping[str, Tensor], row_name: Callable[[int], str]
 ) -> None:
     assert sorted(given) == sorted(expected), f"columns {sorted(given)}; {sorted(expected)}"
     for name, wanted in expected.items():
         got = given[name]
-        assert got.dtype == wanted.dtype, f"{name}: {got.dtype}; expected {wanted.dtype}"
-        assert got.shape == wanted.shape, f"{name}: {got.shape}; expected {wanted.shape}"
+        _check_form(name, got, wanted)
         if not torch.equal(got, wanted):
             row = int((got != wanted).nonzero()[0, 0])
             raise AssertionError(
-                f"{name} of {rows[row]} is {got[row].tolist()}; expected {wanted[row].tolist()}"
+                f"{name} of {row_name(row)} is {got[row].tolist()}; expected {wanted[row].tolist()}"
             )
+
+
+def _check_form(name: str, got: Tensor, wanted: Tensor) -> None:
+    for part in ("dtype", "shape", "device"):
+        actual, expected = getattr(got, part), getattr(wanted, part)
+        assert actual == expected, f"{name}: {part} is {actual}; expected {expected}"

@@ -114,7 +114,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
             "num_steps": torch.tensor(len(window), device=reward.device),
             "terminated": last.columns["terminated"],
             **{f"next_{name}": part for name, part in last.successor.items()},
-            "key": torch.tensor([slot * self.num_envs + env, generation], device=reward.device),
+            "index": torch.tensor([slot * self.num_envs + env, generation], device=reward.device),
         }
 
     def trajectories(self) -> Iterator[Trajectory]:
@@ -163,7 +163,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
                 next_observation=join_observation(batch, "next_observation"),
                 weight=torch.ones_like(batch["reward"][:, 0]),
                 mask=torch.ones_like(batch["reward"][:, 0]),
-                key=batch["key"],
+                index=batch["index"],
                 extras=below("extras/", batch),
             )
 

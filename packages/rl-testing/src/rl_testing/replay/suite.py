@@ -1,7 +1,9 @@
 """The tests of storages of replayed transitions, and of replayed sequences."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from itertools import cycle, islice
 from typing import ClassVar, cast
 
 import numpy as np
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.errors import CheckpointError, ConfigError, DataError, RLError
-from rl_core.storage import AnyStorage, HasTrajectories, observation_columns
+from rl_core.storage import AnyStorage, HasTrajectories
 from rl_core.types import StateDict, StateValue
 from rl_testing.replay.checks import (
     check_sequences,
@@ -31,7 +33,7 @@ LIVES: Mapping[str, TransitionScript] = {
     "same_step_dict_box": TransitionScript(
         seed=2, num_envs=5, observation="dict", action="box", extras=True
     ),
-    "same_step_seams": TransitionScript(seed=3, num_envs=2, has_seams=True, extras=True),
+    "same_step_interrupted": TransitionScript(seed=3, num_envs=2, interrupted=True, extras=True),
     "same_step_recurrent": TransitionScript(seed=4, num_envs=2, recurrent=True, arrays="torch"),
     "next_step": TransitionScript(seed=5, num_envs=1, autoreset="next_step"),
     "next_step_dict_torch": TransitionScript(
@@ -42,8 +44,8 @@ LIVES: Mapping[str, TransitionScript] = {
         arrays="torch",
         extras=True,
     ),
-    "next_step_seams": TransitionScript(
-        seed=7, num_envs=5, autoreset="next_step", action="box", has_seams=True
+    "next_step_interrupted": TransitionScript(
+        seed=7, num_envs=5, autoreset="next_step", action="box", interrupted=True
     ),
     "next_step_recurrent": TransitionScript(
         seed=8, num_envs=2, autoreset="next_step", recurrent=True, observation="image"
@@ -51,10 +53,10 @@ LIVES: Mapping[str, TransitionScript] = {
     "disabled_image": TransitionScript(
         seed=9, num_envs=2, autoreset="disabled", observation="image"
     ),
-    "disabled_seams": TransitionScript(
-        seed=10, num_envs=5, autoreset="disabled", has_seams=True, arrays="torch"
+    "disabled_interrupted": TransitionScript(
+        seed=10, num_envs=5, autoreset="disabled", interrupted=True, arrays="torch"
     ),
-    "same_step_alike": TransitionScript(seed=11, num_envs=2, has_seams=True, alike=True),
+    "same_step_alike": TransitionScript(seed=11, num_envs=2, interrupted=True, alike=True),
     "next_step_alike": TransitionScript(
         seed=12, num_envs=2, autoreset="next_step", recurrent=True, alike=True
     ),
@@ -77,6 +79,7 @@ class ReplaySuite(StorageSuite[AnyStorage]):
         per_episode: rows that an episode may take beside those of its transitions; more than 1
             for storages that keep what came before an episode's first observation.
         n_steps: rewards per transition, at most; tests that need one number take the first.
+        counts: steps after which storages are saved and restored.
         share: rows of each environment in storages that wrap around.
         steps: those after which they have wrapped around several times.
     """
@@ -86,6 +89,7 @@ class ReplaySuite(StorageSuite[AnyStorage]):
     slack: ClassVar[int] = 4
     per_episode: ClassVar[int] = 1
     n_steps: ClassVar[tuple[int, ...]] = (3, 1, 5)
+    counts: ClassVar[tuple[int, ...]] = (7, 91, 0, 45)
     share: ClassVar[int] = 30
     steps: ClassVar[int] = 130
 
@@ -99,12 +103,25 @@ class ReplaySuite(StorageSuite[AnyStorage]):
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
-        """Run each test with each life, and with windows of several lengths."""
+        """Run each test with each life, and windows of several lengths among these."""
         super().pytest_generate_tests(metafunc)
+        for name, values in (("n_step", cls.n_steps), ("count", cls.counts)):
+            if name in metafunc.fixturenames:
+                cases = cls.cases(values)
+                metafunc.parametrize(("life", name), cases.values(), ids=cases)
+                return
         if "life" in metafunc.fixturenames:
             metafunc.parametrize("life", cls.lives.values(), ids=cls.lives)
-        if "n_step" in metafunc.fixturenames:
-            metafunc.parametrize("n_step", cls.n_steps)
+
+    @classmethod
+    def cases(cls, numbers: Sequence[int]) -> dict[str, tuple[TransitionScript, int]]:
+        """Return each life with one of some numbers, taken in turn, by name.
+
+        Of fewer lives than there are numbers, some come with several.
+        """
+        count = max(len(cls.lives), len(numbers))
+        pairs = islice(zip(cycle(cls.lives), cycle(numbers), strict=False), count)
+        return {f"{name}-{number}": (cls.lives[name], number) for name, number in pairs}
 
     def pair(self, life: TransitionScript, n_step: int = 0, seed: int = 0, rows: int = 0) -> Pair:
         """Return an empty storage, and an oracle that knows all it may hold."""
@@ -136,7 +153,7 @@ class ReplaySuite(StorageSuite[AnyStorage]):
         )
 
     def test_every_sample_is_what_happened(self, life: TransitionScript, n_step: int) -> None:
-        """Samples end with their episode, at seams and at the newest row; nothing is stale."""
+        """Samples end at episode boundaries and at the newest row; nothing is stale."""
         storage, oracle = self.pair(life, n_step)
         room = self.share + self.slack + oracle.learned + oracle.burn_in
         for count, transition in enumerate(life.transitions(self.steps)):
@@ -168,20 +185,19 @@ class ReplaySuite(StorageSuite[AnyStorage]):
         freedom = len(expected) - 1
         assert statistic < freedom + 6.0 * (2.0 * freedom) ** 0.5
 
-    def test_a_key_names_one_sample(self, life: TransitionScript) -> None:
+    def test_an_index_names_one_sample(self, life: TransitionScript) -> None:
         """As long as it is stored, and none that is stored later in the same place."""
         storage, oracle = self.pair(life)
-        key_of: dict[object, object] = {}
+        index_of: dict[object, object] = {}
         for count, transition in enumerate(life.transitions(self.steps)):
             insert_all([transition], storage, oracle)
             if count % 7 == 0:
                 batch = draw_one(storage, 200)
                 actions = batch.action if batch.start is None else batch.action[0]
-                for action, key in zip(actions.tolist(), batch.key.tolist(), strict=True):
-                    assert key_of.setdefault(str(action), tuple(key)) == tuple(key)
-        assert len(set(key_of.values())) == len(key_of), "two samples have the same key"
+                for action, index in zip(actions.tolist(), batch.index.tolist(), strict=True):
+                    assert index_of.setdefault(str(action), tuple(index)) == tuple(index)
+        assert len(set(index_of.values())) == len(index_of), "two samples have the same index"
 
-    @pytest.mark.parametrize("count", [0, 7, 45, 91])
     def test_a_restored_storage_goes_on_alike(self, life: TransitionScript, count: int) -> None:
         """Also in the middle of an episode and of the memory, with the same draws."""
         saved, oracle = self.pair(life)
@@ -219,7 +235,7 @@ class ReplaySuite(StorageSuite[AnyStorage]):
     def test_nothing_is_shared(self, life: TransitionScript) -> None:
         """An actor may write to its outputs again, and an algorithm to its batch."""
         storage, oracle = self.pair(life)
-        for transition in life.transitions(self.share):
+        for transition in deepcopy(life.transitions(self.share)):
             insert_all([transition], oracle, storage)
             for tensor in (transition.action, *transition.extras.values()):
                 tensor.zero_()
@@ -261,31 +277,12 @@ class ReplayStorageSuite(ReplaySuite):
         return check_transitions(batch, oracle)
 
     def test_it_gives_replayed_transitions(self) -> None:
-        """An algorithm that learns from replay asks for just this type."""
-        storage = self.new_storage()
+        """An algorithm that learns from replay asks for just this type, and for sizes."""
+        storage, _ = self.filled_pair(next(iter(self.lives.values())))
         assert storage.batch_type is ReplayBatch
         assert storage.rollout_steps is None
-
-    def test_batches_have_just_this_form(self, life: TransitionScript, n_step: int) -> None:
-        """Columns keep the shape and the dtype they came with, and are where the spec says."""
-        storage, _ = self.filled_pair(life, n_step)
-        spec = life.spec()
-        own = {"action": spec.action, **{f"extras/{k}": v for k, v in spec.extras.items()}}
-        own |= observation_columns(spec.observation)
-        own |= observation_columns(spec.observation, "next_observation")
-        expected = {name: ((7, *leaf.shape), leaf.dtype) for name, leaf in own.items()}
-        expected["reward"] = ((7, n_step), torch.float32)
-        expected["num_steps"] = ((7,), torch.int64)
-        expected["terminated"] = ((7,), torch.bool)
-        expected["weight"] = expected["mask"] = ((7,), torch.float32)
-        expected["key"] = ((7, 2), torch.int64)
-        batches = list(storage.generate_batches(3, 7))
-        assert len(batches) == 3
-        for batch in batches:
-            columns = columns_of(batch)
-            assert {n: (tuple(c.shape), c.dtype) for n, c in columns.items()} == expected
-            assert all(column.device == spec.device for column in columns.values())
-            assert bool((batch.mask == 1.0).all())
+        batches = cast("list[ReplayBatch]", list(storage.generate_batches(3, 7)))
+        assert [len(batch.mask) for batch in batches] == [7, 7, 7]
 
     def test_slices_go_on_where_they_follow_each_other(
         self, life: TransitionScript, n_step: int
@@ -352,12 +349,16 @@ class ReplayStorageSuite(ReplaySuite):
     def test_after_a_reset_nothing_older_is_drawn(
         self, life: TransitionScript, n_step: int
     ) -> None:
-        """Not even by a window that begins before the reset, nor after a checkpoint."""
+        """Not even by a window that begins before the reset, nor after a checkpoint.
+
+        An empty storage draws nothing, and its error is one that users can mend.
+        """
         storage, _ = self.filled_pair(life, n_step)
         storage.reset()
-        assert len(storage) == 0
-        with pytest.raises(RLError):
-            draw_one(storage, 4)
+        for empty in (storage, self.pair(life, n_step)[0]):
+            assert len(empty) == 0
+            with pytest.raises(RLError):
+                draw_one(empty, 4)
         restored, oracle = self.pair(life, n_step)
         for transition in life.transitions(self.steps + 20)[self.steps :]:
             insert_all([transition], storage, oracle)
@@ -400,11 +401,6 @@ class ReplayStorageSuite(ReplaySuite):
             with pytest.raises(CheckpointError):
                 self.pair(life)[0].load_state_dict(damaged)
 
-    def test_nothing_is_drawn_from_an_empty_storage(self, life: TransitionScript) -> None:
-        """The error is one that users can mend."""
-        with pytest.raises(RLError):
-            draw_one(self.pair(life)[0], 4)
-
     @pytest.mark.parametrize("sizes", [(None, 4), (2, None), (0, 4), (2, 0)])
     def test_batches_need_both_sizes(self, sizes: tuple[int | None, int | None]) -> None:
         """There is no epoch that could be cut by one of them."""
@@ -445,7 +441,7 @@ class SequenceReplaySuite(ReplaySuite):
             "same_step_dict_box",
             "same_step_recurrent",
             "same_step_alike",
-            "next_step_seams",
+            "next_step_interrupted",
             "next_step_alike",
         )
     }
@@ -484,25 +480,16 @@ class SequenceReplaySuite(ReplaySuite):
         return check_sequences(batch, oracle, oldest=len(oracle) - room)
 
     def test_it_gives_sequences(self, life: TransitionScript) -> None:
-        """A recurrent actor asks for just this, and gets whole rows of time."""
+        """A recurrent actor asks for just this; sizes count transitions to learn from."""
         storage, oracle = self.pair(life)
         assert storage.gives_sequences
-        insert_all(life.transitions(30), storage)
-        n_step, learned, burn_in = oracle.n_step, oracle.learned, oracle.burn_in
-        batches = list(storage.generate_batches(3, 2 * learned + 1))
+        insert_all(life.transitions(30), storage, oracle)
+        assert storage.steps_per_sample == oracle.burn_in + oracle.learned
+        batches = list(storage.generate_batches(3, 2 * oracle.learned + 1))
         assert len(batches) == 3
-        assert storage.steps_per_sample == burn_in + learned
-        for batch in batches:
-            assert batch.action.shape[:2] == batch.mask.shape == batch.weight.shape == (learned, 3)
-            assert batch.reward.shape == (learned, 3, n_step)
-            assert batch.key.shape == (3, 2)
-            for name, column in columns_of(batch).items():
-                if name.startswith("next_observation"):
-                    assert column.shape[:2] == (n_step, 3)
-                if name.startswith("start/burn_in"):
-                    assert column.shape[:2] == (burn_in, 3)
-                if name.startswith("start/state"):
-                    assert column.shape == (3, life.spec().state_sizes["memory"])
+        for batch in cast("list[ReplayBatch]", batches):
+            assert len(batch.index) == 3
+            self.check(batch, oracle)
 
 
 def draw_one(storage: AnyStorage, minibatch_size: int) -> ReplayBatch:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -84,12 +84,12 @@ def build(
     device = resolve_device(recipe.device)
     env = cast("AnyEnv | None", given.get("env"))
     if isinstance(env, str):
-        recipe, env = recipe.replace(env=ComponentSpec("env", env, recipe.env.kwargs)), None
+        recipe, env = replace(recipe, env=ComponentSpec("env", env, recipe.env.kwargs)), None
     envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"), env)
     chosen = getattr(envs, "vectorization", None)
     if recipe.env.kwargs.get("vectorization") == "auto" and chosen is not None:
         kwargs = {**recipe.env.kwargs, "vectorization": chosen}
-        recipe = recipe.replace(env=ComponentSpec("env", recipe.env.name, kwargs))
+        recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         storage = cast(
@@ -111,7 +111,7 @@ def build(
             if isinstance(restart_model, Mapping)
             else str(restart_model)
         )
-    recipe = recipe.replace(resolved=resolved)
+    recipe = replace(recipe, resolved=resolved)
     # environments that are built are not there twice: those of the recipe's name, if it has one
     again = None if env is None or is_built(env) else env
     has_more = again is not None or not recipe.env.is_custom

@@ -86,7 +86,7 @@ def compose(
     named_specs("callback", trainer.callbacks)
     usual = {**defaults.algorithm, **recurrent.get("algorithm", {}), **tuned.get("algorithm", {})}
     env_spec = describe_env(env, env_options if is_built(env) else {**defaults.env, **env_options})
-    if "num_envs" in env_spec:
+    if "num_envs" in env_spec.kwargs:
         checked_num_envs(cast("int", env_spec["num_envs"]))
     table = given.sections["algorithm"]
     return Recipe(

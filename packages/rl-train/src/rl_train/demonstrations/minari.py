@@ -82,7 +82,8 @@ def load_minari(name: str) -> EpisodeDataset:
     except ImportError as error:
         raise MissingExtraError(
             f"reading the data set '{name}' needs Minari and what it reads files with "
-            f"({in_brief(error)}): pip install 'rl-train[minari]'"
+            f"({in_brief(error)}): pip install 'packages/rl-train[minari]' (in a clone of "
+            "the toolbox)"
         ) from error
     except FileNotFoundError as error:
         raise ConfigError(

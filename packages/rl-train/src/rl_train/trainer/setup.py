@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast, get_args
 
 import torch
@@ -137,8 +138,8 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         updates = _updates_to_come(trainer, budget, rows)
         mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
     algorithm.compiled.mode = cast("CompileMode", mode)
-    trainer.recipe = trainer.recipe.replace(
-        resolved={**resolved, "compile": mode, "num_threads": threads}
+    trainer.recipe = replace(
+        trainer.recipe, resolved={**resolved, "compile": mode, "num_threads": threads}
     )
     return threads
 

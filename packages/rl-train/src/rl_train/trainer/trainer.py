@@ -107,7 +107,7 @@ class Trainer:
         self.num_sessions = 0
         self.directory = None if run_dir is None else RunDirectory(Path(run_dir))
         self.recipe = recipe or describe(envs, algorithm, storage, config, self.seed)
-        self.recipe = self.recipe.replace(trainer=as_table(config))
+        self.recipe = replace(self.recipe, trainer=as_table(config))
         self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
         generators = spawn_generators(self.seed, ["storage"])

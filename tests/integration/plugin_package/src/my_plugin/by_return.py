@@ -7,22 +7,24 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError
-from rl_core.stateful import StateReader
+from rl_core.stateful import StateFields
 from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
-from rl_core.types import Array, StateDict
+from rl_core.types import StateDict
 
 
-class ByReturn(IndexSampler):
-    r"""Draw transitions in proportion to $e^{G / \tau}$, G being the return of their episode.
+class ByReturn(StateFields, IndexSampler):
+    r"""Draw transitions in proportion to $e^{G / \tau}$, where G is the return of their episode.
 
-    Transitions of episodes that have not ended yet count as if their return were 0.
+    Transitions of an unfinished episode count as if its return were 0.
 
     Args:
-        temperature: $\tau > 0$, in units of returns; the higher, the more alike all draws are.
+        temperature: $\tau > 0$, in units of returns. High temperatures draw all episodes alike.
 
     Raises:
         ConfigError: when the temperature is not above 0.
     """
+
+    state_fields = ("_weight", "_episode", "_current")
 
     def __init__(self, temperature: float = 1.0) -> None:
         if not temperature > 0.0:
@@ -38,12 +40,12 @@ class ByReturn(IndexSampler):
         """Forget all rows."""
         super().reset()
         self._weight = np.zeros(self.rows.num_slots)
-        self._episode = np.zeros(self.rows.num_slots, np.int64)  # counted by environment
-        self._running = np.zeros(self.rows.num_envs, np.int64)
+        self._episode = np.zeros(self.rows.num_slots, np.int64)  # number of a slot's episode
+        self._current = np.zeros(self.rows.num_envs, np.int64)  # number of an environment's episode
 
     def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, drawn with replacement."""
-        self._look()
+        self._catch_up()
         weights = torch.from_numpy(self._weight)
         if not weights.any():
             raise nothing_to_draw()
@@ -51,32 +53,26 @@ class ByReturn(IndexSampler):
         drawn = torch.multinomial(weights, count, replacement=True, generator=self.generator)
         yield drawn.view(num_batches, size)
 
-    def _look(self) -> None:
-        """Weigh what was inserted since the last draw."""
+    def _catch_up(self) -> None:
+        """Weigh the rows that were inserted since the last call."""
         gone, new = self.changes()
         self._weight[np.concatenate([gone, new])] = 0.0
         for slot, is_end in zip(new, self.rows.ends_episode(new), strict=True):
             env = slot % self.rows.num_envs
-            self._episode[slot], self._weight[slot] = self._running[env], 1.0
+            self._episode[slot], self._weight[slot] = self._current[env], 1.0
             if is_end:
                 rows = np.arange(env, self.rows.num_slots, self.rows.num_envs)
-                rows = rows[(self._episode[rows] == self._running[env]) & (self._weight[rows] > 0)]
+                rows = rows[(self._episode[rows] == self._current[env]) & (self._weight[rows] > 0)]
                 episode_return = float(self.rows.reward[rows].sum())
                 self._weight[rows] = np.exp(episode_return / self.temperature)
-                self._running[env] += 1
+                self._current[env] += 1
 
     def state_dict(self) -> StateDict:
-        """Return what it knows of the rows."""
-        self._look()
-        return {name: torch.from_numpy(array.copy()) for name, array in self._arrays().items()}
+        """Return the state fields, up to date with the rows."""
+        self._catch_up()
+        return super().state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
-        saved = StateReader(state, "storage/sampler")
-        saved.expect(self._arrays())
+        """Restore a state returned by `state_dict`; the rows are restored already."""
         self.reset()
-        for name, array in self._arrays().items():
-            array[:] = saved.tensor(name, like=torch.from_numpy(array)).numpy()
-
-    def _arrays(self) -> dict[str, Array]:
-        return {"weight": self._weight, "episode": self._episode, "running": self._running}
+        super().load_state_dict(state)

@@ -1,4 +1,4 @@
-"""A corridor with a pit at its left end and a door at its right end, many of them at once."""
+"""Corridors with a pit at the left end and a door at the right end."""
 
 from typing import Literal
 
@@ -14,14 +14,14 @@ RIGHT = 1
 
 
 class Corridor(VecEnv):
-    """Walk to the door: +1 at the door, -1 in the pit, nothing on the way.
+    """Walk to the door: +1 at the door, -1 in the pit, 0 on the way.
 
-    An episode begins in a random cell between the two, and is cut after ``4 * length`` steps.
+    An episode begins in a random cell between the two, and is truncated after ``4 * length`` steps.
 
     Args:
-        num_envs: corridors that are walked at once.
-        length: cells between pit and door.
-        seed: used by the first `reset` that is given none.
+        num_envs: Number of corridors, which step together.
+        length: Number of cells between pit and door.
+        seed: Seed of the first `reset` without one.
     """
 
     def __init__(self, num_envs: int = 8, length: int = 7, seed: int | None = None) -> None:
@@ -35,7 +35,7 @@ class Corridor(VecEnv):
 
     @property
     def num_envs(self) -> int:
-        """How many corridors there are."""
+        """Number of corridors."""
         return self._num_envs
 
     @property
@@ -54,7 +54,7 @@ class Corridor(VecEnv):
         return "numpy"
 
     def reset(self, seed: int | None = None) -> Array:
-        """Put all walkers into random cells."""
+        """Begin new episodes everywhere."""
         if self._is_closed:
             raise EnvironmentFaultError("the corridors are closed")
         seed, self._seed = (self._seed if seed is None else checked_seed(seed)), None
@@ -65,7 +65,7 @@ class Corridor(VecEnv):
         return self._cell.copy()
 
     def step(self, action: ArrayLike) -> EnvStep:
-        """Move all walkers by one cell; who reaches an end begins anew in the same step."""
+        """Move everywhere by one cell; finished episodes reset in the same step."""
         if self._cell is None:
             raise EnvironmentFaultError("the corridors were not reset; call reset() first")
         moves = as_numpy(action)
@@ -85,7 +85,7 @@ class Corridor(VecEnv):
         return EnvStep(self._cell.copy(), reward, terminated, truncated, final, valid, {})
 
     def close(self) -> None:
-        """End it."""
+        """Refuse all further calls."""
         self._is_closed, self._cell = True, None
 
     def _starts(self) -> Array:

@@ -8,10 +8,10 @@ from rl_core.logger import Logger
 
 
 class CsvLogger(Logger):
-    """Write one row per logged step; the first one says which metrics the file has.
+    """Write one row per logged step; the metrics of the first step become the columns.
 
     Args:
-        path: the file, which is replaced.
+        path: File to write; an existing one is replaced.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -19,7 +19,7 @@ class CsvLogger(Logger):
         self._names: list[str] | None = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append a row; metrics that the first row did not have are left out."""
+        """Append a row; metrics without a column are left out."""
         is_first = self._names is None
         if self._names is None:
             self._names = sorted(metrics)
@@ -30,4 +30,4 @@ class CsvLogger(Logger):
             writer.writerow([step, *(metrics.get(name, "") for name in self._names)])
 
     def close(self) -> None:
-        """Do nothing: every row is in the file already."""
+        """Do nothing: every row is already written."""

@@ -7,7 +7,7 @@ reinforcement learning"; with the baseline as in Sutton and Barto 2018, section 
 
 (2) $L^{V} = \tfrac12 \mathbb{E}_t[(V_\phi(s_t) - G_t)^2]$
 
-Deviations from the source: episodes that a rollout cuts go on with the value of their successor.
+Deviation from the source: where a rollout ends inside an episode, G bootstraps from the value.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class ReinforceConfig(Config):
     """Options of `Reinforce`.
 
     Attributes:
-        learning_rate: of Adam.
-        gamma: discount per step, in [0, 1].
+        learning_rate: Learning rate of Adam.
+        gamma: Discount factor, in [0, 1].
 
     Raises:
         ConfigError: when a value is out of range.
@@ -49,11 +49,11 @@ def value_loss(value: Tensor, value_target: Tensor, mask: Tensor) -> Tensor:
 
 
 class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
-    """Raise the probability of actions by how much better than expected their returns were.
+    """Make actions more likely the more their returns exceeded the value function.
 
     Args:
-        actor: a policy and a state-value function.
-        config: options.
+        actor: A policy and a state-value function.
+        config: Options.
     """
 
     @property
@@ -73,7 +73,7 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
         )
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Compute the returns; the value target is the return itself."""
+        """Compute advantages; value targets are the returns themselves."""
         values = evaluate_rollout(self.actor, rollout)
         advantage = baseline_advantages(
             rollout.reward,

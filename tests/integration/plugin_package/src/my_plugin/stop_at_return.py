@@ -6,16 +6,16 @@ from rl_train import Callback, Trainer
 
 
 class StopAtReturn(Callback):
-    """End a run once its training episodes are good enough.
+    """Stop a run once its training episodes are good enough.
 
     Args:
-        threshold: mean return of the newest episodes, environment units.
+        threshold: Mean return of recent training episodes that stops the run.
     """
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
 
     def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """Look at the newest mean return."""
+        """Compare the mean return with the threshold."""
         if metrics["train/episode_return"] >= self.threshold:
             trainer.stop()

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_core.errors import DataError
 from rl_core.nn.distributions.base import (
     ActionHead,
     Distribution,
@@ -31,7 +30,7 @@ class Categorical(Distribution):
         logits: shape `(*batch, n)`; after construction, forbidden entries hold a large negative
             number, so that they have probability 0 and drop out of entropy and KL.
         mask: shape `(*batch, n)`, bool, True where an action is allowed; None allows all. A row
-            that forbids everything becomes uniform without an error; `checked` raises one.
+            that forbids everything becomes uniform without an error.
     """
 
     noise_kind: ClassVar[NoiseKind] = "gumbel"
@@ -41,20 +40,6 @@ class Categorical(Distribution):
     def __post_init__(self) -> None:
         if self.mask is not None:
             object.__setattr__(self, "logits", _forbid(self.logits, self.mask))
-
-    @classmethod
-    def checked(cls, logits: Tensor, mask: Tensor) -> Self:
-        """Build a masked distribution, and check the mask, which the constructor does not.
-
-        Args:
-            logits: shape `(*batch, n)`.
-            mask: shape `(*batch, n)`, bool, True where an action is allowed.
-
-        Raises:
-            DataError: if the mask has another shape or dtype, or a row forbids everything.
-        """
-        _check_mask(logits, mask, (logits.shape[-1],))
-        return cls(logits, mask)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Take the largest of logits plus Gumbel noise `(*batch, n)`."""
@@ -102,21 +87,6 @@ class MultiCategorical(Distribution):
         if self.mask is not None:
             object.__setattr__(self, "logits", _forbid(self.logits, self.mask))
 
-    @classmethod
-    def checked(cls, logits: Tensor, nvec: tuple[int, ...], mask: Tensor) -> Self:
-        """Build a masked distribution, and check the mask, which the constructor does not.
-
-        Args:
-            logits: shape `(*batch, sum(nvec))`.
-            nvec: the number of actions of each choice.
-            mask: shape `(*batch, sum(nvec))`, bool, True where an action is allowed.
-
-        Raises:
-            DataError: if the mask has another shape or dtype, or forbids every action of a choice.
-        """
-        _check_mask(logits, mask, nvec)
-        return cls(logits, nvec, mask)
-
     def sample(self, noise: Tensor) -> Tensor:
         """Take the largest of logits plus Gumbel noise `(*batch, sum(nvec))` in each choice."""
         return torch.argmax(_as_table(self.logits + noise, self.nvec), -1)
@@ -151,20 +121,6 @@ def _forbid(logits: Tensor, mask: Tensor) -> Tensor:
 def _forbidden(dtype: torch.dtype) -> float:
     # Finite, so that 0 * log 0 is 0; smaller in half precision, where 1e8 would be infinite.
     return max(-1e8, torch.finfo(dtype).min / 4.0)
-
-
-def _check_mask(logits: Tensor, mask: Tensor, nvec: tuple[int, ...]) -> None:
-    if mask.dtype != torch.bool or mask.shape != logits.shape:
-        raise DataError(
-            f"the action mask has shape {tuple(mask.shape)} and dtype {mask.dtype}; expected that "
-            f"of the logits, {tuple(logits.shape)}, and torch.bool"
-        )
-    allowed = torch.stack([part.any(-1) for part in torch.split(mask, list(nvec), -1)], -1).all(-1)
-    if not allowed.all():
-        raise DataError(
-            f"the action mask forbids every action in {int((~allowed).sum())} of "
-            f"{allowed.numel()} rows; expected at least one allowed"
-        )
 
 
 def _as_table(values: Tensor, nvec: tuple[int, ...]) -> Tensor:
