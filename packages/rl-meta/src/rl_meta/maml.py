@@ -171,6 +171,10 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         named = dict(self._policy.named_parameters())
         return {name: named[name] for name in self._names}
 
+    def distribution_at(self, parameters: Parameters, observation: Observation) -> Distribution:
+        """Return one policy at explicit parameters."""
+        return self._policy.distribution(parameters, observation)
+
     def _adapted_to(self, batch: RolloutBatch) -> Parameters:
         """Return the parameters after all K steps of Eq. (1), each `(M, ...)`."""
         num_rollouts, num_tasks = batch.mask.shape[:2]
