@@ -29,7 +29,7 @@ from rl_envs._worker_process import (
     to_array,
     to_tensor,
 )
-from rl_envs.sync import BaseGymVecEnv
+from rl_envs.base import BaseGymVecEnv
 
 
 class ProcessVecEnv(BaseGymVecEnv):
