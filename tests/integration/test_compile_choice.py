@@ -1,5 +1,8 @@
 """Whether ``compile="auto"`` compiles: by the gradient steps that a run is going to take."""
 
+import copy
+import math
+
 import pytest
 import torch
 
@@ -99,4 +102,15 @@ def test_rollouts_compile_where_their_gradient_steps_pay_for_it(num_envs: int) -
         actor = OnPolicyActor(*_SPACES, OnPolicyActorConfig(hidden_sizes=(4,)))
         algorithm = PPO(actor, PPOConfig(num_epochs=4, minibatch_size=16))
         trainer = _trainer(num_envs, algorithm, RolloutStorage(64 // num_envs))
+        assert _choice(trainer, total_steps=total_steps) == expected
+
+
+def test_large_steps_pay_for_it_sooner() -> None:
+    actor = _actor(OffPolicyActorConfig(hidden_sizes=(256, 256), policy="greedy"))
+    weights = sum(parameter.numel() for parameter in actor.parameters())
+    pays_after = math.ceil(PAYS_AFTER / (6 * weights * 1024 / 2e8))
+    assert pays_after < PAYS_AFTER
+    for total_steps, expected in ((pays_after, "auto"), (pays_after - 1, "off")):
+        dqn = DQN(copy.deepcopy(actor), DQNConfig(update_after=0, minibatch_size=1024))
+        trainer = _trainer(1, dqn, ReplayBuffer(100))
         assert _choice(trainer, total_steps=total_steps) == expected

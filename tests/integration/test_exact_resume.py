@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 import torch
 
+import rl_train
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_envs import make_vec
 from rl_storages import RolloutStorage
@@ -47,3 +48,10 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(
     check_same_state(second.state_dict()["collector"], whole.state_dict()["collector"])
     for trainer in (whole, first, second):
         trainer.envs.close()
+
+
+@pytest.mark.parametrize(("num_envs", "expected"), [(2, "sync"), (8, "native")])
+def test_the_recipe_records_how_environments_step(num_envs: int, expected: str) -> None:
+    agent = rl_train.make("ppo", "CartPole-v1", num_envs=num_envs, num_steps=32)
+    agent.train(total_steps=64)
+    assert agent.recipe.env["vectorization"] == expected

@@ -216,3 +216,14 @@ def test_a_shared_network_is_refused() -> None:
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, options)
     with pytest.raises(ConfigError, match="share nothing"):
         MAMLVPG(actor)
+
+
+def test_schedules_of_the_inner_algorithm_follow_the_run() -> None:
+    algorithm = _algorithm(MAMLPPO, inner_options={"clip_range": "linear(0.4, 0.2)"})
+    algorithm.schedules.set_progress(0.5)
+    assert algorithm.inner.hyper["clip_range"].item() == pytest.approx(0.3)
+    assert algorithm.hyper["clip_range"] is algorithm.inner.hyper["clip_range"]
+    algorithm.update_algorithm_parameter("clip_range", 0.1)
+    assert algorithm.inner.hyper["clip_range"].item() == pytest.approx(0.1)
+    with pytest.raises(ConfigError, match="clip_range"):
+        algorithm.update_algorithm_parameter("clip_range", -1.0)

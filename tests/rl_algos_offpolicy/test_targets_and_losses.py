@@ -20,7 +20,7 @@ from rl_algos_offpolicy import (
     SACConfig,
     TD3Config,
 )
-from rl_algos_offpolicy.exploration import OrnsteinUhlenbeck, draw_exploration_noise
+from rl_algos_offpolicy.exploration_noise import OrnsteinUhlenbeck, draw_exploration_noise
 from rl_core.batch import ReplayBatch
 from rl_core.config import Linear
 from rl_core.errors import ConfigError

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_onpolicy.add_ons import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
-from rl_algos_onpolicy.add_ons.divergence import policy_divergence
+from rl_algos_onpolicy.add_ons.attraction_repulsion import policy_divergence
 from rl_algos_onpolicy.add_ons.prediction import sparse_squared_error
 from rl_core.actor import Actor
 from rl_core.algorithm import PolicyLossAddOn

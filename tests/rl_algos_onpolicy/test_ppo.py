@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_algos_onpolicy.advantages import normalized_advantage
 from rl_algos_onpolicy.config import AdvantageNormalization
-from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term
+from rl_algos_onpolicy.kl import adapted_penalty, kl_penalty_term
 from rl_algos_onpolicy.ppo import (
     Surrogate,
     clipped_surrogate_loss,

@@ -1,4 +1,4 @@
-"""What algorithms with a deterministic policy share: acting, groups and targets."""
+"""What DDPG and TD3 share: acting with exploration noise, parameter groups and target networks."""
 
 import copy
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rl_algos_offpolicy.actor import OffPolicyActor, check_policy
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_algos_offpolicy.exploration import (
+from rl_algos_offpolicy.exploration_noise import (
     ExplorationNoise,
     OrnsteinUhlenbeck,
     draw_exploration_noise,

@@ -224,7 +224,8 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         Args:
             batch: transitions.
             noise: of `draw_update_noise`.
-            online_next_obs: the online critics' inputs at what follows; None finds them.
+            online_next_obs: the online critics' inputs at the next observations; None computes
+                them.
 
         Returns:
             Shape `(N,)`, or `(N, K)`.

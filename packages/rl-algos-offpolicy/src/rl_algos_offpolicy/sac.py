@@ -20,7 +20,7 @@ Source: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; discrete actions
 With discrete actions the expectations over a and a' in (1), (3) and (4) are sums over all actions.
 
 REDQ (Chen et al. 2021, https://arxiv.org/abs/2101.05982, Algorithm 1) has many critics and changes
-two equations; (7), (4) and (5) step once per update:
+two equations; a step on (7), (4) and (5) is taken only once per update:
 
 (6) $y = r + \gamma\,(1 - d)\,(\min_{i \in M} Q_{\bar\theta_i}(s', a') - \alpha
     \log \pi_\phi(a'|s'))$ with M a few of the critics, drawn anew for each step
@@ -30,7 +30,7 @@ two equations; (7), (4) and (5) step once per update:
     (``policy_value="mean"``)
 
 DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2) has two critics with
-dropout and layer normalisation, and drops out in (1), (2) and (3) or (7), each by noise of its own.
+dropout and layer normalisation; (1), (2), and (3) or (7), each draw their own dropout masks.
 
 Deviations from the paper: the steps of (2), (3) and (4) are taken together, from the same
 parameters, not one after the other; (4) is the loss in log α that implementations use, whose
@@ -82,14 +82,14 @@ _SMOOTHNESS = ("temporal_smoothness", "spatial_smoothness")
 
 
 class Temperature(nn.Module):
-    """α: the exponential of its learned logarithm, or exactly the number that it is given.
+    """The temperature α: either log α is learned, or α is a fixed number.
 
     Args:
-        initial: where it starts.
-        is_learned: whether Eq. (4) moves it.
+        initial: initial value of α.
+        is_learned: whether α is learned, by Eq. (4).
 
     Attributes:
-        log: its logarithm, a parameter; there is none where it is fixed.
+        log: log α, a parameter; missing if α is fixed.
     """
 
     log: nn.Parameter
@@ -104,13 +104,13 @@ class Temperature(nn.Module):
             self.register_buffer("fixed", torch.tensor(float(initial)))
 
     def forward(self) -> Tensor:
-        """Return α, 0-dim, as a constant."""
+        """Return α, 0-dim, without gradient."""
         return self.log.detach().exp() if self.is_learned else self.fixed
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyActions:
-    """Actions by which an expectation over the policy is taken: a sample, or all discrete ones.
+    """The actions of an expectation over the policy: one sample per state, or all discrete actions.
 
     Attributes:
         action: a sample, shape `(N, A)`; None for all discrete actions.
@@ -124,14 +124,14 @@ class PolicyActions:
 
     @classmethod
     def of(cls, policy: Distribution, noise: Noise, name: str) -> Self:
-        """Sample real actions by the noise of a name, or take all discrete ones."""
+        """Sample real actions with ``noise[name]``, or take all discrete ones."""
         if isinstance(policy, Categorical):
             log_prob = torch.log_softmax(policy.logits, -1)
             return cls(None, log_prob, log_prob.exp())
         return cls(*policy.sample_with_log_prob(noise[name]), None)
 
     def expectation(self, values: Tensor) -> Tensor:
-        """Estimate the expectation of values of these actions, or compute it, `(N,)`."""
+        """Return the expectation of the actions' values, `(N,)`; from a sample, an estimate."""
         return values if self.prob is None else (self.prob * values).sum(-1)
 
 
@@ -144,8 +144,8 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         add_ons: extra terms for the policy loss.
 
     Raises:
-        ConfigError: when the policy is not stochastic, smoothness is asked of actions or
-            observations that have no distances, or an option has no effect.
+        ConfigError: when the policy is not stochastic, smoothness is set for discrete actions or
+            for observations that are not a Box, or an option has no effect.
     """
 
     actor: OffPolicyActor
@@ -153,7 +153,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""
         actor, config = self.actor, self.config
-        self._is_smoothed = self._may_count(*_SMOOTHNESS)
+        self._is_smoothed = self._is_ever_positive(*_SMOOTHNESS)
         check_actor(actor, config, is_smoothed=self._is_smoothed)
         assert actor.policy is not None
         self.policy = actor.policy
@@ -185,13 +185,13 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         critic_obs: NetworkInputs | None = None,
         policy_next_obs: NetworkInputs | None = None,
     ) -> LossOutput:
-        """Eq. (2), which reaches the critics and what their inputs were computed by.
+        """Eq. (2); its gradient reaches the critics and whatever computes their inputs.
 
         Args:
             batch: transitions.
             noise: see `draw_update_noise`.
-            critic_obs: the critics' inputs at the observations; None finds them.
-            policy_next_obs: the policy's inputs at what follows; None finds them.
+            critic_obs: the critics' inputs at the observations; None computes them.
+            policy_next_obs: the policy's inputs at the next observations; None computes them.
         """
         if critic_obs is None:
             critic_obs = obs_inputs(self.actor.critics, batch)
@@ -214,7 +214,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         Args:
             batch: transitions.
             noise: see `draw_update_noise`.
-            policy_next_obs: the policy's inputs at what follows; None finds them.
+            policy_next_obs: the policy's inputs at the next observations; None computes them.
         """
         if policy_next_obs is None:
             policy_next_obs = next_obs_inputs(self.policy, batch)
@@ -242,8 +242,8 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         Args:
             batch: transitions.
             noise: see `draw_update_noise`.
-            policy_obs: the policy's inputs at the observations; None finds them.
-            critic_obs: the critics' inputs there, constant; None finds them.
+            policy_obs: the policy's inputs at the observations; None computes them.
+            critic_obs: the critics' inputs there, without gradient; None computes them.
         """
         if policy_obs is None:
             policy_obs = obs_inputs(self.policy, batch)
@@ -298,7 +298,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         """Draw for the actions now and next, CAPS' neighbours, REDQ's subset and DroQ's dropout.
 
         Raises:
-            ConfigError: when successive actions shall be alike, and the batch skips those between.
+            ConfigError: when temporal smoothness is set, but transitions have several steps.
         """
         self._check_single_steps(batch.reward.shape[-1])
         actor, shape, generator = self.actor, tuple(batch.mask.shape), self.generator
@@ -352,13 +352,13 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return (TargetNetwork(module="target_critics", source="actor.critics", tau="tau"),)
 
     def check_storage(self, storage: Storage[ReplayBatch]) -> None:
-        """Refuse transitions of several steps where successive actions shall be alike."""
+        """Refuse transitions of several steps if temporal smoothness is set."""
         self._check_single_steps(storage.n_step)
 
     def update_algorithm_parameter(
         self, parameter_name: str, new_parameter_value: Scheduled
     ) -> None:
-        """Change a hyper-parameter; Eq. (5) does not begin in the course of a run.
+        """Change a hyper-parameter; smoothness, Eq. (5), cannot be switched on during a run.
 
         Raises:
             ConfigError: as for any algorithm, and for smoothness in a run that began without any.
@@ -372,14 +372,14 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     def _check_single_steps(self, num_steps: int) -> None:
-        if self._is_smoothed and self._may_count("temporal_smoothness") and num_steps > 1:
+        if self._is_smoothed and self._is_ever_positive("temporal_smoothness") and num_steps > 1:
             raise ConfigError(
                 "temporal_smoothness compares each action with the next one, but the storage gives "
                 f"transitions of up to {num_steps} steps; set storage.n_step to 1, or "
                 "temporal_smoothness to 0"
             )
 
-    def _may_count(self, *names: str) -> bool:
-        """Return whether one of these hyper-parameters is above 0 at some time of the run."""
+    def _is_ever_positive(self, *names: str) -> bool:
+        """Return whether one of these hyper-parameters is above 0 at any time of the run."""
         schedules = [self.schedules[name] for name in names]
         return any(not each.is_constant or each.value(0.0) > 0.0 for each in schedules)

@@ -79,11 +79,11 @@ def check_actor(actor: OffPolicyActor, config: SACConfig, *, is_smoothed: bool) 
     Args:
         actor: what acts.
         config: the options.
-        is_smoothed: whether one of the terms of Eq. (5) may count.
+        is_smoothed: whether a weight of Eq. (5) is above 0 at any time of the run.
 
     Raises:
-        ConfigError: when the policy is not stochastic, smoothness is asked of actions or
-            observations that have no distances, or an option has no effect.
+        ConfigError: when the policy is not stochastic, smoothness is set for discrete actions or
+            for observations that are not a Box, or an option has no effect.
     """
     if config.spatial_smoothness == 0.0:  # not the config's own check: both may change in a run
         config.refuse(

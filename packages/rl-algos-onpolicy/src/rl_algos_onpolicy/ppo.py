@@ -13,16 +13,18 @@ With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old
 
 (4) $L = L^{CLIP} + c_1 L^{V} - c_2 \mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
 
-The policy's term may be another one: without a bound, or with a penalty $\beta$ that adapts to a
-target $d$ of the divergence by the rule of `rl_algos_onpolicy.divergence`:
+Instead of (1), the policy loss may be unclipped, (5), or penalise the divergence, (6). The penalty
+coefficient $\beta$ adapts after each update, so that the divergence stays near a target $d$
+(`rl_algos_onpolicy.kl`):
 
 (5) $L^{CPI} = -\mathbb{E}_t[r_t A_t]$
 
 (6) $L^{KLPEN} = L^{CPI} + \beta\, KL + 50 \max(0, KL - 2 d)^2$; an update ends once $KL > 4 d$
 
 Deviations from the paper: advantages are standardised, the gradient's norm is bounded, and
-the clipped value loss (3), which the paper does not have, is an option. The end of (6) is not in
-the paper either; other implementations look for it once per epoch, this one in each minibatch.
+the clipped value loss (3), which the paper does not have, is an option. The paper does not end
+updates early as (6) does either; other implementations check once per epoch, this one in each
+minibatch.
 """
 
 from collections.abc import Mapping
@@ -35,8 +37,8 @@ from torch import Tensor
 from rl_algos_onpolicy.advantages import advantage_columns, normalized_advantage
 from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.divergence import adapted_penalty, kl_penalty_term, mean_kl
 from rl_algos_onpolicy.entropy import entropy_loss
+from rl_algos_onpolicy.kl import adapted_penalty, kl_penalty_term, mean_kl
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value
 from rl_core.actor import ActionEvaluation
 from rl_core.algorithm import (
@@ -127,7 +129,7 @@ class PPOConfig(OnPolicyConfig):
 def clipped_surrogate_loss(
     log_ratio: Tensor, advantage: Tensor, clip_range: Tensor, mask: Tensor
 ) -> Tensor:
-    """Eq. (1): the pessimistic of the plain and the clipped surrogate.
+    """Eq. (1): minus the mean of the smaller of the plain and the clipped surrogate.
 
     Args:
         log_ratio: shape `(N,)`, log π_θ - log π_old of the actions.
@@ -152,9 +154,9 @@ def surrogate_loss(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor
 
 
 def _ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """Return r of Eq. (1); 1 where a sample does not count, and so has a ratio without bounds.
+    """Return r of Eq. (1), and 1 for samples that do not count.
 
-    An infinite ratio makes a gradient NaN even where a mask takes it out of the mean afterwards.
+    Their ratio could be infinite, and would make the gradient NaN although the mean leaves it out.
     """
     return torch.where(mask.bool(), log_ratio, 0.0).exp()
 
@@ -202,7 +204,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     @property
     def schedule(self) -> UpdateSchedule:
-        """Update once per rollout, over it several times."""
+        """Take several epochs over each rollout."""
         standardizes = self.config.normalize_advantage == "minibatch"
         return UpdateSchedule.of(self.config, min_samples=2 if standardizes else 1)
 
@@ -232,15 +234,19 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
     def estimate(
         self, rollout: Rollout, *, normalizes: bool = True
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return what `prepare` does; advantages may be left as they are."""
-        keeps_policy = self.config.surrogate == "kl-penalty"
+        """Return the columns and metrics of `prepare`.
+
+        Args:
+            rollout: `(T, B, ...)`.
+            normalizes: False leaves advantages as they were estimated.
+        """
         return advantage_columns(
             self.actor,
             rollout,
             self.config,
             self.hyper,
             normalizes=normalizes,
-            keeps_policy=keeps_policy,
+            keeps_policy=self.config.surrogate == "kl-penalty",  # Eq. (6) compares with it
         )
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
@@ -262,7 +268,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         return self.loss_of(batch, now)
 
     def loss_of(self, batch: RolloutBatch, now: ActionEvaluation) -> LossOutput:
-        """Eq. (4), of what the actor says of a batch's actions now."""
+        """Eq. (4), from the actor's present evaluation of a batch's actions."""
         config, hyper, mask = self.config, self.hyper, batch.mask
         clip_range = hyper["clip_range"]
         assert now.value is not None
@@ -279,7 +285,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             stops.append(kl > 4.0 * target)
         value_term = self.value_term(now.value, batch.value, batch.value_target, mask)
         entropy_term, entropy = entropy_loss(config, hyper["entropy_coef"], now.distribution, mask)
-        # Of one sample each, E[r - 1 - log r] is the divergence, and has little variance.
+        # The mean of r - 1 - log r estimates the divergence with little variance.
         approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, mask)
         outside = ((log_ratio.exp() - 1.0).abs() > clip_range).to(mask.dtype)
         metrics = {

@@ -29,8 +29,8 @@ from torch import Tensor
 from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.divergence import mean_kl
 from rl_algos_onpolicy.entropy import entropy_loss
+from rl_algos_onpolicy.kl import mean_kl
 from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import (

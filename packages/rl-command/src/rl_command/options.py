@@ -1,4 +1,8 @@
-"""Options of commands and components: names, types, defaults, and texts from docstrings."""
+"""Options of commands and components: names, types, defaults, and texts from docstrings.
+
+`rl_command.parser` puts each value that the user typed into nested tables, at its option's `path`;
+`rl_core.config.decode` makes configs of these tables.
+"""
 
 import ast
 import inspect

@@ -1,5 +1,10 @@
 """Plug-ins: components that installed distributions register under a name.
 
+An algorithm of your own is registered in the ``pyproject.toml`` of its distribution::
+
+    [project.entry-points."rl_core.algorithms"]
+    my-algorithm = "my_package:MyAlgorithm"
+
 Listing plug-ins imports nothing; loading one imports only the component of that exact name. An
 allow-list of distributions, given by `set_allowed` or the environment variable ``RL_PLUGINS``,
 limits which can be loaded. It is not a sandbox: installed packages can already run code.

@@ -93,6 +93,7 @@ class Arrays(ABC):
         else:
             self.leaf = ArraySpec.make("the observation", num_envs, tensor_dtype(leaves), leaves)
         self._is_flat_dict = isinstance(space, spaces.Dict) and set(space) == set(self.leaf_specs)
+        self._is_space_checked = False
         # By field, the first step in which each row was not finite, -1 for none.
         self._first_bad: dict[str, Tensor] = {}
 
@@ -179,6 +180,24 @@ class Arrays(ABC):
             return
         for key, spec in self.leaf_specs.items():
             self.check_values(spec, observation[key], step)
+
+    def check_step(
+        self,
+        observation: ArrayObservation,
+        reward: Rows,
+        final_observation: ArrayObservation | None,
+        step: int,
+        check: bool,
+    ) -> None:
+        """Check what a step returned: the first one's space and, if asked to, all values."""
+        if not self._is_space_checked:
+            self.check_space(observation)
+            self._is_space_checked = True
+        if check:
+            self.check_values(self.reward, reward, step)
+            self.check_observation(observation, step)
+            if final_observation is not None:
+                self.check_observation(final_observation, step)
 
     def check_space(self, observation: ArrayObservation) -> None:
         """Compare with the declared space, including category ranges; waits for a device."""

@@ -18,9 +18,9 @@ from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs._arrays import Arrays, ArraySpec, Fault, Rows
 from rl_envs._envpool import EnvPoolVectorEnv, is_envpool
+from rl_envs.base import BaseGymVecEnv
 from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_problem
 from rl_envs.state import can_save, get_state, set_state
-from rl_envs.sync import BaseGymVecEnv
 
 _DEFERRED_STEPS = 32
 """How many steps an accelerator runs between two looks at the results of finite checks."""
@@ -123,7 +123,7 @@ class GymVecEnv(BaseGymVecEnv):
             ended = terminated | truncated
             if arrays.may_hold(ended):
                 observation, final_observation, info = self._finish(observation, ended, info)
-        self._check_step(observation, reward, final_observation)
+        arrays.check_step(observation, reward, final_observation, self._steps, self._check)
         self._ended = ended
         self._is_ready = True
         return EnvStep(observation, reward, terminated, truncated, final_observation, valid, info)

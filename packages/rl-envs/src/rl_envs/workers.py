@@ -29,7 +29,7 @@ from rl_envs._worker_process import (
     to_array,
     to_tensor,
 )
-from rl_envs.sync import BaseGymVecEnv
+from rl_envs.base import BaseGymVecEnv
 
 
 class ProcessVecEnv(BaseGymVecEnv):
@@ -230,6 +230,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         """Wait for the replies of workers, and return those that are not silent, by row.
 
         All are heard before the first fault is raised, so that none is left with a reply to give.
+        `Worker.receive` notices that a worker died or hangs.
         """
         deadline = math.inf if self.timeout_s is None else time.monotonic() + self.timeout_s
         told: dict[int, Any] = {}

@@ -46,7 +46,7 @@ from rl_core.types import Json, Observation, State, StateDict, map_observation
 from rl_meta.baseline import baseline_features, episode_steps, fit_baseline
 from rl_meta.config import MAMLConfig, MAMLPPOConfig, MAMLTRPOConfig, MAMLVPGConfig
 from rl_meta.evaluation import evaluate_adaptation
-from rl_meta.inner import (
+from rl_meta.inner_algorithm import (
     SchedulesWithInner,
     build_inner,
     inner_class,
@@ -170,6 +170,10 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         """Return θ by name."""
         named = dict(self._policy.named_parameters())
         return {name: named[name] for name in self._names}
+
+    def distribution_at(self, parameters: Parameters, observation: Observation) -> Distribution:
+        """Return one policy at explicit parameters."""
+        return self._policy.distribution(parameters, observation)
 
     def _adapted_to(self, batch: RolloutBatch) -> Parameters:
         """Return the parameters after all K steps of Eq. (1), each `(M, ...)`."""

@@ -52,7 +52,7 @@ from rl_core.storage import Storage
 from rl_core.types import Json, Observation, State, StateDict
 from rl_meta.context import ContextConditionedActor, kl_to_prior
 from rl_meta.evaluation import evaluate_adaptation
-from rl_meta.inner import (
+from rl_meta.inner_algorithm import (
     SchedulesWithInner,
     build_inner,
     inner_class,

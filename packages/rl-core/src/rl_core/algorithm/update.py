@@ -1,7 +1,7 @@
-"""What all algorithms do alike: updates, and random steps."""
+"""The order of an update, and random first steps, which all algorithms share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import torch
@@ -16,7 +16,6 @@ from rl_core.types import Observation, State
 
 if TYPE_CHECKING:
     from rl_core.algorithm.algorithm import AnyAlgorithm
-from dataclasses import fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,11 +60,8 @@ class UpdateSchedule(Config):
         Raises:
             ConfigError: for a negative or zero count.
         """
-        said = {
-            field.name: getattr(config, field.name)
-            for field in fields(cls)
-            if hasattr(config, field.name)
-        }
+        names = [each.name for each in fields(cls)]
+        said = {name: getattr(config, name) for name in names if hasattr(config, name)}
         return cls(**{**said, **others})
 
     def rows_per_update(self, num_envs: int) -> int | None:
@@ -111,7 +107,7 @@ Listener: TypeAlias = Callable[[int], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class UpdateWatch:
-    """Listeners at the turns of an update; each turn without any costs nothing.
+    """Callbacks before and after the epochs and minibatches of an update.
 
     Attributes:
         epoch_start: before each pass; True ends the passes.
@@ -238,7 +234,7 @@ def _refresh_normalization(
 
 
 def _learn(algorithm: "AnyAlgorithm", storage: AnyStorage, batch: object) -> None:
-    """Take a gradient step, and let the storage learn from it unless it was not finite."""
+    """Take a gradient step, and let the storage set new priorities unless it was not finite."""
     samples = algorithm.gradient_step(batch)
     try:
         storage.after_gradients(batch, samples)

@@ -193,7 +193,7 @@ class Storage(StateFields, ABC, Generic[BatchT]):
         """Do what is needed once before the batches of an update are drawn."""
 
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
-        """Learn from a gradient step, such as new priorities.
+        """Note what a gradient step returned; prioritized replay sets new priorities here.
 
         Args:
             batch: what `generate_batches` yielded.

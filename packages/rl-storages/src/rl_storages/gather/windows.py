@@ -1,4 +1,7 @@
-"""Transitions of one or more steps, gathered from a ring of rows."""
+"""Transitions of one or more steps, gathered from a ring of rows.
+
+A batch has the reward of each step, `(N, n)`; `rl_core.returns.n_step_target` sums them.
+"""
 
 from collections.abc import Iterator, Mapping
 

@@ -185,7 +185,7 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
         return observation, torch.ones(len(slots), dtype=torch.bool, device=device)
 
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
-        """Let the sampler learn, such as new priorities."""
+        """Pass what a gradient step returned to the sampler, which may set new priorities."""
         if isinstance(batch, ReplayBatch):
             self._sampler.learn(batch, info)
 

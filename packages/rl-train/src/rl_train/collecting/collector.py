@@ -1,6 +1,7 @@
 """The collector: acts in environments and inserts the transitions into a storage."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -159,7 +160,7 @@ class Collector(StateFields):
                 )
                 self._observation = outcome.observation
                 self._state = output.state
-                rows += envs.num_envs
+                rows += len(outcome.reward)
                 self.total_steps += int(np.count_nonzero(to_flags(outcome.valid)))
         return episodes
 
@@ -293,7 +294,11 @@ class Collector(StateFields):
         self._tracker.load_state_dict(running.tree("episodes"))
 
     def _to_array(self, value: Tensor) -> ArrayLike:
-        return value.clone() if self.envs.array_type == "torch" else value.numpy().copy()
+        return value.clone() if self._takes_tensors else value.numpy().copy()
+
+    @cached_property
+    def _takes_tensors(self) -> bool:
+        return self.envs.array_type == "torch"  # known after the first reset
 
     def _next_noise(self) -> Tensor:
         if self._noise_cursor == len(self._noise_rows):
@@ -315,6 +320,6 @@ class Collector(StateFields):
         return self.reward_scaler(to_numbers(outcome.reward), ended, to_flags(outcome.valid))
 
     def _to_env(self, action: Tensor) -> ArrayLike:
-        if self.envs.array_type == "torch":
+        if self._takes_tensors:
             return action
         return action.cpu().numpy() if action.device.type != "cpu" else action.numpy()

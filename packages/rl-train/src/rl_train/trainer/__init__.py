@@ -1,4 +1,7 @@
-"""The training loop, on-policy and off-policy alike."""
+"""Training runs, on-policy and off-policy alike.
+
+`loop` has the order of an iteration; `trainer` saves and resumes a run.
+"""
 
 from rl_train.trainer.budget import Budget as Budget
 from rl_train.trainer.callbacks import Callback as Callback

@@ -60,11 +60,11 @@ class _StoppedError(Exception):
 
 
 class Loop:
-    """Trains until a budget is used up; everything that lasts is kept in the trainer's parts.
+    """Trains until a budget is used up. What outlives the session is kept by the trainer.
 
     Args:
         trainer: whose parts are used.
-        budget: when it is over.
+        budget: how long to train.
         callbacks: called by the loop.
         loggers: closed when the session ends, like the trainer's evaluator.
     """
@@ -166,7 +166,7 @@ class Loop:
         self._is_over = self._is_over or self._budget.reached(trainer) >= self._budget.target
         if metrics or self._is_over or self._log_interval.is_due(trainer.total_steps):
             metrics = {**self._training_metrics(), **metrics}
-        self._algorithm.compiled.adopt()
+        self._algorithm.compiled.adopt()  # the next iteration waits for graphs met in this one
         # Callbacks may save a checkpoint when they see the metrics; its iteration must be over.
         iteration.end(left_over=max(0, iteration.transitions - self._update_every))
         if metrics:
@@ -181,7 +181,7 @@ class Loop:
             self._trainer.collector.warm_up(steps, self.is_stopping)
 
     def _wait_for_compiler(self) -> None:
-        """Wait for the graphs that the iteration before asked for."""
+        """Wait for the graphs that the previous iteration asked for."""
         self._algorithm.compiled.wait()
         if self._is_stopping:
             raise _StoppedError
@@ -189,14 +189,14 @@ class Loop:
     def _collect(self) -> None:
         """Collect what the iteration still lacks; the collector inserts it into the storage."""
         trainer, iteration = self._trainer, self._state.iteration
-        # the first step of a run has progress 0, and none has 1
+        # from 0 at the first step of a run to just below 1
         progress = self._budget.reached_before(trainer) / self._budget.target
         for part in (self._algorithm.schedules, self._storage, trainer.collector):
             part.set_progress(progress)
         while (lacks := self._update_every - self._collected()) > 0:
             if self._is_stopping:
                 raise _StoppedError
-            if not self._algorithm.collects:  # its steps pass without environments
+            if not self._algorithm.collects:  # it learns offline: count steps without acting
                 trainer.collector.total_steps += lacks
                 iteration.transitions += lacks
                 continue
@@ -209,7 +209,7 @@ class Loop:
             self._storage.note_returns([episode.episode_return for episode in episodes])
 
     def _collected(self) -> int:
-        """Return the rows of a rollout, or the transitions to replay, that the next update has."""
+        """Return what was collected for the next update: rows of a rollout, or transitions."""
         if self._storage.rollout_steps is not None:
             return len(self._storage) * self._trainer.envs.num_envs
         return self._state.iteration.transitions
@@ -217,9 +217,10 @@ class Loop:
     def _update(self) -> None:
         """Update the algorithm, unless there is too little to learn from or a callback skips it."""
         state, steps = self._state, self._trainer.total_steps
+        # A run that was resumed without its replay buffer has to fill it again first.
         has_enough = steps - state.filled_since >= self._algorithm.schedule.update_after
         if not has_enough or steps == state.iteration.start["steps"]:
-            if self._storage.rollout_steps is not None:  # its rows only reset: make room
+            if self._storage.rollout_steps is not None:  # it has only resets: make room
                 self._storage.after_update()
             return
         if self._call("on_update_start"):

@@ -26,6 +26,9 @@ _COMPILE_PAYS_AFTER = {"cpu": 15_000, "cuda": 3_000}
 _LONG_SEQUENCE = 32
 """Steps of a sequence up to which that holds; the graphs of longer ones take longer to compile."""
 
+_SMALL_STEP = 2e8
+"""Operations of a gradient step up to which that holds; compiling saves more of larger steps."""
+
 _SMALL_NETWORK = 30_000
 """Parameters below which a second thread costs more in handing over than it saves."""
 
@@ -160,8 +163,13 @@ def worthwhile_compile_mode(
     batches = num_batches or -(-rows // (schedule.minibatch_size or rows))
     pays_after = _COMPILE_PAYS_AFTER.get(algorithm.device.type, _COMPILE_PAYS_AFTER["cpu"])
     pays_later = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
+    pays_sooner = 1.0
+    if not algorithm.actor.is_recurrent:
+        weights = sum(parameter.numel() for parameter in algorithm.actor.parameters())
+        # A product with each weight, and two more for the gradient.
+        pays_sooner = max(1.0, 6.0 * weights * (schedule.minibatch_size or rows) / _SMALL_STEP)
     planned = updates * schedule.num_epochs * batches
-    return "auto" if planned >= pays_after * pays_later else "off"
+    return "auto" if planned >= pays_after * pays_later / pays_sooner else "off"
 
 
 def _updates_to_come(trainer: "Trainer", budget: Budget, rows: int) -> float:

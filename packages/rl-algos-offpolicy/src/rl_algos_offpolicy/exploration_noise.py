@@ -1,4 +1,8 @@
-"""Noise on the actions of deterministic policies."""
+"""The exploration noise of DDPG and TD3.
+
+`rl_algos_offpolicy.deterministic` adds it to their actions. DQN's ε-greedy exploration is in
+`rl_algos_offpolicy.dqn`.
+"""
 
 import math
 from typing import Literal

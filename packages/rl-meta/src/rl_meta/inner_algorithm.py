@@ -1,4 +1,4 @@
-"""Inner algorithms: found by name, with schedules that move with those of the outer one."""
+"""Building the inner algorithm of MAML or PEARL, and checks of tasks that both share."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast

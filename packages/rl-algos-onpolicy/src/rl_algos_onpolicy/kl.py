@@ -1,4 +1,4 @@
-r"""How far a policy moved from the one that collected, and what that costs.
+r"""The KL divergence from the policy that collected, its penalty, and how the penalty adapts.
 
 Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, Section 4.
 
