@@ -128,3 +128,4 @@ def test_environments_of_our_own_and_of_imported_modules_are_listed(
 
 def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:
     assert "did you mean 'algorithms'" in refused("list", "algoritms")
+    assert "did you mean 'envs'" in refused("list", "environments")

@@ -128,6 +128,16 @@ def test_options_of_other_sections_and_libraries_are_recognised(typed: str, mean
     assert str(caught.value) == f"unknown option {typed}; did you mean '{meant}'?"
 
 
+def test_all_unknown_options_are_named_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        read("ppo CartPole --n-steps 3 --zzzz=1 --algorithm.gamma 0.9 --lr -1")
+    assert str(caught.value) == (
+        "unknown options --n-steps (did you mean '--storage.num-steps'?), "
+        "--zzzz (--help-all shows all options), "
+        "--lr (did you mean '--algorithm.learning-rate'?)"
+    )
+
+
 def test_options_that_may_prove_right_later_are_passed_over_with_their_values() -> None:
     line = "--actor.width 8 9 --actor.deep ppo --storage.size=3 CartPole --seed 1"
     given = read(line, partial=True)

@@ -110,6 +110,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("dqn CartPole-v1 --buffer-size 8", ["did you mean '--storage.size'"]),
         ("--algo ppo --env CartPole-v1", ["ALGO and ENV take no flag, as in rl train ppo"]),
         ("ppo CartPole-v1 --env-id Acrobot-v1", ["ALGO and ENV take no flag"]),
+        ("ppo CartPole-v1 --env-kwargs {}", ["did you mean '--env.env-kwargs'"]),
         ("ppo CartPole-v1 --norm-obs", ["did you mean '--actor.normalize-observations'"]),
         ("ppo CartPole-v1 -n 1000", ["did you mean '--total-steps'"]),
         ("ppo CartPole-v1 --track", ["did you mean '--trainer.loggers'"]),
@@ -285,6 +286,14 @@ def test_a_finished_run_is_pointed_out(refused: Refused, trained_run: Path) -> N
     assert "--total-steps" in message
     assert "has finished" in refused("resume", trained_run, "--total-steps", 10)
     assert "at least 1" in refused("resume", trained_run, "--total-steps", 0)
+
+
+def test_a_directory_of_seeds_is_not_resumed_as_one_run(
+    refused: Refused, trained_group: Path
+) -> None:
+    message = refused("resume", trained_group)
+    assert "holds a run for each seed" in message
+    assert f"rl resume {trained_group / 'seed-3'}" in message
 
 
 def test_runs_without_checkpoints(refused: Refused, run_copy: Path) -> None:

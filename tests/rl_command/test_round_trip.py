@@ -3,10 +3,12 @@
 import json
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from rl_core.config import ComponentSpec
@@ -67,6 +69,30 @@ def test_the_command_that_goes_on_with_a_run_which_took_more_steps_than_asked_fo
     status, out, _ = rl(*longer[1:])
     assert status == 0
     assert ": 128 steps in" in out
+
+
+def test_the_commands_at_the_end_of_a_run_import_what_it_imported(
+    rl: Run, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_poles.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Pole-v0', entry_point=CartPoleEnv, max_episode_steps=9)\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["train", "ppo", "Pole-v0", "--import=my_poles", *tiny, "--total-steps=64"]
+    try:
+        status, out, _ = rl(*words, "--run-dir=run")
+        assert status == 0
+        evaluate, longer = (line.strip() for line in out.splitlines()[-2:])
+        assert evaluate == "next        rl eval run --import my_poles"
+        assert longer == "rl resume run --import my_poles --total-steps 128"
+        assert longer in rl("resume", "run", "--import=my_poles")[2]
+        _, out, _ = rl(*words, "--seeds=1..2", "--run-dir=group")
+        assert "rl eval group --import my_poles\n" in out
+    finally:
+        gymnasium.registry.pop("Pole-v0", None)
+        sys.modules.pop("my_poles", None)
 
 
 def test_evaluation_is_one_json_object(rl: Run, trained_run: Path) -> None:

@@ -449,7 +449,8 @@ def test_the_plain_maker_takes_ids_functions_and_arguments() -> None:
         ("cartpole-v1", "did you mean 'CartPole-v1'"),
         ("LunarLander-v2", "the newest version is 'LunarLander-v3'"),
         ("Pendulum-v9", "the newest version is 'Pendulum-v1'"),
-        ("not an id", "import that package first"),
+        ("not an id", "import that module first"),
+        ("mine/CartPoll-v1", r"'CartPole-v1'\? if another module registers it"),
         ("os:CartPole-v1", "import os yourself and ask for 'CartPole-v1'"),
     ],
 )

@@ -59,7 +59,7 @@ def test_a_short_name_is_not_mistaken_for_another(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("rl_envs.registry.register_installed", lambda: iter(()))
     for env_id in [one for one in gymnasium.registry if "Pong" in one]:
         monkeypatch.delitem(gymnasium.registry, env_id)
-    with pytest.raises(ConfigError, match="import that package first"):
+    with pytest.raises(ConfigError, match="import that module first"):
         make_vec("Pong-v5")
 
 

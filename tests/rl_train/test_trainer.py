@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.algorithm import PolicyLossAddOn, UpdateSchedule
 from rl_core.batch import ReplayBatch, RolloutBatch
+from rl_core.compile import CompiledFunctions
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
@@ -930,6 +932,32 @@ def test_parts_of_other_types_are_refused() -> None:
         ToyActorCritic(algorithm.actor, TrainerConfig())  # type: ignore[arg-type]  # wrong
     with pytest.raises(ConfigError, match="actor: expected Actor, got NoneType"):
         ToyActorCritic(None)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_call_that_waits_for_the_compiler_says_so_and_what_follows_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Callable[[], bool]] = []
+    seen: list[str] = []
+
+    @contextmanager
+    def in_background(_: CompiledFunctions, is_stopping: Callable[[], bool]) -> Iterator[None]:
+        asked.append(is_stopping)
+        yield
+
+    class Waiting(Callback):
+        def on_tick(self, trainer: Trainer, activity: str) -> None:
+            seen.append(activity)
+
+        def on_update_start(self, trainer: Trainer) -> None:
+            seen.append("update")
+            assert not asked[0]()  # as a graph does that is not there yet
+
+    monkeypatch.setattr(CompiledFunctions, "in_background", in_background)
+    _trainer(callbacks=(Waiting(),)).train(total_updates=2, progress=False)
+    first = seen.index("update")
+    assert set(seen[:first]) == {"collecting"}
+    assert seen[first + 1 : first + 3] == ["compiling", "collecting"]
 
 
 def test_compiling_without_a_compiler_is_refused_before_anything_is_collected(

@@ -137,7 +137,7 @@ def parse(
         flag, equals, attached = word.partition("=")
         option, is_negated = _look_up(flag.replace("_", "-"), known)
         if option is None and not partial:
-            raise UsageError(f"unknown option {flag}{_suggestion(flag, known)}")
+            raise _unknown_options([word, *rest], known)
         if is_negated and equals:
             raise UsageError(f"{flag}, with no- before its name, takes no value")
         bare = list(takewhile(lambda following: not _is_flag(following), rest))
@@ -274,12 +274,23 @@ def _check_names(
         raise UsageError(f"{places[len(names)]} is missing: {command.name} --help shows how")
 
 
+def _unknown_options(words: Sequence[str], known: Mapping[str, Option]) -> UsageError:
+    """Build an error that names all of them, since each call of the command takes seconds."""
+    flags = [word.partition("=")[0] for word in words if _is_flag(word)]
+    unknown = [flag for flag in flags if _look_up(flag.replace("_", "-"), known)[0] is None]
+    if len(unknown) == 1:
+        return UsageError(f"unknown option {unknown[0]}{_suggestion(unknown[0], known)}")
+    hints = [f"{flag} ({_suggestion(flag, known).removeprefix('; ')})" for flag in unknown]
+    return UsageError(f"unknown options {', '.join(hints)}")
+
+
 def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     """Return a hint at the option that was meant, in any section, or called so elsewhere."""
-    if _last_name(flag).partition("_")[0] in ("algo", "env"):
-        return "; ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
     by_name = {_last_name(other): other for other in reversed(list(known))}
-    meant = closest(_last_name(flag), by_name)
+    name = _last_name(flag)
+    if name not in by_name and name.partition("_")[0] in ("algo", "env"):
+        return "; ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
+    meant = closest(name, by_name)
     return (
         "; --help-all shows all options" if meant is None else f"; did you mean '{by_name[meant]}'?"
     )

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +33,11 @@ class Run:
     def checkpoints(self) -> Path:
         """The directory of its checkpoints."""
         return self.path / CHECKPOINTS
+
+
+def command_on(command: str, path: Path, imports: Sequence[str]) -> str:
+    """Return the words of a command on a run, with the imports that its environment needs."""
+    return " ".join((f"rl {command} {path}", *(f"--import {module}" for module in imports)))
 
 
 def default_run_dir(recipe: Recipe, now: datetime, which: str = "") -> Path:
@@ -149,6 +154,11 @@ def open_run(directory: str) -> Run:
         raise ConfigError(
             f"{path} was trained with Python objects as its {' and '.join(custom)}, which the "
             "command line cannot rebuild; in Python, use rl_train.load(directory, parts=...)"
+        )
+    if runs_in(path) != [path]:
+        raise UsageError(
+            f"{path} holds a run for each seed; to continue them, give the same rl train --seeds "
+            f"again with --run-dir {path}, or continue one: rl resume {runs_in(path)[0]}"
         )
     if not list_checkpoints(path / CHECKPOINTS):
         raise UsageError(f"{path} cannot be continued: it has no checkpoint in {CHECKPOINTS}/")

@@ -17,7 +17,13 @@ from typing import Protocol, cast
 
 from rl_command.errors import UsageError, print_error
 from rl_command.evaluation import described_over_runs, statistics_over_runs
-from rl_command.run_directory import CHECKPOINTS, RECIPE, check_new, default_run_dir
+from rl_command.run_directory import (
+    CHECKPOINTS,
+    RECIPE,
+    check_new,
+    command_on,
+    default_run_dir,
+)
 from rl_command.train_arguments import TrainRequest
 from rl_core.config import Recipe
 from rl_core.errors import RLError
@@ -95,7 +101,8 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     if status:
         print(f"rl: to continue: the same command with --run-dir {group}", file=sys.stderr)
     else:
-        print(f"runs        {group}\nnext        rl eval {group}\n            rl plot {group}")
+        following = command_on("eval", group, arguments.imports)
+        print(f"runs        {group}\nnext        {following}\n            rl plot {group}")
     return status
 
 

@@ -1,6 +1,7 @@
 """The summaries that commands print of a run or an evaluation."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -11,7 +12,11 @@ from rl_train import TrainingResult
 
 
 def print_training(
-    stream: TextIO, recipe: Recipe, run_dir: Path, result: TrainingResult, longer: str
+    stream: TextIO,
+    recipe: Recipe,
+    run_dir: Path,
+    result: TrainingResult,
+    following: Sequence[str],
 ) -> None:
     """Print the result of a run with its learning curve, and save the curve as an image.
 
@@ -20,7 +25,7 @@ def print_training(
         recipe: recipe of the run.
         run_dir: directory of the run; the image is its ``curve.png``.
         result: result of the training.
-        longer: command that continues the run.
+        following: commands that may come next.
     """
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
@@ -37,11 +42,7 @@ def print_training(
         lines += [f"learned     nothing: the run ended before its first update{_reason(recipe)}"]
     if result.evaluation is not None:
         lines += [f"evaluation  {result.evaluation}"]
-    lines += [
-        f"run         {run_dir}",
-        f"next        rl eval {run_dir}",
-        f"            {longer}",
-    ]
+    lines += [f"run         {run_dir}", "next        " + "\n            ".join(following)]
     print("\n".join(lines), file=stream)
 
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
-from rl_command.run_directory import Run, check_new, new_run_dir, open_run, warn_of_skipped
+from rl_command.run_directory import (
+    Run,
+    check_new,
+    command_on,
+    new_run_dir,
+    open_run,
+    warn_of_skipped,
+)
 from rl_command.seeds import train_seeds
 from rl_command.summary import print_training
 from rl_command.train_arguments import (
@@ -78,7 +85,7 @@ def train(words: Sequence[str], title: str = "") -> int:
                 trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
         if arguments.seeds is not None:
             return train_seeds(request, train, resume)
-        return _run(trainer, request.goal, run_dir, interruption, title)
+        return _run(trainer, request.goal, run_dir, interruption, title, arguments.imports)
 
 
 def resume(words: Sequence[str], title: str = "") -> int:
@@ -112,8 +119,8 @@ def resume(words: Sequence[str], title: str = "") -> int:
         callbacks = [*_progress(arguments.progress, title), interruption]
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)
     try:
-        _restore(trainer, run, goal)
-        return _run(trainer, goal, run.path, interruption, title)
+        _restore(trainer, run, goal, arguments.imports)
+        return _run(trainer, goal, run.path, interruption, title, arguments.imports)
     finally:
         parts.envs.close()
 
@@ -122,32 +129,38 @@ def _progress(mode: ProgressMode, title: str) -> list[Callback]:
     return [] if mode == "none" else [Progress(mode, sys.stderr, title=title)]
 
 
-def _restore(trainer: Trainer, run: Run, goal: Budget) -> None:
+def _restore(trainer: Trainer, run: Run, goal: Budget, imports: Sequence[str]) -> None:
     warn_of_skipped(trainer.resume())
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(
             f"the run has finished: it has {reached} of {goal.target} {goal.unit}; to continue: "
-            f"{_longer(trainer, goal, run.path)}"
+            f"{_longer(trainer, goal, run.path, imports)}"
         )
 
 
-def _longer(trainer: Trainer, goal: Budget, run_dir: Path) -> str:
+def _longer(trainer: Trainer, goal: Budget, run_dir: Path, imports: Sequence[str]) -> str:
     # Whole iterations may exceed the target, so the suggestion doubles what was reached.
-    return f"rl resume {run_dir} --total-{goal.unit} {2 * goal.reached_before(trainer)}"
+    length = f"--total-{goal.unit} {2 * goal.reached_before(trainer)}"
+    return f"{command_on('resume', run_dir, imports)} {length}"
 
 
 def _run(
-    trainer: Trainer, goal: Budget, run_dir: Path, interruption: Interruption, title: str
+    trainer: Trainer,
+    goal: Budget,
+    run_dir: Path,
+    interruption: Interruption,
+    title: str,
+    imports: Sequence[str],
 ) -> int:
     assert trainer.recipe is not None
     with interruption:
         result = trainer.train(**goal.arguments, progress=False)
     if interruption.number is not None:
         advice = (
-            f"to continue: rl resume {run_dir}"
+            f"to continue: {command_on('resume', run_dir, imports)}"
             if goal.reached_before(trainer) < goal.target
-            else f"only the final evaluation is missing: rl eval {run_dir}"
+            else f"only the final evaluation is missing: {command_on('eval', run_dir, imports)}"
         )
         print(
             f"rl: stopped at step {trainer.total_steps}; saved {trainer.save_checkpoint()}; "
@@ -156,6 +169,7 @@ def _run(
         )
         return 128 + interruption.number
     if not title:
-        longer = _longer(trainer, goal, run_dir)
-        print_training(sys.stdout, trainer.recipe, run_dir, result, longer)
+        longer = _longer(trainer, goal, run_dir, imports)
+        following = (command_on("eval", run_dir, imports), longer)
+        print_training(sys.stdout, trainer.recipe, run_dir, result, following)
     return 0

@@ -10,6 +10,7 @@ _THEIRS: Mapping[str, str] = {
     "device": "cuda",
     "dqn": "ddqn double-dqn qr-dqn qrdqn",
     "entropy_coef": "ent_coef entropy_coefficient",
+    "envs": "environments",
     "epsilon": "exploration_fraction",
     "gae_lambda": "lambda",
     "gamma": "discount_factor gamma_discount",

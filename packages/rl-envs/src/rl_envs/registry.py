@@ -57,10 +57,11 @@ def _unknown(env_id: str) -> ConfigError:
     close = _closest(env_id)
     for _ in register_installed():
         close = close or _closest(env_id)
-    hint = "if another package registers it, import that package first (rl --import MODULE)"
-    if close is not None:
-        hint = f"did you mean '{close}'?"
-    return ConfigError(f"no environment is registered as '{env_id}'; {hint}")
+    namespaces = {(spec.namespace or "").lower() for spec in gymnasium.registry.values()}
+    hints = [] if close is None else [f"did you mean '{close}'?"]
+    if close is None or env_id.lower().rpartition("/")[0] not in namespaces:
+        hints += ["if another module registers it, import that module first (rl --import MODULE)"]
+    return ConfigError(f"no environment is registered as '{env_id}'; {' '.join(hints)}")
 
 
 def _closest(env_id: str) -> str | None:

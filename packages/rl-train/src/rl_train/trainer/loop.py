@@ -110,6 +110,14 @@ class Loop:
         self._call("on_tick", self._activity)
         return self._is_stopping
 
+    def _is_stopping_while_compiling(self) -> bool:
+        """Do the same while a call waits for the compiler, at any point of an iteration."""
+        before, self._activity = self._activity, "compiling"
+        try:
+            return self.is_stopping()
+        finally:
+            self._activity = before
+
     def run(self) -> TrainingResult:
         """Train until the budget is used up or somebody asks to stop."""
         trainer, budget = self._trainer, self._budget
@@ -120,7 +128,9 @@ class Loop:
                 endings.callback(callback.on_training_end, trainer)
             endings.callback(setattr, self._algorithm, "watch", UpdateWatch())
             endings.callback(self._evaluator.close)
-            endings.enter_context(self._algorithm.compiled.in_background(self.is_stopping))
+            endings.enter_context(
+                self._algorithm.compiled.in_background(self._is_stopping_while_compiling)
+            )
             self._algorithm.watch = update_watch(self._callbacks, trainer)
             if not self._call("on_training_start", budget.target, budget.unit):
                 self._train()
@@ -172,9 +182,7 @@ class Loop:
 
     def _wait_for_compiler(self) -> None:
         """Wait for the graphs that the previous iteration asked for."""
-        self._activity = "compiling"
         self._algorithm.compiled.wait()
-        self._activity = "collecting"
         if self._is_stopping:
             raise _StoppedError
 

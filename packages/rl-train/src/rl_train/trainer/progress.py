@@ -64,8 +64,8 @@ class Progress(Callback):
             self._planned = reached + -(-(target - reached) // rows) * rows
         if trainer.envs.max_episode_steps is None:
             self._write(
-                f"{trainer.envs.spec_id} has no time limit; if its episodes may not end, wrap it "
-                "in gymnasium.wrappers.TimeLimit\n"
+                f"{trainer.envs.spec_id} has no time limit; if its episodes may not end, register "
+                "it with max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit\n"
             )
         if self._planned > target:
             self._write(
