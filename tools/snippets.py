@@ -77,6 +77,8 @@ def snippets(page: str) -> Iterator[Snippet]:
 
 def scaled(text: str) -> str:
     """Divide the counts of steps and episodes in a snippet, and let it learn early."""
+    if "--preset" in text and "--total-" not in text:  # it would train as long as the preset
+        text += f" --total-steps {100 * STEPS_DIVISOR}"
     text = _PYTHON_COUNT.sub(lambda m: f"{m[1]}={_fewer(m[1], m[2])}", text)
     if _REPLAYING.match(text):
         text += f" --algorithm.update-after {STEPS_DIVISOR}"

@@ -83,6 +83,9 @@ def test_counts_are_scaled_and_nothing_else() -> None:
     assert snippets.scaled("train dqn B-v1 --total-steps 5000") == (
         "train dqn B-v1 --total-steps 100 --algorithm.update-after 50"
     )
+    assert snippets.scaled("train ppo B-v1 --preset") == (
+        "train ppo B-v1 --preset --total-steps 100"
+    )
     given = "train dqn B-v1 --algorithm.update-after 7"
     assert snippets.scaled(given) == given
 
