@@ -171,7 +171,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --trainer.loggers csv --tensorboard", ["unknown option --tensorboard"]),
         (
             "ppo CartPole-v1 --trainer.loggers {name='console',every=1}",
-            ["logger.every: unknown option; known: every_seconds"],
+            ["logger.every: unknown option; did you mean 'every_seconds'?"],
         ),
         (
             "ppo CartPole-v1 --trainer.callbacks early",

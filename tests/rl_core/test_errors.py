@@ -16,6 +16,7 @@ from rl_core.other_names import OTHER_NAMES
         ("lr", ["gamma", "learning_rate"], "; did you mean 'learning_rate'?"),
         ("lr", ["policy_learning_rate"], "; did you mean 'policy_learning_rate'?"),
         ("n_steps", ["num_steps", "n_step"], "; did you mean 'num_steps'?"),
+        ("clip", ["epsilon", "clip_range", "lips"], "; did you mean 'clip_range'?"),
         ("verbose", ["a", "b"], "; known: a, b"),
         ("x", [], ""),
     ],

@@ -58,6 +58,8 @@ def plot(words: Sequence[str]) -> int:
         draw_image(curves, Path(arguments.output), "", arguments.metric)
     if arguments.csv is not None:
         _write_csv(Path(arguments.csv), curves, groups)
+    for path in filter(None, (arguments.output, arguments.csv)):
+        print(f"wrote {path}")
     for name, curve in {} if arguments.output or arguments.csv else curves.items():
         lines = draw_text(curve, ascii_only=not shows_lines()) or ["too few points to draw"]
         print(f"{name}: {arguments.metric}", *lines, "", sep="\n")

@@ -134,8 +134,8 @@ def _restore(trainer: Trainer, run: Run, goal: Budget, imports: Sequence[str]) -
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(
-            f"the run has finished: it has {reached} of {goal.target} {goal.unit}; to continue: "
-            f"{_longer(trainer, goal, run.path, imports)}"
+            f"the run has finished: it has {reached:,} of {goal.target:,} {goal.unit}; to "
+            f"continue: {_longer(trainer, goal, run.path, imports)}"
         )
 
 

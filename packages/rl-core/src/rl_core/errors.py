@@ -81,6 +81,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     """
     lower, by_lower = name.lower(), {right.lower(): right for right in sorted(known)}
     meant = [other for other in (lower, *OTHER_NAMES.get(lower, ())) if other in by_lower]
+    meant = meant or [right for right in by_lower if right.startswith(f"{lower}_")]
     meant = meant or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
     return by_lower[meant[0]] if meant else None
 
