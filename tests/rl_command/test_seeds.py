@@ -121,7 +121,7 @@ def test_curves_are_drawn_with_a_band_over_the_seeds(
     rl: Run, trained_group: Path, trained_run: Path
 ) -> None:
     words = ("plot", trained_group, "-o", "curves.png", "--csv", "curves.csv")
-    assert rl(*words) == (0, "", "")
+    assert rl(*words) == (0, "wrote curves.png\nwrote curves.csv\n", "")
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
     with Path("curves.csv").open() as file:
         rows = list(csv.DictReader(file))
