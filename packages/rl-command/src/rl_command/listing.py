@@ -80,15 +80,14 @@ def list_plugins(words: Sequence[str]) -> int:
 
 def _presets() -> dict[str, dict[str, object]]:
     """Return the presets of all algorithms, as ``ALGO/ENV``."""
-    return {
-        f"{algorithm}/{env}": {
-            **_facts(info),
-            "description": f"rl train {algorithm} {env} --preset",
-        }
-        for algorithm, info in plugins.available("algorithm").items()
-        if info.allowed and not info.rivals
-        for env in preset_envs(algorithm)
-    }
+    found: dict[str, dict[str, object]] = {}
+    for algorithm, info in plugins.available("algorithm").items():
+        if info.allowed and not info.rivals:
+            facts = _facts(info)
+            for env in preset_envs(algorithm):
+                command = f"rl train {algorithm} {env} --preset"
+                found[f"{algorithm}/{env}"] = {**facts, "description": command}
+    return found
 
 
 def _facts(info: PluginInfo) -> dict[str, object]:

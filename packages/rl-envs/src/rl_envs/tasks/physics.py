@@ -1,6 +1,6 @@
 """Classic control whose physics differ by task."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 
@@ -8,7 +8,38 @@ from rl_core.types import Array
 from rl_envs.tasks.sampler import SampledTasks, TaskSampler, uniform
 
 
-class CartPolePhysics(SampledTasks, CartPoleEnv):
+class _Physics(SampledTasks):
+    """An environment of which a task multiplies some numbers by factors.
+
+    Args:
+        spread: how far factors are from 1, below 1.
+        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
+        num_test_tasks: the same for test tasks.
+        **kwargs: those of the environment.
+    """
+
+    _varied: ClassVar[tuple[str, ...]]
+    """Attributes that the factors of a task are for."""
+
+    def __init__(
+        self,
+        spread: float = 0.5,
+        num_train_tasks: int | None = None,
+        num_test_tasks: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        factors = uniform(1.0 - spread, 1.0 + spread, len(self._varied))
+        self.tasks = TaskSampler(factors, num_train_tasks, num_test_tasks)
+        self._usual = tuple(getattr(self, name) for name in self._varied)
+
+    def set_task(self, task: Array) -> None:
+        """Take over the factors of a task."""
+        for name, factor, usual in zip(self._varied, task.tolist(), self._usual, strict=True):
+            setattr(self, name, factor * usual)
+
+
+class CartPolePhysics(_Physics, CartPoleEnv):
     """CartPole with another pole and another push in each task.
 
     A task is three factors: on the pole's length, on its mass, and on the force of a push, each
@@ -21,27 +52,16 @@ class CartPolePhysics(SampledTasks, CartPoleEnv):
         **kwargs: those of CartPole.
     """
 
-    def __init__(
-        self,
-        spread: float = 0.5,
-        num_train_tasks: int | None = None,
-        num_test_tasks: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        factors = uniform(1.0 - spread, 1.0 + spread, 3)
-        self.tasks = TaskSampler(factors, num_train_tasks, num_test_tasks)
-        self._usual = self.length, self.masspole, self.force_mag
+    _varied = ("length", "masspole", "force_mag")
 
     def set_task(self, task: Array) -> None:
         """Take over the factors of a task."""
-        values = (factor * usual for factor, usual in zip(task.tolist(), self._usual, strict=True))
-        self.length, self.masspole, self.force_mag = values
+        super().set_task(task)
         self.total_mass = self.masspole + self.masscart
         self.polemass_length = self.masspole * self.length
 
 
-class PendulumPhysics(SampledTasks, PendulumEnv):
+class PendulumPhysics(_Physics, PendulumEnv):
     """Pendulum with another pole and another gravity in each task.
 
     A task is three factors: on gravity, on the pole's mass and on its length, each uniform in
@@ -54,19 +74,4 @@ class PendulumPhysics(SampledTasks, PendulumEnv):
         **kwargs: those of Pendulum.
     """
 
-    def __init__(
-        self,
-        spread: float = 0.5,
-        num_train_tasks: int | None = None,
-        num_test_tasks: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        factors = uniform(1.0 - spread, 1.0 + spread, 3)
-        self.tasks = TaskSampler(factors, num_train_tasks, num_test_tasks)
-        self._usual = self.g, self.m, self.l
-
-    def set_task(self, task: Array) -> None:
-        """Take over the factors of a task."""
-        values = (factor * usual for factor, usual in zip(task.tolist(), self._usual, strict=True))
-        self.g, self.m, self.l = values
+    _varied = ("g", "m", "l")
