@@ -102,7 +102,7 @@ class _Recurrent(OffPolicyActor):
     ("actor_type", "sequences", "message"),
     [
         (_Recurrent, None, "the actor is recurrent, but ReplayBuffer replays single transitions"),
-        (OffPolicyActor, SequenceConfig(), "replays sequences, but the actor has no memory"),
+        (OffPolicyActor, SequenceConfig(), "replays sequences, but the actor is not recurrent"),
     ],
 )
 def test_memory_and_sequences_need_each_other(
