@@ -4,7 +4,9 @@
     hatch run bench:paired ../before --only sac-halfcheetah
 
 Both states train in processes of their own, one of which always waits while the other runs for a
-few seconds. A pair's ratio is this tree's speed divided by the other's. Run nothing else meanwhile.
+few seconds. A pair's ratio is this tree's speed divided by the other's. One process of the same
+state may be a tenth slower than the next, all the time that it runs: each pair of processes
+trains for a few rounds, and the median is over all pairs. Run nothing else meanwhile.
 """
 
 import argparse
@@ -105,19 +107,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="paired", description=__doc__)
     parser.add_argument("before", type=Path, help="folder with the other state's work tree")
     parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="may be repeated")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--processes", type=int, default=4, help="pairs of processes")
+    parser.add_argument("--rounds", type=int, default=3, help="of each pair of processes")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a chunk")
     options = parser.parse_args()
     print(machine_line(1))
     for name in options.only or WORKLOADS:
-        ratios = compare(options.before.resolve(), name, options.rounds, options.seconds)
+        ratios = [
+            ratio
+            for number in range(options.processes)
+            for ratio in compare(
+                options.before.resolve(), name, options.rounds, options.seconds, number % 2 == 0
+            )
+        ]
         low, high = min(ratios), max(ratios)
         print(f"{name}: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})", flush=True)
     return 0
 
 
-def compare(before: Path, name: str, rounds: int, seconds: float) -> list[float]:
-    """Return the ratios of all pairs of one workload."""
+def compare(
+    before: Path, name: str, rounds: int, seconds: float, before_first: bool
+) -> list[float]:
+    """Return the ratios of a few rounds of one workload, by two new processes."""
     threads = WORKLOADS[name].threads
     states: list[State] = []
     ratios = []
@@ -126,7 +137,7 @@ def compare(before: Path, name: str, rounds: int, seconds: float) -> list[float]
             states.append(State(tree, name, threads, seconds))
             states[-1].read()  # alone until it is warm
         for number in range(rounds):
-            order = (0, 1) if number % 2 else (1, 0)
+            order = (0, 1) if (number % 2 == 0) is before_first else (1, 0)
             rates = {index: states[index].rate() for index in order}
             ratios.append(rates[1] / rates[0])
     finally:

@@ -117,7 +117,7 @@ class Collector(StateFields):
         envs, algorithm = self.envs, self.algorithm
         start_steps = algorithm.schedule.start_steps
         needs_start = algorithm.needs_episode_start
-        begins_rollout = len(into) == 0 and into.rollout_steps is not None
+        begins_rollout = into.rollout_steps is not None and len(into) == 0
         episodes: list[Episode] = []
         rows = 0
         with algorithm.acting.phase():
