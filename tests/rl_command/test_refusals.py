@@ -16,7 +16,7 @@ Refused = Callable[..., str]
 
 
 class TupleActions(gymnasium.Env[object, object]):
-    """An environment whose actions no actor supports."""
+    """An environment whose actions no off-policy actor supports."""
 
     observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = spaces.Tuple((spaces.Discrete(2), spaces.Box(0.0, 1.0, (2,), np.float32)))
@@ -207,7 +207,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --device gpu", ["device 'gpu'", "auto, cpu, cuda"]),
         ("ppo CartPole-v1 --device mps", ["device 'mps'", "auto, cpu, cuda"]),
         ("ppo CartPole-v1 --trainer.compile maybe", ["--trainer.compile", "'auto'"]),
-        ("ppo TupleActions-v0", ["Tuple"]),
+        ("sac TupleActions-v0", ["action space HybridSpace", "expected Discrete, or a Box"]),
         ("ppo NotInstalled-v0", ["'simulator_that_is_missing'; install the package that has it"]),
     ],
 )
