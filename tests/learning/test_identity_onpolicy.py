@@ -28,6 +28,7 @@ from rl_algos_onpolicy import (
 )
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.nn.torso import CoreKind
+from rl_core.spaces import HybridSpace
 from rl_core.types import Array
 from rl_envs import make_gym_vec
 from rl_storages import RolloutStorage
@@ -75,6 +76,29 @@ class CountOnEnv(gymnasium.Env):
         return {"action_mask": mask, "number": np.asarray(self.number)}
 
 
+class BothEnv(gymnasium.Env):
+    """Asks for two answers at once, a number and a category, each worth half of the reward."""
+
+    def __init__(self) -> None:
+        self.parts = [IdentityEnv(IDENTITY_SPACES[kind]) for kind in ("box", "discrete")]
+        both = spaces.Tuple([part.action_space for part in self.parts])
+        self.observation_space = self.action_space = both
+        self.optimal_return, self.constant_return = (
+            float(np.mean([getattr(part, name) for part in self.parts]))
+            for name in ("optimal_return", "constant_return")
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: Info | None = None
+    ) -> tuple[tuple[Array, ...], Info]:
+        return tuple(part.reset(seed=seed)[0] for part in self.parts), {}
+
+    def step(self, action: Any) -> tuple[tuple[Array, ...], SupportsFloat, bool, bool, Info]:
+        steps = [part.step(each) for part, each in zip(self.parts, action, strict=True)]
+        reward = float(np.mean([float(step[1]) for step in steps]))
+        return tuple(step[0] for step in steps), reward, steps[0][2], False, {}
+
+
 def _train(
     make_env: Callable[[], gymnasium.Env],
     make_algorithm: MakeAlgorithm,
@@ -90,11 +114,12 @@ def _train(
     """Train from scratch and return the mean return of the policy, by default without chance."""
     envs = make_gym_vec(make_env, NUM_ENVS, seed=0)
     torch.manual_seed(0)
+    has_numbers = isinstance(envs.single_action_space, spaces.Box | HybridSpace)
     config = OnPolicyActorConfig(
         hidden_sizes=(32,),
         recurrent_net=memory,
         recurrent_hidden_size=None if memory == "none" else 16,
-        initial_log_std=-0.7 if isinstance(envs.single_action_space, spaces.Box) else 0.0,
+        initial_log_std=-0.7 if has_numbers else 0.0,
         **actor_options,
     )
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, config)
@@ -168,6 +193,19 @@ def test_it_learns_to_answer_what_it_sees(
         make_env, make_algorithm, gamma=0.0, num_steps=num_steps, total_steps=total_steps
     )
     task = make_env()
+    assert score > 0.95 * task.optimal_return > task.constant_return
+
+
+@pytest.mark.parametrize(
+    ("make_algorithm", "num_steps", "total_steps"),
+    [(_ppo, 64, 5_120), (_trpo, 64, 12_288)],
+    ids=["ppo", "trpo"],
+)
+def test_it_learns_a_number_and_a_category_at_once(
+    make_algorithm: MakeAlgorithm, num_steps: int, total_steps: int
+) -> None:
+    score = _train(BothEnv, make_algorithm, gamma=0.0, num_steps=num_steps, total_steps=total_steps)
+    task = BothEnv()
     assert score > 0.95 * task.optimal_return > task.constant_return
 
 

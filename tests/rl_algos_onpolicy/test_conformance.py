@@ -21,7 +21,7 @@ from rl_algos_onpolicy import (
     RNDPPOConfig,
 )
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.spaces import Space
+from rl_core.spaces import HybridSpace, Space
 from rl_testing.algorithms import AlgorithmSuite
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -55,6 +55,7 @@ ACTIONS: dict[str, tuple[Space, Space, OnPolicyActorConfig]] = {
     "unbounded": (VECTOR, UNBOUNDED, PLAIN),
     "own-std": (VECTOR, UNBOUNDED, replace(PLAIN, state_dependent_std=True)),
     "squashed": (VECTOR, BOUNDED, SQUASHED),
+    "hybrid": (VECTOR, HybridSpace(BOUNDED, spaces.MultiDiscrete([3, 2])), PLAIN),
     "masked": (_masked(3), spaces.Discrete(3), PLAIN),
     "masked-multi": (_masked(5), spaces.MultiDiscrete([3, 2]), PLAIN),
 }

@@ -24,12 +24,15 @@ class Base:
 
 @dataclass
 class Special(Base):
-    """Options of one thing. It has more."""
+    """Options of one thing. It has more.
+
+    Attributes:
+        depth: How deep, at least 1.
+        size: How large `it` is.
+    """
 
     depth: int = 2
-    """How deep, at least 1."""
     size: int = 4
-    """How large `it` is."""
 
 
 def build(width: int, *, height: int = 2) -> None:
@@ -59,7 +62,7 @@ class Built:
         """
 
 
-def test_sections_and_texts_under_fields_are_read() -> None:
+def test_sections_of_a_class_and_its_bases_are_read() -> None:
     assert parameter_docs(Base) == {
         "rate": "how fast, above 0; 0 stops it.",
         "size": "how large.",

@@ -186,12 +186,15 @@ Base = load("algorithm", "ppo")
 
 @dataclass(frozen=True, kw_only=True)
 class SproutConfig:
-    """Options of `Sprout`."""
+    """Options of `Sprout`.
+
+    Attributes:
+        vigour: How fast it grows, in (0, 1].
+        soil: What it stands in.
+    """
 
     vigour: float = 0.5
-    """How fast it grows, in (0, 1]."""
     soil: Literal["clay", "sand"] = "clay"
-    """What it stands in."""
 
 
 class Sprout(Base):

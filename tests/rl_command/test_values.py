@@ -92,20 +92,20 @@ def test_what_does_not_fit_is_refused_by_the_option_it_was_given_to(
         (
             list[dict[str, Json]],
             "rnd",
-            "--x: got 'rnd' (str); expected a list of tables; write it as "
-            """[{"name": "..."}], or in TOML""",
+            "--x: got 'rnd' (str); expected a list of tables; write a table as "
+            """{key = "value"} or {"key": "value"}""",
         ),
         (
             list[dict[str, Json]],
             "[{name = rnd}]",
-            "; it is not valid TOML (Invalid value); write it as [{",
+            "; it is not valid TOML (Invalid value); write a table as {",
         ),
         (
             list[dict[str, Json]],
             '[{"a": 1, "a": 2}]',
             "not valid JSON (The key 'a' is there twice: line 1 column 11 (char 10))",
         ),
-        (Mapping[str, Json], "x=3", """; write it as {"name": "..."}, or in TOML"""),
+        (Mapping[str, Json], "x=3", """; write a table as {key = "value"} or {"key": "value"}"""),
         (
             tuple[int, ...],
             "[64, x]",
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_by_the_option_it_was_given_to(
             "expected a list of str; it is not valid JSON (Expecting value",
         ),
         (Mapping[str, Json], "[" * 100_000, "it is not valid JSON (maximum recursion depth"),
-        (Mapping[str, Json], "{}\nb = 1", "it is not valid TOML (more than one value)"),
+        (Mapping[str, Json], "{}\nb = 1", "it is not valid TOML (too many values"),
     ],
 )
 def test_a_refused_list_or_table_is_told_why_and_how_to_write_it(

@@ -7,12 +7,14 @@ from gymnasium import spaces
 
 from rl_core.errors import DataError, SpaceError
 from rl_core.spaces import (
+    HybridSpace,
     Space,
     check_same_space,
     event_shape,
     flatten_observation,
     is_image,
     leaf_spaces,
+    random_env_actions,
     tensor_dtype,
     text_paths,
 )
@@ -113,6 +115,26 @@ def test_dtype_and_shape_of_leaves(
 ) -> None:
     assert tensor_dtype(space) == dtype
     assert event_shape(space) == shape
+
+
+def test_a_hybrid_space_holds_real_numbers_and_then_choices() -> None:
+    space = HybridSpace(spaces.Box(0.0, 1.0, (2,)), spaces.MultiDiscrete([3, 2], start=[5, 0]))
+    assert space.shape == (4,)
+    assert space.dtype == np.float32
+    assert space.contains(np.array([0.5, 1.0, 7.0, 1.0], np.float32))
+    for outside in ([0.5, 1.5, 7.0, 1.0], [0.5, 1.0, 2.0, 1.0], [0.5, 1.0, 7.0]):
+        assert not space.contains(np.array(outside, np.float32))
+    space.seed(1)
+    drawn = [space.sample() for _ in range(20)]
+    assert all(space.contains(one) for one in drawn)
+    space.seed(1)
+    np.testing.assert_array_equal(drawn[0], space.sample())
+    real, choices = space.parts
+    assert space == HybridSpace(real, choices)
+    assert space != HybridSpace(real, spaces.MultiDiscrete([3, 2]))
+    assert space != real
+    random = random_env_actions(space, 50, torch.Generator().manual_seed(0), torch.device("cpu"))
+    assert all(space.contains(one) for one in random.numpy())
 
 
 def test_only_leaves_have_a_dtype_and_a_shape() -> None:

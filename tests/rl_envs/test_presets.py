@@ -173,7 +173,7 @@ def test_missions_are_left_out_with_one_notice() -> None:
         (("ale_py", "cv2"), "ALE/Pong-v5", "exact"),
         (("minigrid",), "MiniGrid-Empty-5x5-v0", "exact"),
         (("pybullet_envs_gymnasium",), "AntBulletEnv-v0", "episode"),
-        (("gymnasium_robotics",), "FetchReach-v4", "episode"),
+        (("gymnasium_robotics",), "FetchReach-v4", "exact"),
         (("shimmy", "dm_control"), "dm_control/cartpole-balance-v0", "episode"),
     ],
 )

@@ -7,14 +7,17 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, TimeAwareObservation
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError
 from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
 from rl_core.stateful import StateReader
 from rl_core.types import Array, StateDict
-from rl_envs import EnvMaker, ProcessVecEnv, make_vec
+from rl_envs import EnvMaker, ProcessVecEnv, as_vec_env, make_vec
+from rl_envs.presets import preset_of_id
 from rl_envs.state import can_save, get_state, set_state
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import VecEnvSuite
@@ -48,6 +51,11 @@ IDS = [
     "MiniGrid-Unlock-v0",
     "BabyAI-PutNextLocal-v0",
     "BabyAI-UnlockToUnlock-v0",
+    "FetchPush-v4",
+    "HandReach-v3",
+    "HandManipulateBlock_ContinuousTouchSensors-v1",
+    "AdroitHandDoor-v1",
+    "AdroitHandPen-v1",
 ]
 
 
@@ -109,12 +117,13 @@ def _check_continues(build: Callable[[], gymnasium.Env], steps: int = 40) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:.*texts:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of other packages
 @pytest.mark.parametrize("env_id", IDS)
 def test_a_restored_environment_continues_bit_for_bit(env_id: str) -> None:
-    for module, prefix in (("ale_py", "ALE"), ("minigrid", "MiniGrid"), ("minigrid", "BabyAI")):
-        if env_id.startswith(prefix):
-            pytest.importorskip(module)
-    if env_id.endswith("-v5") and not env_id.startswith("ALE"):
+    family = preset_of_id(env_id)
+    if family is not None:
+        pytest.importorskip(family.module)
+    elif env_id.endswith("-v5"):
         pytest.importorskip("mujoco")
     maker = EnvMaker(env_id)
     _check_continues(lambda: maker().env)  # type: ignore[attr-defined]  # a guard's
@@ -182,6 +191,26 @@ class TestSavedNative(_SavedSuite):
 
 class TestSavedProcesses(_SavedSuite):
     vectorization = "async"
+
+
+class TestSavedVectorOfTheUser(VecEnvSuite):
+    autoreset_mode = AutoresetMode.NEXT_STEP
+
+    def make_env(self) -> VecEnv:
+        builders = [lambda: gymnasium.make("CartPole-v1")] * 2
+        given = SyncVectorEnv(builders, autoreset_mode=self.autoreset_mode)
+        envs = as_vec_env(RecordEpisodeStatistics(given))
+        assert envs.resume_grade == "exact"
+        return envs
+
+
+class TestSavedVectorThatResetsInTheSameStep(TestSavedVectorOfTheUser):
+    autoreset_mode = AutoresetMode.SAME_STEP
+
+
+def test_a_vector_of_environments_that_cannot_be_saved_cannot_either() -> None:
+    with as_vec_env(SyncVectorEnv([SavedDrift, Drift])) as envs:
+        assert envs.resume_grade == "episode"
 
 
 def test_a_restored_process_that_dies_is_restarted_at_its_last_observation() -> None:

@@ -9,10 +9,11 @@ from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, SpaceError
-from rl_core.spaces import mask_sizes
+from rl_core.spaces import HybridSpace, mask_sizes
 from rl_core.types import Array
 from rl_envs import SyncVecEnv, make_vec
 from rl_envs.wrappers import VELOCITY_INDICES, MaskVelocity
+from rl_testing.envs import VecEnvSuite
 
 MUJOCO_NAMES = (
     "InvertedPendulum",
@@ -188,10 +189,42 @@ def test_box_leaves_become_one_box_action() -> None:
         np.testing.assert_equal(taken, (np.array([[0.5], [-0.5]], np.float32), np.float32(7.0)))
 
 
-def test_continuous_and_categorical_leaves_are_refused_together() -> None:
-    space = spaces.Tuple([spaces.Box(-1.0, 2.0, (2,)), spaces.Discrete(2)])
-    with pytest.raises(SpaceError, match="continuous and categorical at once"):
-        make_vec(lambda: Nested(space))
+MIXED = spaces.Dict(
+    {
+        "arm": spaces.Tuple([spaces.Discrete(3, start=1), spaces.Box(-1.0, 2.0, (2, 1))]),
+        "lights": spaces.MultiBinary(2),
+        "speed": spaces.Box(0.0, 9.0, ()),
+    }
+)
+
+
+def test_continuous_and_categorical_leaves_become_one_hybrid_action() -> None:
+    with make_vec(lambda: Nested(MIXED)) as envs:
+        low, high = np.array([-1, -1, 0], np.float32), np.array([2, 2, 9], np.float32)
+        choices = spaces.MultiDiscrete([3, 2, 2], start=[1, 0, 0])
+        assert envs.single_action_space == HybridSpace(spaces.Box(low, high), choices)
+        envs.reset(seed=0)
+        envs.step(np.array([[0.5, -0.5, 7.0, 3, 0, 1]], np.float32))
+        taken = _first(envs).unwrapped.taken
+        assert MIXED.contains(taken)
+        number, place = taken["arm"]
+        assert (number, taken["speed"]) == (3, 7.0)
+        np.testing.assert_array_equal(place, [[0.5], [-0.5]])
+        np.testing.assert_array_equal(taken["lights"], [0, 1])
+
+
+class TestHybridActions(VecEnvSuite):
+    is_random = False
+
+    def make_env(self) -> VecEnv:
+        return make_vec(lambda: Nested(MIXED), 2, vectorization="sync")
+
+
+def test_processes_take_hybrid_actions() -> None:
+    with make_vec(lambda: Nested(MIXED), 2, vectorization="async") as envs:
+        envs.reset(seed=0)
+        actions = [cast("Array", envs.single_action_space.sample()) for _ in range(2)]
+        assert envs.step(np.stack(actions)).reward.tolist() == [3.0, 3.0]
 
 
 def test_bounded_observations_are_mapped_to_the_unit_interval_and_others_are_not() -> None:

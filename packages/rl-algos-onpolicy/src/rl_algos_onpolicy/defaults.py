@@ -5,6 +5,7 @@ from gymnasium import spaces
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.config import ComponentSpec
 from rl_core.nn.torso import has_vectors
+from rl_core.spaces import HybridSpace
 from rl_core.types import Json
 
 
@@ -23,7 +24,7 @@ def on_policy_recipe(
         num_steps: rows per rollout.
         algorithm: options that differ from the config's defaults.
     """
-    continuous = isinstance(env.action_space, spaces.Box)
+    continuous = isinstance(env.action_space, spaces.Box | HybridSpace)
     normalize = continuous and has_vectors(env.observation_space)
     return DefaultRecipe(
         actor=ComponentSpec("actor", "on-policy", {"normalize_observations": normalize}),

@@ -4,11 +4,8 @@
 `rl_core.config.decode` makes configs of these tables.
 """
 
-import ast
 import inspect
-import itertools
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -33,8 +30,12 @@ _PLACEHOLDERS = {
 _SHORT = {"imports": "--import", "output": "-o"}
 """Flags that are not their option's name."""
 
-_SECTION = re.compile(r"(Args|Arguments|Attributes|Parameters|Options):\s*")
-_ITEM = re.compile(r"\*{0,2}(\w+)(?: \([^)]*\))?:(?:\s+(.*))?")
+_SECTION = re.compile(
+    r"^(?:Args|Arguments|Attributes|Parameters|Options):[ ]*\n((?: {4}.*\n?|[ ]*\n)+)", re.MULTILINE
+)
+_ITEM = re.compile(
+    r"^ {4}\*{0,2}(\w+)(?: \([^)]*\))?:((?:.*\n?)(?: {5}.*\n?|[ ]*\n)*)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,7 @@ def first_sentence(text: str) -> str:
 def parameter_docs(documented: Callable[..., object]) -> Mapping[str, str]:
     """Return the documentation of each parameter or attribute.
 
-    It is read from the sections ``Args`` and ``Attributes`` of docstrings, and from strings right
-    under fields.
+    It is read from the sections ``Args`` and ``Attributes`` of docstrings.
 
     Args:
         documented: a function, or a class, whose base classes are read too.
@@ -166,39 +166,13 @@ def parameter_docs(documented: Callable[..., object]) -> Mapping[str, str]:
     docs: dict[str, str] = {}
     for owner in reversed(inspect.getmro(documented)[:-1]):
         docs |= _section_items(vars(owner).get("__init__")) | _section_items(owner)
-        if vars(owner).get("__dataclass_fields__", {}).keys() - docs.keys():
-            docs |= _texts_under_fields(owner)
     return docs
 
 
 def _section_items(documented: object) -> dict[str, str]:
-    items: dict[str, str] = {}
-    in_section, name = False, ""
-    for line in inspect.cleandoc(getattr(documented, "__doc__", None) or "").splitlines():
-        indent, item = len(line) - len(line.lstrip()), _ITEM.fullmatch(line.strip())
-        if line.strip() and indent == 0:
-            in_section, name = _SECTION.fullmatch(line) is not None, ""
-        elif in_section and indent == 4 and item:
-            name = item[1]
-            items[name] = item[2] or ""
-        elif in_section and name:
-            items[name] = f"{items[name]} {line.strip()}".strip()
-    return {name: _plain(text) for name, text in items.items()}
-
-
-def _texts_under_fields(owner: type) -> dict[str, str]:
-    """Read the source, which takes long."""
-    try:
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    except (OSError, TypeError, SyntaxError):
-        return {}
-    return {
-        field.target.id: _plain(text.value.value)
-        for field, text in itertools.pairwise(getattr(definition, "body", []))
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        if isinstance(text.value.value, str)
-    }
+    text = inspect.cleandoc(getattr(documented, "__doc__", None) or "")
+    items = [item for section in _SECTION.findall(text) for item in _ITEM.findall(section)]
+    return {name: _plain(described) for name, described in items}
 
 
 def _plain(text: str) -> str:

@@ -1,29 +1,28 @@
-"""The parser of all commands, for options that are only known at run time, and its help."""
+"""The parser of all commands: argparse, with options that are only known at run time."""
 
+import argparse
 import re
 import shutil
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import TypeVar, cast
+from itertools import groupby, takewhile
+from typing import NoReturn, TypeVar, cast
 
 from rl_command.errors import UsageError
 from rl_command.options import Option
-from rl_command.values import is_switch, read_value, takes_list, takes_words
+from rl_command.values import is_switch, read_value, takes_list
 from rl_core.config import Tables, decode
 from rl_core.errors import ConfigError, DeviceError, closest
 from rl_core.types import Json
 
 T = TypeVar("T")
 
-_NUMBER = re.compile(r"[-+]?(\.?\d.*|inf|nan)", re.IGNORECASE)
-_BEGIN = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
+_NUMBER = re.compile(r"[-+]?(\.?\d[\d_.,e+-]*|inf|nan)$", re.IGNORECASE)
+_PATH = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
+_SECTION = re.compile(r"--(.*\.)?")
 HELP = ("-h", "--help", "--help-all")
 """Words that ask for help."""
-_COLUMN = 32
-"""Width of the help's column of options."""
 
 _FIRST = {
     *("learning_rate", "policy_learning_rate", "critic_learning_rate", "gamma", "gae_lambda"),
@@ -72,32 +71,78 @@ class Given:
     tables: Tables = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
 
+    def put(self, option: Option, words: Sequence[str]) -> None:
+        """Add the value of an option.
+
+        Raises:
+            UsageError: when it has the wrong type, or repeats or contradicts another one.
+        """
+        if "" in words:
+            raise UsageError(f"{option.flag} is empty; expected {option.placeholder}")
+        dotted = ".".join(option.path)
+        value, table = read_value(option.type_, words, option.flag), self.tables
+        for path, flag in self.flags.items():
+            if path == dotted and option.short == "--import":
+                value = [*cast("list[Json]", table[path]), *cast("list[Json]", value)]
+            elif flag == option.flag:
+                raise UsageError(f"{flag} is given twice; leave one out")
+            elif f"{path}.".startswith(f"{dotted}.") or f"{dotted}.".startswith(f"{path}."):
+                how = "repeats" if path == dotted else "contradicts"
+                raise UsageError(f"{option.flag} {how} {flag}; leave one out")
+        self.flags[dotted] = option.flag
+        for name in option.path[:-1]:
+            table = cast("Tables", table.setdefault(name, {}))
+        table[option.path[-1]] = value
+
     def into(self, arguments: type[T]) -> T:
         """Return the values as a dataclass of arguments.
 
         Raises:
             UsageError: when a value is out of range.
         """
-        with self.named(self.tables):
+        with self.named({}):
             return decode(arguments, self.tables)
 
     @contextmanager
-    def named(self, filed: Tables, file: object = None) -> Iterator[None]:
+    def named(self, filed: Tables, file: str | None = None) -> Iterator[None]:
         """Begin errors about an option as it was given: with its flag, or with the file's name."""
         try:
             yield
         except (ConfigError, DeviceError) as error:
             message = str(error)
-            begin = _BEGIN.match(message)
-            path = begin[0].split(".") if begin else [""]
-            for where in (path, ["env", *path]):
-                if (flag := self.flags.get(".".join(where))) is not None:
-                    raise UsageError(flag + message.removeprefix(".".join(path))) from error
-                if file is not None and _has(filed, where):
+            path = found[0] if (found := _PATH.match(message)) else ""
+            for where in (path, f"env.{path}"):
+                if where in self.flags:
+                    rest = message.removeprefix(path)
+                    raise UsageError(f"{self.flags[where]}{rest}") from error
+                inside: Json = filed
+                for name in where.split("."):
+                    inside = inside.get(name) if isinstance(inside, dict) else None
+                if inside is not None:
                     raise UsageError(f"{file}: {message}") from error
-            if type(error) is ConfigError and file is None:
-                raise UsageError(message) from error
             raise
+
+
+class _Parser(argparse.ArgumentParser):
+    """Leaves errors to the caller."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Keeps the lines of a description, and shows placeholders as they are."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(100, shutil.get_terminal_size().columns)
+        super().__init__(prog, max_help_position=34, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.splitlines()
+        return "\n".join(super(_Formatter, self)._fill_text(s, width, indent) for s in lines)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        return f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar)
 
 
 def parse(
@@ -105,7 +150,7 @@ def parse(
     words: Sequence[str],
     *,
     partial: bool = False,
-    is_name: Callable[[str], bool] = lambda word: False,
+    is_name: Callable[[str], bool] = lambda word: word.lower() not in ("true", "false"),
 ) -> Given:
     """Read the options that the user gave, without defaults, in any order.
 
@@ -114,7 +159,7 @@ def parse(
         words: arguments without the command's name.
         partial: other options may become known later; they are skipped, each with the word behind
             it, and nothing is missed yet.
-        is_name: returns True for a word that is not the value of such an option.
+        is_name: returns True for a word that is no value, where an option needs none or no more.
 
     Raises:
         UsageError: when something is unknown, missing, given twice, or of the wrong type.
@@ -123,32 +168,31 @@ def parse(
     if not partial and (asked := [word for word in words if word in HELP]):
         print(help_text(command, "--help-all" in asked), end="")
         raise SystemExit(0)
-    given, known = Given(), {option.flag: option for option in command.options}
-    rest, behind = [word for word in words if word not in HELP], dict[str, Option]()
-    open_option: Option | None = None  # whose value a word behind it could have been
-    while rest:
-        word = rest.pop(0)
-        if not _is_flag(word):
-            if open_option is not None and not is_name(word):
-                behind[word] = open_option
-            open_option = None
-            given.names.append(word)
-            continue
-        flag, equals, attached = word.partition("=")
-        option, is_negated = _look_up(flag.replace("_", "-"), known)
-        if option is None and not partial:
-            raise _unknown_options([word, *rest], known)
-        if is_negated and equals:
-            raise UsageError(f"{flag}, with no- before its name, takes no value")
-        bare = list(takewhile(lambda following: not _is_flag(following), rest))
-        values = [] if equals or is_negated else _values(option, bare, is_name)
-        del rest[: len(values)]
-        if option is not None:
-            is_open = is_switch(option.type_) or takes_list(option.type_)
-            open_option = option if is_open and not (equals or is_negated) else None
-            values = [attached] if equals else values or ["false" if is_negated else "true"]
-            _put(given, option, values)
-    _check_names(command, given, behind, partial)
+    words = [_with_dashes(word) for word in words if word not in HELP]
+    parser, _ = _build(command, everything=True)
+    if partial:
+        for flag in {word.partition("=")[0] for word in words if _is_flag(word)}:
+            with suppress(argparse.ArgumentError):  # it is known already
+                parser.add_argument(flag, dest=flag, action="append", nargs="?", const="true")
+    typed, rest = parser.parse_known_args(words)
+    known = {option.flag: option for option in command.options}
+    if unknown := [word.partition("=")[0] for word in rest if _is_flag(word)]:
+        hints = [f"{flag} ({_suggestion(flag, known)})" for flag in dict.fromkeys(unknown)]
+        raise UsageError(f"unknown option{'s' * (len(hints) > 1)} {', '.join(hints)}")
+    given, behind = Given(), list[str]()
+    for flag, occurrences in vars(typed).items():
+        option = known.get(flag)
+        needed = 0 if option is None or is_switch(option.type_) else 1
+        for value in occurrences:
+            values = value if isinstance(value, list) else [value]
+            # A value behind = is no word, and so no name.
+            more = takewhile(lambda word: word not in words or not is_name(word), values[needed:])
+            own = [*values[:needed], *more]
+            behind += values[len(own) :]
+            if option is not None:
+                given.put(option, own or ["true"])
+    names = sorted([*rest, *behind], key=words.index) if behind else rest
+    given.names = _checked_names(command, names, partial)
     return given
 
 
@@ -159,129 +203,85 @@ def help_text(command: Command, everything: bool = True) -> str:
         command: the command.
         everything: show every option, and not only those that people set first.
     """
-    width = min(100, shutil.get_terminal_size().columns)
-    usage = " ".join((command.name, *command.places, "[OPTIONS]"))
-    lines = [f"usage: {usage}", "", *command.summary.splitlines()]
-    hidden = 0
-    for section in dict.fromkeys(option.section for option in command.options):
-        inside = [option for option in command.options if option.section == section]
-        shown = [o for o in inside if everything or not section or len(inside) <= _FEW]
-        shown = shown or [o for o in inside if len(o.path) == 2 and o.path[1] in _FIRST]
-        hidden += len(inside) - len(shown)
-        if shown:
-            title = f"{section}: {command.sections.get(section, '')}" if section else "options:"
-            lines += ["", *textwrap.wrap(title, width)]
-            lines += [row for option in shown for row in _rows(option, width)]
+    parser, hidden = _build(command, everything)
     if hidden:
-        lines += [
-            "",
-            f"{hidden} more options: {command.name} {' '.join(command.places)} --help-all",
-        ]
-    return "\n".join(lines) + "\n"
+        again = " ".join((command.name, *command.places, "--help-all"))
+        parser.epilog = f"{hidden} more options: {again}"
+    return parser.format_help()
 
 
-def _rows(option: Option, width: int) -> list[str]:
-    """Return the help of an option in two columns."""
+def _build(command: Command, everything: bool) -> tuple[_Parser, int]:
+    """Return a parser, and the number of options that its help does not show."""
+    parser = _Parser(
+        usage=" ".join((command.name, *command.places, "[OPTIONS]")),
+        description=command.summary,
+        formatter_class=_Formatter,
+        add_help=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser._negative_number_matcher = _NUMBER  # argparse's own knows neither -1e3 nor -inf
+    hidden = 0
+    for section, options in groupby(command.options, lambda option: option.section):
+        inside = list(options)
+        shown = inside
+        if section and not everything and len(inside) > _FEW:
+            shown = [o for o in inside if len(o.path) == 2 and o.path[1] in _FIRST]
+        about = command.sections.get(section) if shown else None  # no heading without options
+        group = parser.add_argument_group(section or "options", about)
+        for option in inside:
+            _add(group, option, option in shown)
+        hidden += len(inside) - len(shown)
+    return parser, hidden
+
+
+def _add(group: argparse._ArgumentGroup, option: Option, is_shown: bool) -> None:
+    takes_words = bool(option.section) and takes_list(option.type_)
     default = "" if option.default is None else f" [default: {option.default}]"
-    texts = textwrap.wrap(f"{option.help}{default}", width - _COLUMN - 2) or [""]
-    head = f"  {option.flag} {option.placeholder}"
-    heads = [head] if len(head) <= _COLUMN else ["", head]
-    rows = [f"{heads[0]:<{_COLUMN}}  {texts[0]}", *(" " * (_COLUMN + 2) + t for t in texts[1:])]
-    return [*heads[1:], *rows]
-
-
-def _values(
-    option: Option | None, bare: Sequence[str], is_name: Callable[[str], bool]
-) -> Sequence[str]:
-    """Return the words behind an option that are its value; a switch needs none."""
-    if option is None:  # of an unknown one, the first word at least
-        return bare[: _list_length(bare)] if bare and not is_name(bare[0]) else []
-    if is_switch(option.type_):
-        return bare[:1] if bare and _fits(option, bare[0]) else []
-    if not bare:
-        raise UsageError(f"{option.flag} needs a value: {option.placeholder}")
-    if option.section and takes_words(option.type_):
-        return [bare[0], *takewhile(lambda word: not is_name(word), bare[1:])]
-    return bare[: _list_length(bare) if takes_list(option.type_) else 1]
-
-
-def _list_length(bare: Sequence[str]) -> int:
-    # A list of numbers goes on as long as there are numbers.
-    return 1 + len(list(takewhile(_NUMBER.fullmatch, bare[1:])))
-
-
-def _fits(option: Option, word: str) -> bool:
-    try:
-        read_value(option.type_, [word], option.flag)
-    except UsageError:
-        return False
-    return True
+    group.add_argument(
+        option.flag,
+        dest=option.flag,
+        action="append",
+        nargs="?" if is_switch(option.type_) else "+" if takes_words else None,
+        const="true" if is_switch(option.type_) else None,
+        metavar=option.placeholder,
+        help=f"{option.help}{default}".replace("%", "%%") if is_shown else argparse.SUPPRESS,
+    )
+    if is_switch(option.type_):  # as in --actor.no-squash-actions and --no-actor.squash-actions
+        negations = {_SECTION.sub(r"\g<0>no-", option.flag, 1), f"--no-{option.flag[2:]}"}
+        group.add_argument(
+            *negations,
+            dest=option.flag,
+            action="append_const",
+            const="false",
+            help=argparse.SUPPRESS,
+        )
 
 
 def _is_flag(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
+    return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word)
 
 
-def _look_up(flag: str, known: Mapping[str, Option]) -> tuple[Option | None, bool]:
-    """Find an option by its flag or, for a switch, by its flag with ``no-`` before a name."""
-    if flag in known:
-        return known[flag], False
-    head, separator, name = flag.removeprefix("--").rpartition(".")
-    for positive in (f"{head}{separator}{name.removeprefix('no-')}", flag.removeprefix("--no-")):
-        option = known.get(f"--{positive}")
-        if option is not None and is_switch(option.type_):
-            return option, True
-    return None, False
+def _with_dashes(word: str) -> str:
+    """Write dashes for the underscores of a flag."""
+    flag, equals, value = word.partition("=")
+    return f"{flag.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
 
 
-def _put(given: Given, option: Option, words: Sequence[str]) -> None:
-    """Add the value of an option, which neither repeats nor contradicts another one."""
-    if "" in words:
-        raise UsageError(f"{option.flag} is empty; expected {option.placeholder}")
-    dotted = ".".join(option.path)
-    repeats = option.short == "--import"
-    for path, flag in given.flags.items():
-        if path == dotted and not repeats:
-            which = "is given twice" if flag == option.flag else f"says the same as {flag}"
-            raise UsageError(f"{option.flag} {which}; leave one of them out")
-        if f"{path}.".startswith(f"{dotted}.") != f"{dotted}.".startswith(f"{path}."):
-            raise UsageError(f"{option.flag} contradicts {flag}; leave one of them out")
-    value, table = read_value(option.type_, words, option.flag), given.tables
-    for name in option.path[:-1]:
-        table = cast("Tables", table.setdefault(name, {}))
-    old = table.get(option.path[-1])
-    table[option.path[-1]] = [*old, *cast("list[Json]", value)] if isinstance(old, list) else value
-    given.flags[dotted] = option.flag
-
-
-def _check_names(
-    command: Command, given: Given, behind: Mapping[str, Option], partial: bool
-) -> None:
-    places, names = command.places, given.names
+def _checked_names(command: Command, names: list[str], partial: bool) -> list[str]:
+    places = command.places
     if "" in names:
         raise UsageError(f"{places[names.index('')]} is empty; expected a name")
-    takes_more = places and places[-1].endswith("...")
-    if partial:
-        del names[len(places) :]  # may be values of options that are not known yet
-    elif len(names) > len(places) and not takes_more:
-        for word, option in behind.items():
-            raise UsageError(f"{option.flag}: got '{word}'; expected {option.placeholder}")
+    if partial:  # some may be values of options that are not known yet
+        return [name for name in names if not _NUMBER.match(name)][: len(places)]
+    if len(names) < command.required:
+        raise UsageError(f"{places[len(names)]} is missing: {command.name} --help shows how")
+    if len(names) > len(places) and not (places and places[-1].endswith("...")):
         raise UsageError(
             f"'{names[len(places)]}' is one argument too many: {command.name} takes "
             f"{' '.join(places) or 'options only'}"
         )
-    elif len(names) < command.required:
-        raise UsageError(f"{places[len(names)]} is missing: {command.name} --help shows how")
-
-
-def _unknown_options(words: Sequence[str], known: Mapping[str, Option]) -> UsageError:
-    """Build an error that names all of them, since each call of the command takes seconds."""
-    flags = [word.partition("=")[0] for word in words if _is_flag(word)]
-    unknown = [flag for flag in flags if _look_up(flag.replace("_", "-"), known)[0] is None]
-    if len(unknown) == 1:
-        return UsageError(f"unknown option {unknown[0]}{_suggestion(unknown[0], known)}")
-    hints = [f"{flag} ({_suggestion(flag, known).removeprefix('; ')})" for flag in unknown]
-    return UsageError(f"unknown options {', '.join(hints)}")
+    return names
 
 
 def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
@@ -289,22 +289,10 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     by_name = {_last_name(other): other for other in reversed(list(known))}
     name = _last_name(flag)
     if name not in by_name and name.partition("_")[0] in ("algo", "env"):
-        return "; ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
+        return "ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
     meant = closest(name, by_name)
-    return (
-        "; --help-all shows all options" if meant is None else f"; did you mean '{by_name[meant]}'?"
-    )
+    return "--help-all shows all options" if meant is None else f"did you mean '{by_name[meant]}'?"
 
 
 def _last_name(flag: str) -> str:
     return flag.rpartition(".")[2].lstrip("-").replace("-", "_")
-
-
-def _has(tables: Tables, path: Sequence[str]) -> bool:
-    """Return whether tables have a value at a path."""
-    inside: Json = tables
-    for name in path:
-        if not isinstance(inside, dict) or name not in inside:
-            return False
-        inside = inside[name]
-    return True

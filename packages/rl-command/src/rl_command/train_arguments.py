@@ -215,7 +215,8 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     goal = chosen_goal(first.tables, length, file.path or "the preset")
     assert goal is not None
     shown = compose(algo, env, file.sections()) if wants_help and file.path else bare
-    given = parse(_full_command(shown, file, length), words, is_name=_is_name)
+    command = _full_command(shown, file, length)
+    given = parse(command, words, is_name={algo, env}.__contains__)
     typed_apart = {key: value for key, value in given.tables.items() if key not in SECTIONS}
     shared = {**file.shared(), **typed_apart}
     if "seeds" in typed_apart:

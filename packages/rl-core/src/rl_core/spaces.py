@@ -7,7 +7,7 @@ out: no network of ours reads them.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import gymnasium
 import numpy as np
@@ -29,18 +29,43 @@ ACTION_MASK_KEY = "action_mask"
 _TOLERANCE = 1e-4
 """How far an action may exceed its bounds, as a fraction of their distance, for rounding."""
 
-_TORCH_DTYPES = {
-    "bool": torch.bool,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-    # Torch has hardly any operators for wider unsigned integers.
-    "uint16": torch.int32,
-    "uint32": torch.int64,
-    "uint64": torch.int64,
-}
+# Torch has hardly any operators for wide unsigned integers.
+_SIGNED_DTYPES = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
+
+
+class HybridSpace(gymnasium.Space[Array]):
+    """Vectors of real numbers and then choices, which Dict and Tuple actions of both kinds become.
+
+    Args:
+        real: of rank 1.
+        choices: of rank 1.
+
+    Attributes:
+        parts: both.
+    """
+
+    def __init__(self, real: spaces.Box, choices: spaces.MultiDiscrete) -> None:
+        self.parts = real, choices
+        super().__init__((real.shape[0] + choices.shape[0],), real.dtype)
+
+    def seed(self, seed: int | None = None) -> tuple[int, ...]:
+        """Seed both parts."""
+        return tuple(part.seed(seed) for part in self.parts)
+
+    def sample(self, mask: None = None, probability: None = None) -> Array:
+        """Draw a vector."""
+        return np.concatenate([part.sample() for part in self.parts], dtype=self.dtype)
+
+    def contains(self, x: object) -> bool:
+        """Return whether each part is in its space."""
+        real, choices = np.split(np.asarray(x), self.parts[0].shape)
+        return self.parts[0].contains(real) and self.parts[1].contains(choices.astype(np.int64))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HybridSpace) and self.parts == other.parts
+
+    def __repr__(self) -> str:
+        return f"HybridSpace{self.parts}"
 
 
 def leaf_spaces(space: Space) -> Space | dict[str, Space]:
@@ -106,9 +131,9 @@ def tensor_dtype(space: Space) -> torch.dtype:
     dtype = np.dtype(space.dtype)
     if dtype.kind == "f":
         return torch.float32
-    if dtype.name not in _TORCH_DTYPES:
+    if dtype.kind not in "biu":
         raise SpaceError(f"{space} has dtype {dtype}; expected a float, integer or boolean dtype")
-    return _TORCH_DTYPES[dtype.name]
+    return _SIGNED_DTYPES.get(dtype.name) or getattr(torch, dtype.name)
 
 
 def event_shape(space: Space) -> tuple[int, ...]:
@@ -161,7 +186,7 @@ def random_env_actions(
     exponentially distributed distance of mean 1 from a single bound.
 
     Args:
-        space: Discrete, MultiDiscrete, MultiBinary or Box.
+        space: Discrete, MultiDiscrete, MultiBinary, Box, or a `HybridSpace`.
         num_envs: the number of actions.
         generator: on ``device``.
         device: of the result.
@@ -171,6 +196,9 @@ def random_env_actions(
     Returns:
         Shape `(num_envs, *space.shape)`.
     """
+    if isinstance(space, HybridSpace):
+        parts = [random_env_actions(part, num_envs, generator, device) for part in space.parts]
+        return torch.cat(parts, -1)
     uniform = torch.rand((num_envs, *event_shape(space)), generator=generator, device=device)
     if isinstance(space, spaces.Discrete):
         drawn = (uniform * int(space.n)).long() if mask is None else _draw_allowed(uniform, mask)
@@ -260,9 +288,7 @@ def is_image(space: Space) -> bool:
     if np.dtype(space.dtype).kind != "f":
         return False
     few_channels = first < min(middle, last) or last < min(first, middle)
-    unit_or_byte = bool((space.low == 0).all()) and any(
-        bool((space.high == high).all()) for high in (1, 255)
-    )
+    unit_or_byte = not space.low.any() and np.unique(space.high).tolist() in ([1], [255])
     return few_channels and unit_or_byte
 
 
@@ -302,23 +328,26 @@ def action_problem(space: Space, actions: Array, length: int, each: str) -> str 
             f"the actions have shape {actions.shape} and dtype {actions.dtype}; expected {shape} "
             f"and {space.dtype}"
         )
-    inside: Array
+    least, greatest = cast("tuple[Any, Any]", category_range(space))
     if isinstance(space, spaces.Box):
-        values = actions.astype(np.float64)
         width = np.where(np.isfinite(space.high - space.low), space.high - space.low, 1.0)
         slack = _TOLERANCE * width
-        inside = (values >= space.low - slack) & (values <= space.high + slack)
-    elif isinstance(space, spaces.Discrete):
-        inside = (actions >= space.start) & (actions < space.start + space.n)
-    elif isinstance(space, spaces.MultiDiscrete):
-        inside = (actions >= space.start) & (actions < space.start + space.nvec)
-    else:
-        inside = (actions == 0) | (actions == 1)
+        least, greatest = space.low - slack, space.high + slack
+    inside: Array = (actions >= least) & (actions <= greatest)
     outside = ~inside.reshape(length, -1).all(1)
     if not outside.any():
         return None
     row = int(outside.argmax())
     return f"the action of {each} {row} is {actions[row]}; expected one of {space}"
+
+
+def category_range(space: Space) -> tuple[object, object]:
+    """Return the least and greatest value of a space of categories; None twice for a Box."""
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return (0, 1) if isinstance(space, spaces.MultiBinary) else (None, None)
 
 
 def text_paths(space: Space) -> list[str]:

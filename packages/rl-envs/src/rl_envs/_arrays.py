@@ -14,9 +14,15 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from rl_core.env import as_numpy, category_problem, observation_problem
-from rl_core.env.checks import category_range
 from rl_core.errors import DataError, EnvironmentFaultError, in_brief
-from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
+from rl_core.spaces import (
+    Space,
+    category_range,
+    event_shape,
+    flatten_observation,
+    leaf_spaces,
+    tensor_dtype,
+)
 from rl_core.types import ArrayObservation
 
 Fault: TypeAlias = Callable[[str, int | None], EnvironmentFaultError]

@@ -245,7 +245,7 @@ def shared_fields(
         dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
         for kind in ("observation", "final"):
             fields[f"{kind}/{key}"] = ((num_envs, *event_shape(leaf)), dtype)
-    fields["action"] = ((num_envs, *event_shape(action_space)), np.dtype(action_space.dtype))
+    fields["action"] = ((num_envs, *action_space.shape), np.dtype(action_space.dtype))
     return fields
 
 

@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rl_core.env import observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError, SpaceError, in_brief
-from rl_core.spaces import LEAF_TYPES, Space, flatten_observation, leaf_spaces, text_paths
+from rl_core.spaces import Space, flatten_observation, leaf_spaces, text_paths
 from rl_envs.wrappers import FlattenAction
 
 RESET_FIELDS = ("observation", "info")
@@ -32,7 +32,7 @@ class EnvGuard(gymnasium.Wrapper):
     The last observation of an episode is copied, because a vectoriser that resets in the same
     step holds it while the environment, which may reuse its buffer, is reset.
 
-    Dict and Tuple actions become one array; see `FlattenAction`.
+    Dict and Tuple actions become one vector; see `FlattenAction`.
 
     Args:
         env: the environment.
@@ -41,7 +41,7 @@ class EnvGuard(gymnasium.Wrapper):
     """
 
     def __init__(self, env: gymnasium.Env, index: int, *, check: bool = True) -> None:
-        super().__init__(env if isinstance(env.action_space, LEAF_TYPES) else FlattenAction(env))
+        super().__init__(FlattenAction(env) if env.action_space.shape is None else env)
         self.index = index
         self.check = check
         self.spec_id, self.max_episode_steps = name_and_limit(env.spec, env)

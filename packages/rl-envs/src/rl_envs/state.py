@@ -5,7 +5,8 @@ simulator: numbers, texts, arrays, random generators, and lists, dicts and objec
 simulators of MuJoCo and Atari are asked for theirs. Everything else (spaces, functions, windows) is
 taken to be the same in an environment that was built in the same way. This holds for the classes in
 `EXACT_MODULES`, which tests compare bit for bit; of other classes nothing is assumed. They can be
-restored if they have `state_dict` and `load_state_dict` themselves.
+restored if they have `state_dict` and `load_state_dict` themselves. Gymnasium's `SyncVectorEnv` is
+saved with each of its environments.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import PassiveEnvChecker
 
 from rl_core.errors import CheckpointError, in_brief
@@ -33,6 +34,9 @@ EXACT_MODULES = (
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.mujoco.",
     "gymnasium.wrappers.",
+    "gymnasium_robotics.envs.adroit_hand.",
+    "gymnasium_robotics.envs.fetch.",
+    "gymnasium_robotics.envs.shadow_dexterous_hand.",
     "ale_py.env",
     "minigrid.",
     "rl_envs.bit_flipping",
@@ -54,11 +58,16 @@ _MUJOCO_DERIVED = (
 )
 """What environments read of MuJoCo's data beyond its state: it lags behind the state by a step."""
 
+_MUJOCO_MOVED = ("body_pos", "body_quat", "site_pos", "geom_pos")
+"""What environments change in MuJoCo's model when an episode begins: where fixed things are."""
+
 
 def can_save(env: gymnasium.Env | VectorEnv) -> bool:
     """Tell whether `get_state` returns all of an environment's state."""
     return all(
-        isinstance(layer, Stateful) or type(layer).__module__.startswith(EXACT_MODULES)
+        isinstance(layer, Stateful)
+        or type(layer).__module__.startswith(EXACT_MODULES)
+        or (type(layer) is SyncVectorEnv and all(map(can_save, layer.envs)))
         for layer in _layers(env)
     )
 
@@ -120,6 +129,8 @@ class _Encoder:
     def layer(self, layer: Any) -> StateDict:
         if isinstance(layer, Stateful):
             return layer.state_dict()
+        if type(layer) is SyncVectorEnv:
+            return {**self._attributes(layer), "envs": list(map(get_state, layer.envs))}
         return self._attributes(layer)
 
     def _attributes(self, owner: object) -> StateDict:
@@ -179,8 +190,12 @@ class _Decoder:
     def load_layer(self, layer: Any, state: Any) -> None:
         if isinstance(layer, Stateful):
             layer.load_state_dict(state)
-        else:
-            self._load_attributes(layer, state)
+            return
+        if type(layer) is SyncVectorEnv:
+            for env, saved in zip(layer.envs, state["envs"], strict=True):
+                set_state(env, saved)
+            state = {name: saved for name, saved in state.items() if name != "envs"}
+        self._load_attributes(layer, state)
 
     def _load_attributes(self, owner: Any, state: Mapping[str, Any]) -> None:
         for name, saved in state.items():
@@ -244,12 +259,19 @@ def _mujoco_state(data: Any) -> StateDict:
     mujoco, kind = _mujoco()
     state = np.empty(mujoco.mj_stateSize(data.model, kind))
     mujoco.mj_getState(data.model, data, state, kind)
-    derived = {name: torch.from_numpy(getattr(data, name).copy()) for name in _MUJOCO_DERIVED}
-    return {"state": torch.from_numpy(state), **derived}
+    arrays = {name: torch.from_numpy(array.copy()) for name, array in _mujoco_arrays(data)}
+    return {"state": torch.from_numpy(state), **arrays}
 
 
 def _set_mujoco_state(data: Any, saved: Mapping[str, Any]) -> None:
     mujoco, kind = _mujoco()
     mujoco.mj_setState(data.model, data, saved["state"].numpy(force=True), kind)
-    for name in _MUJOCO_DERIVED:
-        getattr(data, name)[...] = saved[name].numpy(force=True)
+    for name, array in _mujoco_arrays(data):
+        array[...] = saved[name].numpy(force=True)
+
+
+def _mujoco_arrays(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays that are saved beside MuJoCo's state."""
+    for owner, names in ((data, _MUJOCO_DERIVED), (data.model, _MUJOCO_MOVED)):
+        for name in names:
+            yield name, getattr(owner, name)

@@ -18,7 +18,7 @@ from gymnasium.wrappers import (
 )
 
 from rl_core.errors import ConfigError, DataError, SpaceError, nearest
-from rl_core.spaces import ACTION_MASK_KEY, leaf_spaces
+from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, leaf_spaces
 from rl_core.types import Array
 
 _VELOCITIES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -132,13 +132,13 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 class FlattenAction(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorArgs):
-    """Turn Dict and Tuple actions into one MultiDiscrete or Box action, in the order of the leaves.
+    """Turn Dict and Tuple actions, nested to any depth, into one vector.
+
+    Box leaves become one Box, categorical ones one MultiDiscrete, in the order of the leaves; both
+    together become a `HybridSpace`, with the real numbers before the choices.
 
     Args:
-        env: the leaves of its actions, nested to any depth, are all categorical or all Box.
-
-    Raises:
-        SpaceError: if some are categorical and others Box.
+        env: its actions are a Dict or a Tuple.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -146,28 +146,38 @@ class FlattenAction(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorArg
         super().__init__(env)
         found: Any = leaf_spaces(env.action_space)
         leaves = list(found.values())
-        if all(isinstance(leaf, spaces.Box) for leaf in leaves):
-            low, high = (
-                np.concatenate([getattr(leaf, bound).reshape(-1) for leaf in leaves])
-                for bound in ("low", "high")
-            )
-            self.action_space = spaces.Box(low, high, dtype=low.dtype.type)
-        elif any(isinstance(leaf, spaces.Box) for leaf in leaves):
-            raise SpaceError(
-                f"the actions {env.action_space} are continuous and categorical at once, for which "
-                "there is no distribution; wrap the environment so that they are one of both"
-            )
+        real = [leaf for leaf in leaves if isinstance(leaf, spaces.Box)]
+        choices = [leaf for leaf in leaves if not isinstance(leaf, spaces.Box)]
+        if not choices:
+            self.action_space = _joined_boxes(real)
+        elif not real:
+            self.action_space = _joined_choices(choices)
         else:
-            sizes, starts = zip(*map(_choices, leaves), strict=True)
-            self.action_space = spaces.MultiDiscrete(
-                np.concatenate(sizes), start=np.concatenate(starts)
-            )
+            self.action_space = HybridSpace(_joined_boxes(real), _joined_choices(choices))
+        is_choice = [
+            not isinstance(leaf, spaces.Box) for leaf in leaves for _ in range(_size(leaf))
+        ]
+        # The vector's numbers in the order of the leaves, by its own order.
+        self._places = np.argsort(np.argsort(is_choice, kind="stable"))
 
     def action(self, action: Array) -> Any:
         """Return the nested action."""
-        nested, rest = _nest(self.env.action_space, np.asarray(action))
+        nested, rest = _nest(self.env.action_space, np.asarray(action)[self._places])
         assert not rest.size
         return nested
+
+
+def _joined_boxes(leaves: Sequence[Any]) -> spaces.Box:
+    low, high = (
+        np.concatenate([getattr(leaf, bound).reshape(-1) for leaf in leaves])
+        for bound in ("low", "high")
+    )
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+def _joined_choices(leaves: Sequence[Any]) -> spaces.MultiDiscrete:
+    sizes, starts = zip(*map(_choices, leaves), strict=True)
+    return spaces.MultiDiscrete(np.concatenate(sizes), start=np.concatenate(starts))
 
 
 def _choices(leaf: Any) -> tuple[Array, Array]:
@@ -176,8 +186,11 @@ def _choices(leaf: Any) -> tuple[Array, Array]:
         return np.array([leaf.n]), np.array([leaf.start])
     if isinstance(leaf, spaces.MultiDiscrete):
         return leaf.nvec.reshape(-1), leaf.start.reshape(-1)
-    size = int(np.prod(leaf.shape))
-    return np.full(size, 2), np.zeros(size, np.int64)
+    return np.full(_size(leaf), 2), np.zeros(_size(leaf), np.int64)
+
+
+def _size(leaf: Any) -> int:
+    return int(np.prod(leaf.shape))
 
 
 def _nest(space: Any, flat: Array) -> tuple[Any, Array]:
@@ -189,7 +202,7 @@ def _nest(space: Any, flat: Array) -> tuple[Any, Array]:
             part, flat = _nest(inner, flat)
             parts.append(part)
         return (dict(zip(space, parts, strict=True)) if named else tuple(parts)), flat
-    size = int(np.prod(space.shape))
+    size = _size(space)
     value = flat[:size].reshape(space.shape).astype(space.dtype)
     return (value[()] if isinstance(space, spaces.Discrete) else value), flat[size:]
 

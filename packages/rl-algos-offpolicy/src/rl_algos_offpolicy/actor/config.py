@@ -172,7 +172,7 @@ def check_spaces(
     if not isinstance(action_space, spaces.Discrete | spaces.Box):
         raise SpaceError(
             f"action space {action_space} is not supported; expected Discrete, or a Box with "
-            "finite bounds"
+            "finite bounds; on-policy algorithms such as ppo take others"
         )
     if isinstance(action_space, spaces.Box):
         box_size(action_space)  # refuses whole numbers, before a policy for them is looked for

@@ -1,6 +1,6 @@
 """The actor of on-policy algorithms: a policy and a state-value function."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import gymnasium
@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_onpolicy.actor.config import OnPolicyActorConfig, check_options
+from rl_algos_onpolicy.actor.hybrid import HybridHead
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
-from rl_core.nn.distributions import Distribution, draw_noise, make_head
+from rl_core.nn.distributions import ActionHead, Distribution, draw_noise, make_head
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.torso import Torso
-from rl_core.spaces import ACTION_MASK_KEY, mask_sizes
+from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, mask_sizes
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -37,7 +38,7 @@ class OnPolicyActor(Actor):
     Args:
         observation_space: vectors, images, categories, or a dict of them; a dict entry named
             ``action_mask`` says which actions are allowed.
-        action_space: Box, Discrete, MultiDiscrete or MultiBinary.
+        action_space: Box, Discrete, MultiDiscrete, MultiBinary, or a `HybridSpace`.
         config: the networks.
         feature_extractor: instead of the default encoder; an ``nn.Module`` with ``out_features``.
             It is shared by policy and value function, and may be a `NormalizingEncoder`.
@@ -80,7 +81,9 @@ class OnPolicyActor(Actor):
                 config.hidden_sizes if sizes is None else sizes,
                 "head" if config.value_head is None else "value_head",
             )
-        self.action_head = make_head(
+        is_hybrid = isinstance(action_space, HybridSpace)
+        new_head: Callable[..., ActionHead] = HybridHead if is_hybrid else make_head
+        self.action_head = new_head(
             action_space,
             self.policy_torso.out_features,
             squash=config.squash_actions,

@@ -11,6 +11,7 @@ from rl_core.nn.layered_head import head_core
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
 from rl_core.nn.torso import CoreConfig, CoreKind, check_encoder_options
+from rl_core.spaces import HybridSpace
 
 Layers: TypeAlias = tuple[LayerConfig, ...]
 
@@ -103,7 +104,7 @@ def check_options(
     Raises:
         ConfigError: naming the option.
     """
-    if not isinstance(action_space, gymnasium.spaces.Box):
+    if not isinstance(action_space, gymnasium.spaces.Box | HybridSpace):
         config.refuse(
             f"is for real actions (Box) and has no effect with {action_space}; leave it out",
             *("squash_actions", "state_dependent_std", "initial_log_std"),

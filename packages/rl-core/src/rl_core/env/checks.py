@@ -5,11 +5,10 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from rl_core.errors import DataError, in_brief
-from rl_core.spaces import LEAF_TYPES, Space, event_shape, tensor_dtype
+from rl_core.spaces import Space, category_range, event_shape, tensor_dtype
 from rl_core.types import ArrayObservation
 
 
@@ -43,7 +42,7 @@ def observation_problem(
 
 def action_shape(space: Space, num_envs: int) -> tuple[int, ...] | None:
     """Return the shape of a batch of actions; None if the space's actions are not arrays."""
-    return (num_envs, *event_shape(space)) if isinstance(space, LEAF_TYPES) else None
+    return None if space.shape is None else (num_envs, *space.shape)
 
 
 def action_error(got: tuple[int, ...], space: Space, num_envs: int) -> DataError:
@@ -71,15 +70,6 @@ def category_problem(
     if greatest is None or bool(((array >= least) & (array <= greatest)).all()):
         return None
     return f"{field} holds {array.min()} to {array.max()}; expected a value of {space}"
-
-
-def category_range(space: Space) -> tuple[object, object]:
-    """Return the least and greatest value of a space of categories; None twice for a Box."""
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return (0, 1) if isinstance(space, spaces.MultiBinary) else (None, None)
 
 
 def _leaf_problem(
