@@ -67,7 +67,7 @@ def test_a_switch_leaves_a_name_behind_it_alone(line: str) -> None:
     command = Command("rl eval", "Evaluate.", (Option(("json",), bool),), ("RUN_DIR",))
     given = parse(command, line.split())
     assert (given.names, given.tables) == (["run"], {"json": True})
-    with pytest.raises(UsageError, match="got 'maybe'.*; write true or false"):
+    with pytest.raises(UsageError, match=r"got 'maybe'.*; write true or false"):
         parse(command, ["run", "--json=maybe"])
 
 
