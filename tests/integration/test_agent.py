@@ -145,6 +145,10 @@ def test_no_two_sections_share_an_option(algorithm: str) -> None:
         ({"frobnicate": 1}, r"unknown option 'frobnicate'; make\(\.\.\.\)\.recipe shows all"),
         ({"verbose": 1}, "'verbose'; progress is an argument of train"),
         ({"total_timesteps": 100}, "'total_timesteps'; total_steps is an argument of train"),
+        (
+            {"policy": "MlpPolicy"},
+            "leave out 'MlpPolicy': the networks follow from the observation",
+        ),
         ({"run_dir": "runs"}, "'run_dir'; run_dir is an argument of train"),
     ],
 )

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ from torch import Tensor
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.env import TaskVecEnv
 from rl_core.errors import ConfigError
+from rl_core.gradients.trust_region import constrained_step
 from rl_core.types import Observation
 from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
@@ -137,6 +140,46 @@ def test_the_meta_gradient_agrees_with_finite_differences(kind: type) -> None:
     with torch.no_grad():
         measured = (loss(torch.tensor(h)) - loss(torch.tensor(-h))) / (2.0 * h)
     assert slope.item() == pytest.approx(measured.item(), rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("learn_inner_lr", [False, True])
+def test_the_constrained_step_is_that_of_the_twice_differentiated_divergence(
+    learn_inner_lr: bool,
+) -> None:
+    algorithm = _algorithm(
+        MAMLTRPO, num_grad_updates=2, learn_inner_lr=learn_inner_lr, cg_damping=1e-3
+    )
+    rollouts = _rollouts(algorithm, 3)
+    algorithm.actor.double()
+    algorithm.modules["step_sizes"].double()
+    adapted = {name: value.double() for name, value in algorithm.adapted.items()}
+    kept = []
+    for rollout in rollouts:
+        assert isinstance(rollout.observation, Tensor)
+        exact = replace(
+            rollout, observation=rollout.observation.double(), action=rollout.action.double()
+        )
+        columns = task_columns(exact, algorithm.estimate(adapted, exact)[0], 2)
+        kept.append({n: c.double() if c.is_floating_point() else c for n, c in columns.items()})
+        with torch.no_grad():
+            adapted = algorithm.adapt(adapted, as_batch(kept[-1]))
+    batch = as_batch({name: torch.stack([one[name] for one in kept]) for name in kept[0]})
+    named = algorithm.named_parameters()
+    start = {
+        name: named[name].detach().clone()
+        for name in named
+        if name in algorithm.policy_parameters() or name.startswith("step_sizes.")
+    }
+
+    def objective(parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        output = algorithm.compute_loss(batch, {}, parameters)
+        return output.loss, output.metrics["policy/kl"]
+
+    expected = constrained_step(objective, start, 0.01, damping=1e-3)
+    assert expected.fraction > 0.0
+    algorithm.meta_step(batch)
+    for name, value in expected.parameters.items():
+        torch.testing.assert_close(named[name].detach(), value)
 
 
 def test_every_task_and_rollout_has_a_baseline_of_its_own() -> None:

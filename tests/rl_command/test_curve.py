@@ -42,14 +42,16 @@ def test_a_falling_curve_ends_at_the_bottom() -> None:
 
 
 def test_a_constant_curve_is_one_line() -> None:
-    lines = draw_text(Curve((0, 10), (500.0, 500.0)))
+    lines = draw_text(Curve((0, 5, 10), (500.0, 500.0, 500.0)))
     assert lines[0] == "500.0 ┤" + "─" * 60
     assert len(lines) == 3
 
 
-def test_fewer_than_two_points_make_no_curve() -> None:
+def test_one_or_two_points_are_written_as_numbers() -> None:
     assert draw_text(Curve((), ())) == []
-    assert draw_text(Curve((5,), (1.0,))) == []
+    assert draw_text(Curve((2048,), (1.0,))) == ["2,048 steps: 1"]
+    assert draw_text(Curve((5, 10), (1.0, -22.25))) == ["5 steps: 1", "10 steps: -22.25"]
+    assert draw_text(Curve((5,), (1.5,), ((1.0, 2.0),))) == ["5 steps: 1.5 (95 % interval 1 to 2)"]
 
 
 def test_a_plain_terminal_gets_plain_characters() -> None:
@@ -58,7 +60,12 @@ def test_a_plain_terminal_gets_plain_characters() -> None:
 
 
 def test_the_image_is_drawn_with_and_without_points(tmp_path: Path) -> None:
-    for name, curve in (("full", Curve((0, 10), (1.0, 2.0))), ("empty", Curve((), ()))):
+    one = Curve((7,), (1.0,), ((0.5, 2.0),))
+    for name, curve in (
+        ("full", Curve((0, 10), (1.0, 2.0))),
+        ("one", one),
+        ("empty", Curve((), ())),
+    ):
         path = tmp_path / f"{name}.png"
         draw_image({"train/episode_return": curve}, path, "a title")
         assert path.read_bytes().startswith(b"\x89PNG")

@@ -137,4 +137,4 @@ def test_curves_are_drawn_with_a_band_over_the_seeds(
 
 def test_a_metric_that_no_run_has_is_refused(refused: Refused, trained_run: Path) -> None:
     message = refused("plot", trained_run, "--metric", "train/retrun")
-    assert "has no metric 'train/retrun'" in message
+    assert "has no values of 'train/retrun'" in message

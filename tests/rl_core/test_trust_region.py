@@ -124,6 +124,31 @@ def test_the_curvature_may_be_that_of_fewer_samples() -> None:
     assert step.kl.item() == pytest.approx((0.0625 + 4.0) * length**2)
 
 
+# Eq. (4)
+
+
+def test_products_through_an_adaptation_are_those_of_the_whole_function() -> None:
+    start = {"x": torch.tensor([0.5, -1.0]).double(), "y": torch.tensor([2.0]).double()}
+    target = torch.tensor([0.6, 1.5, -0.2]).double()
+
+    def adapt(parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        x, y = parameters["x"], parameters["y"]
+        return {"z": torch.cat([x * y, x.square()[:1] + y]), "y": y.sin()}
+
+    before = adapt(start)
+
+    def objective(adapted: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        distance = {name: adapted[name] - before[name] for name in before}
+        kl = distance["z"].square().sum() + 3.0 * (distance["y"] + distance["z"][0]).square().sum()
+        return (adapted["z"] - target).square().sum() + adapted["y"].sum(), kl
+
+    plain = constrained_step(lambda at: objective(adapt(at)), start, 0.1, damping=0.01)
+    step = constrained_step(objective, start, 0.1, adapt=adapt, damping=0.01)
+    assert step.is_accepted
+    assert step.fraction == plain.fraction
+    torch.testing.assert_close(step.parameters, plain.parameters)
+
+
 def test_parameters_that_nothing_depends_on_stay() -> None:
     start = {**START, "idle": torch.ones(2, dtype=torch.float64)}
     step = constrained_step(_quadratic, start, 0.45)

@@ -97,6 +97,24 @@ def test_waiting_for_the_compiler_is_said_with_the_time_it_took_before(
         assert stream.getvalue() == f"0 of 64 steps, {expected}\n"
 
 
+def test_the_wait_for_the_compiler_counts_neither_for_the_speed_nor_for_the_time_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GraphCache, "shared", lambda: GraphCache(tmp_path / "graphs"))
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("log", stream, clock=clock)
+    trainer = _trainer(progress)
+    progress.on_training_start(trainer, 64, "steps")
+    clock.now += 3.0
+    progress.on_tick(trainer, "compiling")
+    clock.now += 100.0
+    progress.on_tick(trainer, "collecting")
+    trainer.collector.total_steps = 24
+    clock.now += 7.0
+    progress.on_tick(trainer, "collecting")
+    assert stream.getvalue().splitlines()[-1] == "24 of 64 steps, 2 steps/s, 20 s left"
+
+
 def test_times_are_written_in_the_unit_that_suits_them() -> None:
     assert [_duration(seconds) for seconds in (0.4, 99, 600, 9000)] == [
         "0 s",

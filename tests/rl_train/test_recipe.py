@@ -373,6 +373,13 @@ def test_what_is_no_recipe_in_json_is_refused(tmp_path: Path, text: str, words: 
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["my.yaml", "my.YML"])
+def test_yaml_is_told_what_is_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("algorithm:\n  name: ppo\n")
+    with pytest.raises(ConfigError, match=r"YAML is not read; expected TOML, or JSON in a file"):
+        load_tables(tmp_path / name)
+
+
 def test_json_under_another_name_is_told_how_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text('{"seed": 1}')
     with pytest.raises(ConfigError, match=r"not valid TOML .*; JSON is read from files .*\.json$"):

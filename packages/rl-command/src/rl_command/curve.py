@@ -82,11 +82,13 @@ def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
     """Draw a curve as lines of text.
 
     Args:
-        curve: the curve; with fewer than two points nothing is drawn.
+        curve: the curve; of one or two points, the numbers are written instead.
         ascii_only: draw without box-drawing characters.
     """
-    if len(curve.steps) < 2:
-        return []
+    if len(curve.steps) < 3:
+        intervals = [f" (95 % interval {low:,.6g} to {high:,.6g})" for low, high in curve.band]
+        points = zip(curve.steps, curve.values, intervals or ["", ""], strict=False)
+        return [f"{step:,} steps: {value:,.6g}{interval}" for step, value, interval in points]
     first, last = curve.steps[0], curve.steps[-1]
     columns = [curve.at(first + (last - first) * c / (_WIDTH - 1)) for c in range(_WIDTH)]
     low, high = min(columns), max(columns)

@@ -61,7 +61,7 @@ def plot(words: Sequence[str]) -> int:
     for path in filter(None, (arguments.output, arguments.csv)):
         print(f"wrote {path}")
     for name, curve in {} if arguments.output or arguments.csv else curves.items():
-        lines = draw_text(curve, ascii_only=not shows_lines()) or ["too few points to draw"]
+        lines = draw_text(curve, ascii_only=not shows_lines())
         print(f"{name}: {arguments.metric}", *lines, "", sep="\n")
     return 0
 
@@ -83,7 +83,10 @@ def _curve(runs: Sequence[Path], metric: str) -> Curve:
     curves = [read_curve(run / METRICS, metric) for run in runs]
     for run, curve in zip(runs, curves, strict=True):
         if not curve.steps:
-            raise UsageError(f"{run} has no metric '{metric}'; see its {METRICS} for their names")
+            raise UsageError(
+                f"{run} has no values of '{metric}'; see its {METRICS} for the names of metrics, "
+                "and train longer if no episode has ended"
+            )
     return over_runs(curves)
 
 

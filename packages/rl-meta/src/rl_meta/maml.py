@@ -22,7 +22,8 @@ to each task and rollout (`rl_meta.baseline`).
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, TypeVar, cast
 
 import torch
@@ -141,24 +142,30 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (2), for a batch `(K + 1, M, N, ...)`: K rollouts to adapt to, and one to judge."""
-        losses = vmap(self.inner_loss)(self._adapted_to(batch), _rollout(batch, -1))
-        loss = losses.mean()
+        adapted = self._adapted_to(batch, self.policy_parameters(), self._step_sizes)
+        loss = vmap(self.inner_loss)(adapted, _rollout(batch, -1)).mean()
         return LossOutput(loss, {"loss/policy": loss})
 
     def inner_loss(self, parameters: Parameters, batch: RolloutBatch) -> Tensor:
         """Return L of Eq. (1), 0-dim, for one task's policy and samples `(N, ...)`."""
         return self.inner.compute_loss(batch, {}, parameters).loss
 
-    def adapt(self, parameters: Parameters, batch: RolloutBatch) -> dict[str, Tensor]:
+    def adapt(
+        self,
+        parameters: Parameters,
+        batch: RolloutBatch,
+        step_sizes: Iterable[Tensor] | None = None,
+    ) -> dict[str, Tensor]:
         """Take one step of Eq. (1) for every task.
 
         Args:
             parameters: each `(M, ...)`.
             batch: `(M, N, ...)`.
+            step_sizes: α of each parameter, where they are learned; None takes the present ones.
         """
         gradients = vmap(grad(self.inner_loss))(parameters, batch)
-        sizes = self._step_sizes if self.config.learn_inner_lr else [self.hyper["inner_lr"]]
-        sizes = list(sizes) * (len(parameters) if len(sizes) == 1 else 1)
+        sizes = list(self._step_sizes if step_sizes is None else step_sizes)
+        sizes = sizes or [self.hyper["inner_lr"]] * len(parameters)
         if self.config.first_order:
             gradients = {name: gradient.detach() for name, gradient in gradients.items()}
         return {
@@ -175,15 +182,17 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         """Return one policy at explicit parameters."""
         return self._policy.distribution(parameters, observation)
 
-    def _adapted_to(self, batch: RolloutBatch) -> Parameters:
-        """Return the parameters after all K steps of Eq. (1), each `(M, ...)`."""
+    def _adapted_to(
+        self, batch: RolloutBatch, parameters: Parameters, step_sizes: Iterable[Tensor]
+    ) -> Parameters:
+        """Return the parameters after all K steps of Eq. (1) from θ, each `(M, ...)`."""
         num_rollouts, num_tasks = batch.mask.shape[:2]
         adapted = {
-            name: value.expand(num_tasks, *value.shape)
-            for name, value in self.policy_parameters().items()
+            name: parameters[name].expand(num_tasks, *parameters[name].shape)
+            for name in self._names
         }
         for step in range(num_rollouts - 1):
-            adapted = self.adapt(adapted, _rollout(batch, step))
+            adapted = self.adapt(adapted, _rollout(batch, step), step_sizes)
         return adapted
 
     @torch.no_grad()
@@ -527,6 +536,12 @@ class MAMLTRPO(MAML[MAMLTRPOConfig]):
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """The loss of Eq. (3), with the divergence among the metrics."""
+        adapted = self._adapted_to(batch, self.policy_parameters(), self._step_sizes)
+        loss, kl = self._surrogate(batch, adapted)
+        return LossOutput(loss, {"loss/policy": loss, "policy/kl": kl})
+
+    def _surrogate(self, batch: RolloutBatch, adapted: Parameters) -> tuple[Tensor, Tensor]:
+        """Return loss and divergence of Eq. (3) at adapted parameters, each `(M, ...)`."""
 
         def surrogate(parameters: Parameters, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
             now = self._policy.distribution(parameters, batch.observation)
@@ -534,22 +549,19 @@ class MAMLTRPO(MAML[MAMLTRPOConfig]):
             kl = from_columns(now, batch.extras).kl_divergence(now)
             return -masked_mean(ratio * batch.advantage, batch.mask), masked_mean(kl, batch.mask)
 
-        losses, kl = vmap(surrogate)(self._adapted_to(batch), _rollout(batch, -1))
-        return LossOutput(losses.mean(), {"loss/policy": losses.mean(), "policy/kl": kl.mean()})
+        losses, kl = vmap(surrogate)(adapted, _rollout(batch, -1))
+        return losses.mean(), kl.mean()
 
     def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Move the meta-parameters as far as Eq. (3) allows, or not at all."""
         config, named = self.config, self.named_parameters()
-        learned = [*self._names, *(name for name in named if name.startswith("step_sizes."))]
-
-        def objective(parameters: Parameters) -> tuple[Tensor, Tensor]:
-            output = self.compute_loss(batch, {}, parameters)
-            return output.loss, output.metrics["policy/kl"]
-
+        sizes = [name for name in named if name.startswith("step_sizes.")]
+        learned = [*self._names, *sizes]
         step = constrained_step(
-            objective,
+            partial(self._surrogate, batch),
             {name: named[name] for name in learned},
             float(self.hyper["max_kl"]),
+            adapt=lambda at: self._adapted_to(batch, at, [at[name] for name in sizes]),
             damping=config.cg_damping,
             num_cg_steps=config.cg_steps,
             num_backtracks=config.num_backtracks,

@@ -130,6 +130,10 @@ def load_tables(path: str | Path) -> Tables:
         ConfigError: when the file cannot be read, or as `parse_tables` says.
     """
     path = Path(path)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        raise ConfigError(
+            f"{path}: YAML is not read; expected TOML, or JSON in a file whose name ends in .json"
+        )
     try:
         if not path.is_file():
             kind = "a directory" if path.is_dir() else "not a regular file"

@@ -11,6 +11,10 @@ With $g$ the gradient of the loss and $H$ the Hessian of the KL divergence, both
 (3) the first $k$ with $L(\theta_k) < L(\theta)$ and $KL(\theta, \theta_k) \le \delta$ is taken; if
     there is none, the parameters stay
 
+(4) $H v = J^\top H' J v$ where loss and divergence see only $\theta'(\theta)$, with $J$ the
+    derivative of $\theta'$ and $H'$ the Hessian in $\theta'$: at the start the divergence has no
+    slope, so that the curvature of $\theta'$ does not count
+
 $\delta$ bounds the divergence, $\alpha$ is the ratio of the line search, and $H$ is damped by a
 multiple of the identity.
 """
@@ -65,6 +69,7 @@ def constrained_step(
     parameters: Parameters,
     max_kl: float,
     *,
+    adapt: Callable[[Parameters], Parameters] = lambda parameters: parameters,
     divergence: Callable[[Parameters], Tensor] | None = None,
     damping: float = 0.1,
     num_cg_steps: int = 10,
@@ -72,7 +77,7 @@ def constrained_step(
     num_backtracks: int = 15,
     backtrack_ratio: float = 0.8,
 ) -> ConstrainedStep:
-    """Lower a loss as far as a bound of the divergence allows, Eq. (1) to (3).
+    """Lower a loss as far as a bound of the divergence allows, Eq. (1) to (4).
 
     Nothing is changed in place. Where the direction is not a number it counts as 0, and where the
     length of the step is none it counts as 1, so that the line search decides.
@@ -82,6 +87,7 @@ def constrained_step(
             0 at the start, and so is its gradient.
         parameters: the start.
         max_kl: δ, above 0.
+        adapt: θ' of Eq. (4), which ``objective`` and ``divergence`` take; by default that is θ.
         divergence: for the products with H, of fewer samples; None takes that of ``objective``.
         damping: multiple of the identity that is added to H, at least 0.
         num_cg_steps: iterations of the conjugate gradients.
@@ -91,18 +97,15 @@ def constrained_step(
     """
     start = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
     leaves = list(start.values())
-    loss_before, kl = objective(start)
-    gradient = _flat_gradient(loss_before, leaves, retain_graph=divergence is None)
-    curvature = kl if divergence is None else divergence(start)
-    slope = _flat_gradient(curvature, leaves, create_graph=True)
+    adapted = adapt(start)
+    loss_before, kl = objective(adapted)
+    gradient = _flat_gradient(loss_before, leaves)
+    curvature = kl if divergence is None else divergence(adapted)
+    product = _damped_product(curvature, list(adapted.values()), leaves, damping)
 
-    def damped_product(vector: Tensor) -> Tensor:
-        product = _flat_gradient(slope, leaves, grad_outputs=vector, retain_graph=True)
-        return product + damping * vector
-
-    direction = conjugate_gradient(damped_product, gradient, num_cg_steps, cg_tolerance)
+    direction = conjugate_gradient(product, gradient, num_cg_steps, cg_tolerance)
     direction = torch.where(direction.isfinite(), direction, 0.0)
-    length = (2.0 * max_kl / (direction @ damped_product(direction) + 1e-8)).sqrt()
+    length = (2.0 * max_kl / (direction @ product(direction) + 1e-8)).sqrt()
     step = torch.where(length.isfinite(), length, 1.0) * direction
 
     start = {name: tensor.detach() for name, tensor in start.items()}
@@ -115,7 +118,7 @@ def constrained_step(
             for name, part in zip(start, _split(step, leaves), strict=True)
         }
         with torch.no_grad():
-            loss, kl = objective(moved)
+            loss, kl = objective(adapt(moved))
         if bool((loss < loss_before) & (kl <= max_kl)):
             return ConstrainedStep(moved, fraction, loss_before, loss, kl, norm)
     return ConstrainedStep(start, 0.0, loss_before, loss_before, torch.zeros_like(norm), norm)
@@ -156,22 +159,32 @@ def conjugate_gradient(
     return solution
 
 
+def _damped_product(
+    divergence: Tensor, adapted: list[Tensor], leaves: list[Tensor], damping: float
+) -> Callable[[Tensor], Tensor]:
+    """Return Eq. (4), damped, as a function of v `(P,)`: three passes of the same graphs."""
+    slope = _flat_gradient(divergence, adapted, create_graph=True)
+    flat = torch.cat([tensor.reshape(-1) for tensor in adapted])
+    cotangent = torch.zeros_like(flat, requires_grad=True)
+    pulled = _flat_gradient(flat, leaves, cotangent, create_graph=True)  # J^T, linear in this
+
+    def product(vector: Tensor) -> Tensor:
+        pushed = _flat_gradient(pulled, [cotangent], vector)  # J v, the transpose of J^T
+        curved = _flat_gradient(slope, adapted, pushed)
+        return _flat_gradient(flat, leaves, curved) + damping * vector
+
+    return product
+
+
 def _flat_gradient(
     output: Tensor,
     leaves: list[Tensor],
+    vector: Tensor | None = None,
     *,
-    grad_outputs: Tensor | None = None,
     create_graph: bool = False,
-    retain_graph: bool | None = None,
 ) -> Tensor:
     gradients = torch.autograd.grad(
-        output,
-        leaves,
-        grad_outputs,
-        create_graph=create_graph,
-        retain_graph=create_graph if retain_graph is None else retain_graph,
-        allow_unused=True,
-        materialize_grads=True,
+        output, leaves, vector, retain_graph=True, create_graph=create_graph, materialize_grads=True
     )
     return torch.cat([gradient.reshape(-1) for gradient in gradients])
 

@@ -191,6 +191,11 @@ class _Given:
                 )
             for other in {name, *OTHER_NAMES.get(name, ())} & _OF_TRAIN:
                 raise ConfigError(f"unknown option '{name}'; {other} is an argument of train")
+            if name == "policy":
+                raise ConfigError(
+                    f"unknown option 'policy'; leave out {value!r}: the networks follow from the "
+                    "observation space, and hidden_sizes and activation change them"
+                )
             hint = nearest(name, self._known)
             raise ConfigError(
                 f"unknown option '{name}'"

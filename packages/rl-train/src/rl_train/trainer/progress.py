@@ -48,7 +48,7 @@ class Progress(Callback):
         self._clock = clock
         self._budget = Budget("steps", 1)
         self._planned = 1
-        self._start = (0, 0, 0.0)
+        self._start = (0, 0, 0.0)  # what was reached, steps, and time without compiling
         self._next_time = 0.0
         self._compiling_since: float | None = None
 
@@ -117,10 +117,15 @@ class Progress(Callback):
         return "  ".join((first, *bar, *rest))[:columns]
 
     def _note_compilation(self, now: float) -> None:
-        """Note when waiting for the compiler begins, and for the next run how long it took."""
+        """Note when waiting for the compiler begins, and for the next run how long it took.
+
+        The wait counts neither for the speed nor for the time left.
+        """
         began, self._compiling_since = self._compiling_since, now
         if began is not None:
             self._compiling_since = None
+            reached, steps, start = self._start
+            self._start = (reached, steps, start + now - began)
             with contextlib.suppress(OSError):
                 (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{now - began:.0f}")
 
