@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
-from rl_core.env import TaskVecEnv
+from rl_core.env import TaskSplit, TaskVecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients.trust_region import constrained_step
 from rl_core.types import Observation
@@ -83,7 +83,7 @@ def test_tasks_by_name_are_learned_and_evaluated_like_any_other() -> None:
     trainer = _trainer(algorithm, envs=envs, num_steps=200)
     trainer.train(total_updates=2)
     assert trainer.resume_grade == "exact"
-    stages = evaluate_adaptation(algorithm, envs, num_tasks=2)
+    stages = evaluate_adaptation(algorithm, envs, num_episodes=2)
     assert all(len(returns) == 2 and max(returns) < 0.0 for returns in stages.values())
 
 
@@ -237,6 +237,22 @@ def test_evaluations_report_every_stage_and_change_nothing() -> None:
 def test_too_few_test_tasks_are_refused() -> None:
     with pytest.raises(ConfigError, match="only 3 test tasks"):
         evaluate_adaptation(_algorithm(), PointNavigation(4, num_test_tasks=3), 4)
+
+
+class _TrainedGoals(PointNavigation):
+    """Tests the goals that it trains with."""
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        return super().sample_tasks(count, generator, "train")
+
+
+def test_test_tasks_that_were_trained_on_are_warned_about() -> None:
+    algorithm = _algorithm(num_exploration_episodes=1)
+    with pytest.warns(RuntimeWarning, match="2 of 2 test tasks are train tasks too"):
+        evaluate_adaptation(algorithm, _TrainedGoals(4, num_train_tasks=3), 2)
+    evaluate_adaptation(algorithm, PointNavigation(4, num_train_tasks=3, num_test_tasks=3), 2)
 
 
 def test_environments_without_tasks_are_refused() -> None:

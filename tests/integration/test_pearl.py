@@ -82,6 +82,19 @@ def test_each_iteration_explores_by_the_prior_and_then_by_the_posterior() -> Non
     assert seen == [*first, (False, 0), (False, 0), (True, 3), (False, 3), (False, 3), (True, 6)]
 
 
+def test_by_default_there_are_as_many_train_tasks_as_fit() -> None:
+    for available, expected in ((None, 100), (120, 100), (2, 2)):
+        algorithm = _pearl(num_train_tasks=None)
+        trainer = _trainer(algorithm, envs=PointNavigation(4, num_train_tasks=available))
+        trainer.train(total_updates=1)
+        state: Any = algorithm.more_state()
+        assert len(state["tasks"].unique(dim=0)) == expected
+    trainer.train(total_updates=6)  # both at once, then prior, posterior, extra, and again
+    state = algorithm.more_state()
+    assert sorted(state["visited"].tolist()) == [0, 0, 1, 1]
+    assert algorithm.gradients.count == 3
+
+
 def test_the_context_leaves_extra_rollouts_out() -> None:
     algorithm = _pearl()
     trainer = _trainer(algorithm)

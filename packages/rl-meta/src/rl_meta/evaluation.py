@@ -1,5 +1,6 @@
 """Evaluation on test tasks: the returns before and after each step of adaptation."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -8,11 +9,12 @@ from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.batch import Rollout
-from rl_core.env import TaskVecEnv
+from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients.trust_region import Parameters
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.types import Observation
+from rl_meta.inner_algorithm import with_tasks
 from rl_meta.rollouts import collect_episodes
 
 
@@ -58,8 +60,8 @@ class AdaptiveAlgorithm(Protocol):
 @torch.no_grad()
 def evaluate_adaptation(
     algorithm: AdaptiveAlgorithm,
-    envs: TaskVecEnv,
-    num_tasks: int,
+    envs: VecEnv,
+    num_episodes: int,
     *,
     seed: int = 0,
     deterministic: bool = True,
@@ -72,8 +74,8 @@ def evaluate_adaptation(
 
     Args:
         algorithm: whose policy adapts; it stays as it is.
-        envs: rows are divided among the tasks.
-        num_tasks: how many test tasks.
+        envs: a `TaskVecEnv`, whose rows are divided among the tasks.
+        num_episodes: how many test tasks; each has an episode in every stage.
         seed: of tasks, environments and actions.
         deterministic: take the mode of the policies in the episodes that count.
         before_step: called before each step of the environments.
@@ -82,17 +84,12 @@ def evaluate_adaptation(
         The return on each task, by stage.
 
     Raises:
-        ConfigError: when there are fewer test tasks.
+        ConfigError: when there are no tasks, or fewer test tasks.
     """
-    available = envs.num_tasks("test")
-    if available is not None and available < num_tasks:
-        raise ConfigError(
-            f"{envs.spec_id} has only {available} test tasks; evaluate on at most so many, got "
-            f"{num_tasks}"
-        )
+    envs = with_tasks(envs)
     device = algorithm.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
-    tasks = envs.sample_tasks(num_tasks, spawn_generators(seed, ["tasks"])["tasks"], "test")
+    tasks = _test_tasks(envs, num_episodes, spawn_generators(seed, ["tasks"])["tasks"])
     explored = algorithm.exploration_episodes
     stages = ["before adaptation", *(f"after step {n}" for n in range(1, len(explored) + 1))]
     returns: dict[str, list[float]] = {stage: [] for stage in stages}
@@ -129,3 +126,27 @@ def evaluate_adaptation(
                 kept = [env for env in range(envs.num_envs) if env % rows < used]
                 policies = algorithm.adapt_to(policies, rollout.select(kept))
     return returns
+
+
+def _test_tasks(envs: TaskVecEnv, count: int, generator: torch.Generator) -> Tensor:
+    """Draw test tasks, and warn where they are train tasks too."""
+    available, trained = envs.num_tasks("test"), envs.num_tasks("train")
+    if available is not None and available < count:
+        raise ConfigError(
+            f"{envs.spec_id} has only {available} test tasks; evaluate on at most so many, got "
+            f"{count}"
+        )
+    tasks = envs.sample_tasks(count, generator, "test")
+    if trained is not None:
+        known = envs.sample_tasks(trained, generator, "train")  # all of them
+        same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
+        overlap = int(same.all(2).any(1).sum())
+        if overlap:
+            warnings.warn(
+                f"{envs.spec_id}: {overlap} of {count} test tasks are train tasks too, so that "
+                "returns on them say nothing of new tasks; draw others in sample_tasks where "
+                "split is 'test'",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return tasks

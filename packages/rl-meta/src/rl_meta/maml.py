@@ -22,7 +22,7 @@ to each task and rollout (`rl_meta.baseline`).
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, TypeVar, cast
 
@@ -424,24 +424,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         num_tasks = len(next(iter(adapted.values())))
         return self.adapt(adapted, as_batch(task_columns(rollout, columns, num_tasks)))
 
-    def custom_evaluation(
-        self,
-        envs: VecEnv,
-        num_episodes: int,
-        *,
-        seed: int,
-        deterministic: bool,
-        before_step: Callable[[], None],
-    ) -> Mapping[str, Sequence[float]]:
-        """Return the return on each of ``num_episodes`` test tasks, before and after each step."""
-        return evaluate_adaptation(
-            self,
-            with_tasks(envs),
-            num_episodes,
-            seed=seed,
-            deterministic=deterministic,
-            before_step=before_step,
-        )
+    custom_evaluation = evaluate_adaptation
 
     # State
 

@@ -18,7 +18,7 @@ learns its temperature; the divergence is averaged over tasks, not summed, so th
 for every number of tasks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
@@ -76,9 +76,10 @@ class PEARLConfig(Config):
         kl_coef: β of Eq. (4); has no effect without the information bottleneck.
         policy_mean_coef: penalty of the squared means of a Gaussian policy, before squashing.
         policy_std_coef: penalty of the squared logarithms of its standard deviations.
-        num_train_tasks: tasks that are learned from, drawn once.
-        num_sampled_tasks: tasks that are visited in an iteration; it divides the number of
-            environments.
+        num_train_tasks: tasks that are learned from, drawn once; None draws 100, or takes all where
+            there are fewer.
+        num_sampled_tasks: visits to tasks in an iteration, all at once and as evenly as can be; it
+            divides the number of environments.
         num_prior_rollouts: rollouts of each visit with latents from the prior. They begin the
             task's context anew.
         num_posterior_rollouts: rollouts with latents from the posterior, inferred anew for each;
@@ -98,7 +99,7 @@ class PEARLConfig(Config):
     kl_coef: ScheduledNonNegative = 0.1
     policy_mean_coef: ScheduledNonNegative = 0.0
     policy_std_coef: ScheduledNonNegative = 0.0
-    num_train_tasks: Count = 100
+    num_train_tasks: Count | None = None
     num_sampled_tasks: Count = 20
     num_prior_rollouts: Count = 1
     num_posterior_rollouts: NonNegativeInt = 0
@@ -109,7 +110,7 @@ class PEARLConfig(Config):
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)
-        if self.num_sampled_tasks > self.num_train_tasks:
+        if self.num_train_tasks is not None and self.num_sampled_tasks > self.num_train_tasks:
             raise ConfigError(
                 f"num_sampled_tasks={self.num_sampled_tasks} is more than "
                 f"num_train_tasks={self.num_train_tasks}; change one of them"
@@ -270,7 +271,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     @property
     def _num_first_rollouts(self) -> int:
-        return -(-self.config.num_train_tasks // self.config.num_sampled_tasks)
+        assert self._tasks is not None
+        return -(-len(self._tasks) // self.config.num_sampled_tasks)
 
     def _turn(self) -> int:
         """Return which rollout of an iteration this is; negative while the run begins."""
@@ -302,15 +304,16 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     def _visit(self, turn: int, storage: TaskReplayStorage) -> None:
         """Choose the tasks of the next rollouts, and know nothing of them."""
-        config = self.config
+        assert self._tasks is not None
+        num_tasks, count = len(self._tasks), self.config.num_sampled_tasks
         if turn < 0:
-            first = self._num_rollouts * config.num_sampled_tasks
-            self._visited = (
-                torch.arange(first, first + config.num_sampled_tasks) % config.num_train_tasks
-            )
+            self._visited = (self._num_rollouts * count + torch.arange(count)) % num_tasks
         else:
-            order = torch.randperm(config.num_train_tasks, generator=on_cpu(self.generator))
-            self._visited = order[: config.num_sampled_tasks]
+            generator = on_cpu(self.generator)
+            rounds = [
+                torch.randperm(num_tasks, generator=generator) for _ in range(0, count, num_tasks)
+            ]
+            self._visited = torch.cat(rounds)[:count]
             storage.clear_context(self._visited)
         mean, std = self._belief
         self._belief = torch.stack([torch.zeros_like(mean), torch.ones_like(std)])
@@ -332,13 +335,15 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         config, tasks = self.config, with_tasks(envs)
         rows = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
         if self._tasks is None:
-            available = tasks.num_tasks("train")
-            if available is not None and available < config.num_train_tasks:
+            available, asked = tasks.num_tasks("train"), config.num_train_tasks
+            if available is not None and available < (asked or 0):
                 raise ConfigError(
                     f"{envs.spec_id} has only {available} train tasks, got "
-                    f"num_train_tasks={config.num_train_tasks}; change one of them"
+                    f"num_train_tasks={asked}; change one of them"
                 )
-            self._tasks = tasks.sample_tasks(config.num_train_tasks, on_cpu(self.generator))
+            count = asked or min(100, available or 100)
+            self._tasks = tasks.sample_tasks(count, on_cpu(self.generator))
+            self._visited = self._visited % count
         if not self._is_drawn:
             mean, std = self._belief.repeat_interleave(rows, 1)
             noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
@@ -444,24 +449,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             policies = self.adapt_to(policies, rollout)
         return exploration_policy.with_belief(policies["mean"][0])
 
-    def custom_evaluation(
-        self,
-        envs: VecEnv,
-        num_episodes: int,
-        *,
-        seed: int,
-        deterministic: bool,
-        before_step: Callable[[], None],
-    ) -> Mapping[str, Sequence[float]]:
-        """Return the return on each of ``num_episodes`` test tasks, before and after adaptation."""
-        return evaluate_adaptation(
-            self,
-            with_tasks(envs),
-            num_episodes,
-            seed=seed,
-            deterministic=deterministic,
-            before_step=before_step,
-        )
+    custom_evaluation = evaluate_adaptation
 
     # State
 
