@@ -62,6 +62,15 @@ def test_no_before_its_name_turns_a_switch_off(flag: str) -> None:
         read(f"{flag}=true")
 
 
+@pytest.mark.parametrize("line", ["--json run", "run --json", "--json true run", "--json=True run"])
+def test_a_switch_leaves_a_name_behind_it_alone(line: str) -> None:
+    command = Command("rl eval", "Evaluate.", (Option(("json",), bool),), ("RUN_DIR",))
+    given = parse(command, line.split())
+    assert (given.names, given.tables) == (["run"], {"json": True})
+    with pytest.raises(UsageError, match=r"got 'maybe'.*; write true or false"):
+        parse(command, ["run", "--json=maybe"])
+
+
 @pytest.mark.parametrize(("word", "number"), [("-0.5", -0.5), ("-.5", -0.5), ("-2e3", -2000.0)])
 def test_a_negative_number_is_a_value(word: str, number: float) -> None:
     assert read(f"--algorithm.gamma {word}").tables == {"algorithm": {"gamma": number}}

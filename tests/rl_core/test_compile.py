@@ -485,7 +485,7 @@ def test_a_pass_that_fails_is_left_out(tmp_path: Path) -> None:
         "import sys, pathlib, rl_core.compile.products as p, rl_core.compile.worker as w\n"
         "def fail(*_): raise TypeError('another signature')\n"
         "p.Product.codegen = fail\n"
-        "w.main(pathlib.Path(sys.argv[1]))\n"
+        "w.compile_folder(pathlib.Path(sys.argv[1]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
@@ -502,8 +502,8 @@ def test_the_compiler_ends_with_the_program(tmp_path: Path) -> None:
         "f = CompiledFunction(lambda _, x: {'y': x * 2.125}, 'it', torch.device('cpu'))\n"
         "f.mode, f.waits = 'on', False\n"
         "assert f(None, torch.ones(2)) is None\n"
-        "from rl_core.compile.library import _running\n"
-        "print(next(iter(_running.values()))._process.pid)\n"
+        "from rl_core.compile.library import _compilers\n"
+        "print(next(iter(_compilers.values()))._process.pid)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

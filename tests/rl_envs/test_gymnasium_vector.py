@@ -468,14 +468,16 @@ def test_an_id_without_version_means_the_newest() -> None:
     [
         ("LunarLander-v3", "Box2D", "packages/rl-envs[box2d]"),
         ("HalfCheetah-v5", "mujoco", "packages/rl-envs[mujoco]"),
+        ("HalfCheetahDirection-v0", "mujoco", "packages/rl-envs[mujoco]"),
         ("phys2d/CartPole-v1", "jax", "install the package"),
     ],
 )
 def test_a_missing_simulator_is_refused_with_the_pip_line(
     env_id: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    parts = ("box2d", "mujoco", "phys2d", "locomotion")
     for name in list(sys.modules):
-        if any(simulator in name.lower() for simulator in ("box2d", "mujoco", "phys2d")):
+        if any(part in name.lower() for part in parts):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError) as caught:

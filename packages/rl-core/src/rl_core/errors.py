@@ -7,7 +7,7 @@ message alone and exits with status 2.
 import difflib
 from collections.abc import Iterable
 
-from rl_core.other_names import OTHER_NAMES
+from rl_core.other_names import other_names
 
 _BRIEF = 400
 """Characters of another program's message that are shown; the cause holds all of it."""
@@ -80,7 +80,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
         known: the names that would have been right.
     """
     lower, by_lower = name.lower(), {right.lower(): right for right in sorted(known)}
-    meant = [other for other in (lower, *OTHER_NAMES.get(lower, ())) if other in by_lower]
+    meant = [other for other in (lower, *other_names().get(lower, ())) if other in by_lower]
     meant = meant or [right for right in by_lower if right.startswith(f"{lower}_")]
     meant = meant or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
     return by_lower[meant[0]] if meant else None

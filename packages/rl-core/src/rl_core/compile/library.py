@@ -6,7 +6,6 @@ such libraries, ``torch._C._aoti``.
 """
 
 import atexit
-import contextlib
 import hashlib
 import json
 import os
@@ -16,16 +15,18 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rl_core.compile.cache import GraphCache
+from rl_core.compile.cache import LIBRARY, MADE, GraphCache
 from rl_core.compile.trace import TracedGraph
 
 TESTED_TORCH = ("2.13", "2.15")
@@ -37,12 +38,16 @@ Run: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
 SPEC = "graph.json"
 """What the compiling process reads."""
 
+ERRORS = "errors"
+"""What it has to say if it fails."""
+
 _PARTS = ("worker.py", "products.py")
 """Modules that decide, beside torch, what becomes of a graph."""
 
 _lock = threading.Lock()
 _loaded: dict[str, Run] = {}
 _running: dict[str, "Compilation"] = {}
+_compilers: dict[tuple[str, str], "_Compiler"] = {}
 
 
 class CompileError(Exception):
@@ -64,7 +69,7 @@ class Compilation:
         self._key = key
         self._traced = traced
         self._cache = GraphCache.shared()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._until: Connection | None = None  # ends when the graph is compiled
         self._lock = threading.Lock()
         if key not in _loaded and key not in self._cache:
             self._start()
@@ -103,14 +108,6 @@ class Compilation:
             _running.pop(self._key, None)
             return _loaded[self._key]
 
-    def cancel(self) -> None:
-        """Stop compiling."""
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with the C++ compiler
-            self._process.wait()
-        self._cache.discard(self._key)
-
     def _start(self) -> None:
         self._work = self._cache.new_folder(self._key)
         spec = {
@@ -119,44 +116,27 @@ class Compilation:
             "threads": torch.get_num_threads(),
         }
         (self._work / SPEC).write_text(json.dumps(spec), encoding="utf-8")
-        roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        own = self._cache.compiler_folder()
-        with (self._work / "errors").open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rl_core.compile.worker", str(self._work)],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(filter(None, roots)),
-                    "TORCHINDUCTOR_CACHE_DIR": own,
-                    "TMPDIR": own,  # where it keeps the headers that it compiles once
-                    # It knows the processor; trying vector code first takes it 8 s.
-                    "TORCHINDUCTOR_VEC_ISA_OK": "1",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C in a terminal is for this process to act on
-            )
+        (self._work / ERRORS).touch()
+        self._until = _compile(self._work, self._cache.compiler_folder())
 
     def _is_over(self, seconds: float | None) -> bool:
-        if self._process is None:
+        if self._until is None:
             return True
-        try:
-            status = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        if not wait([self._until], seconds):
             return False
-        if status == 0:
+        self._until.close()
+        if (self._work / MADE / LIBRARY).exists():
             return True
-        message = (self._work / "errors").read_text(encoding="utf-8", errors="replace")
-        raise CompileError(message.strip() or f"the compiler ended with exit status {status}")
+        message = (self._work / ERRORS).read_text(encoding="utf-8", errors="replace")
+        raise CompileError(message.strip() or "the compiler was stopped")
 
     def _load(self) -> Run:
-        if self._process is not None:
+        if self._until is not None:
             self._cache.publish(self._key)
         try:
             return _load(self._cache.verified(self._key), self._traced)
         except (OSError, ValueError, RuntimeError) as error:
-            if self._process is not None:
+            if self._until is not None:
                 raise CompileError(f"what was compiled cannot be loaded: {error}") from error
             warnings.warn(
                 f"a compiled graph in {self._cache.folder} is damaged ({error}) and is compiled "
@@ -170,10 +150,71 @@ class Compilation:
             return self._load()
 
 
+class _Compiler:
+    """The process that compiles. It ends when nobody asks for anything for a while.
+
+    Args:
+        own: folder in which it keeps what it can use again.
+        errors: what it says before it is ready.
+    """
+
+    def __init__(self, own: str, errors: IO[bytes]) -> None:
+        self._requests, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "rl_core.compile.worker"],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "TORCHINDUCTOR_CACHE_DIR": own,
+                    "TMPDIR": own,  # where it keeps the headers that it compiles once
+                    # It knows the processor; trying vector code first takes it 8 s.
+                    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+                },
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C in a terminal is for this process to act on
+            )
+
+    def compile(self, work: Path) -> Connection:
+        """Have a folder's graph compiled, and return a connection that ends when it is.
+
+        Raises:
+            OSError: when the process has ended.
+        """
+        over, until = Pipe(duplex=False)
+        with until:
+            self._requests.send_bytes(os.fsencode(work))
+            send_handle(self._requests, until.fileno(), None)
+        return over
+
+    def stop(self) -> None:
+        """End it with all that it started."""
+        self._requests.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _compile(work: Path, own: str) -> Connection:
+    """Have a folder's graph compiled by the process that compiles, or by a new one."""
+    key = own, os.environ.get("CXX", "")
+    with suppress(KeyError, OSError):
+        return _compilers[key].compile(work)
+    if key in _compilers:
+        _compilers[key].stop()
+    with (work / ERRORS).open("wb") as errors:
+        _compilers[key] = _Compiler(own, errors)
+    return _compilers[key].compile(work)
+
+
 @atexit.register
-def _cancel_all() -> None:
-    for compilation in list(_running.values()):
-        compilation.cancel()
+def _stop_compilers() -> None:
+    for compiler in _compilers.values():
+        compiler.stop()
+    for key in _running:
+        GraphCache.shared().discard(key)
 
 
 def _key(traced: TracedGraph) -> str:

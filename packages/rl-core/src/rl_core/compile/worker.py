@@ -1,33 +1,68 @@
-"""The program that compiles one graph, in a process of its own.
+"""The program that compiles graphs. It imports the compiler once and forks for each graph.
 
 So the compiler takes none of the run's memory, a signal ends it at once, and several graphs compile
 side by side. This is the only module that calls ``torch._inductor``.
 """
 
 import json
+import os
 import shutil
+import signal
 import sys
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+import torch._inductor.compile_fx  # once for all graphs, whereas aot_compile imports it when called
 from torch import fx
+from torch._inductor.decomposition import select_decomp_table
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_core.compile.cache import LIBRARY, MADE
-from rl_core.compile.library import SPEC
+from rl_core.compile.library import ERRORS, SPEC
+from rl_core.compile.products import ProductPass, has_kernel
 from rl_core.compile.trace import TensorForm
 
+_IDLE_SECONDS = 60.0
 
-def main(folder: Path) -> None:
+
+def serve(requests: Connection) -> None:
+    """Compile what is asked for, until nothing is for a while.
+
+    Args:
+        requests: each is the folder of a graph, and a file that is closed when it is compiled.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    while requests.poll(_IDLE_SECONDS):
+        try:
+            folder, until = requests.recv_bytes(), recv_handle(requests)
+        except EOFError:  # the process that asked has ended
+            os.killpg(0, signal.SIGKILL)
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _compile_and_end(Path(os.fsdecode(folder)))
+        os.close(until)
+
+
+def _compile_and_end(folder: Path) -> NoReturn:
+    """Compile the graph that a folder describes into the same folder, and end."""
+    with (folder / ERRORS).open("w", encoding="utf-8") as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())
+        try:
+            compile_folder(folder)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", file=errors)
+    os._exit(0)
+
+
+def compile_folder(folder: Path) -> None:
     """Compile the graph that a folder describes, into the same folder."""
     spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
     torch.set_num_threads(spec["threads"])
-    forms = [
-        TensorForm(tuple(form["shape"]), tuple(form["stride"]), form["dtype"], form["device"])
-        for form in spec["forms"]
-    ]
+    forms = [TensorForm(**form) for form in spec["forms"]]
     try:
         made = _compile(spec["source"], forms, folder, _product_options())
     except Exception:  # the pass relies on the compiler's insides
@@ -36,9 +71,6 @@ def main(folder: Path) -> None:
 
 
 def _compile(source: str, forms: list[TensorForm], folder: Path, options: dict[str, Any]) -> str:
-    import torch._inductor
-    from torch._inductor.decomposition import select_decomp_table
-
     names: dict[str, Any] = {name: entry.obj for name, entry in fx.graph._custom_builtins.items()}
     exec(source, names)  # written by the process that started this one
 
@@ -68,13 +100,8 @@ def _compile(source: str, forms: list[TensorForm], folder: Path, options: dict[s
 
 def _product_options() -> dict[str, Any]:
     """Return the compiler's option that rewrites matrix products, where there is a kernel."""
-    from rl_core.compile.products import ProductPass, has_kernel
-
     return {"post_grad_custom_post_pass": ProductPass()} if has_kernel() else {}
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]))
-    except Exception as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    serve(Connection(sys.stdin.fileno()))

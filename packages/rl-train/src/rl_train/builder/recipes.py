@@ -7,7 +7,7 @@ from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.config import LENGTHS, ComponentSpec, Recipe, decode, encode, field_types, options_of
 from rl_core.errors import ConfigError, nearest
-from rl_core.other_names import OTHER_NAMES
+from rl_core.other_names import other_names
 from rl_core.types import Json
 from rl_envs import AnyEnv, checked_num_envs, is_built
 from rl_train.builder.components import PARTS, as_table, complete_component
@@ -189,7 +189,7 @@ class _Given:
                 raise ConfigError(
                     f"{name} is a section, not an option; give options={{'{name}': {value!r}}}"
                 )
-            for other in {name, *OTHER_NAMES.get(name, ())} & _OF_TRAIN:
+            for other in {name, *other_names().get(name, ())} & _OF_TRAIN:
                 raise ConfigError(f"unknown option '{name}'; {other} is an argument of train")
             if name == "policy":
                 raise ConfigError(
