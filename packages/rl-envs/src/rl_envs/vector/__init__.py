@@ -1,1 +1,1 @@
-"""Vector environments: stepped in this process, in processes of their own, by Gymnasium or EnvPool."""
+"""Vector environments, stepped in this process, in others, or by Gymnasium and EnvPool."""
