@@ -27,10 +27,12 @@ def test_conjugate_gradients_solve_in_as_many_steps_as_there_are_numbers() -> No
     matrix = torch.tensor([[4.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
     target = torch.tensor([1.0, 2.0], dtype=torch.float64)
     # the textbook's example: 1/11 and 7/11
-    solution = conjugate_gradient(lambda v: matrix @ v, target, num_steps=2)
+    solution, residual = conjugate_gradient(lambda v: matrix @ v, target, num_steps=2)
     torch.testing.assert_close(solution, torch.tensor([1.0, 7.0], dtype=torch.float64) / 11.0)
-    one = conjugate_gradient(lambda v: matrix @ v, target, num_steps=1)
+    torch.testing.assert_close(residual, torch.zeros_like(target))
+    one, residual = conjugate_gradient(lambda v: matrix @ v, target, num_steps=1)
     torch.testing.assert_close(one, target * 5.0 / 20.0)  # b'b / b'Hb
+    torch.testing.assert_close(residual, target - matrix @ one)
 
 
 def test_conjugate_gradients_end_at_the_tolerance() -> None:
@@ -40,9 +42,9 @@ def test_conjugate_gradients_end_at_the_tolerance() -> None:
         calls.append(vector)
         return 2.0 * vector
 
-    assert conjugate_gradient(product, torch.ones(3)).tolist() == [0.5] * 3
+    assert conjugate_gradient(product, torch.ones(3))[0].tolist() == [0.5] * 3
     assert len(calls) == 1
-    assert conjugate_gradient(product, torch.zeros(3)).tolist() == [0.0] * 3
+    assert conjugate_gradient(product, torch.zeros(3))[0].tolist() == [0.0] * 3
     assert len(calls) == 1
 
 

@@ -18,7 +18,7 @@ from rl_core.seeding import spread_seed
 from rl_core.stateful import Stateful
 from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, find_spec, make_gym_vec
-from rl_envs.gymnasium_vector import _DEFERRED_STEPS, _TorchArrays
+from rl_envs.vector.gymnasium_vector import _DEFERRED_STEPS, _TorchArrays
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
 from support.envs import FaultyEnv
@@ -468,14 +468,16 @@ def test_an_id_without_version_means_the_newest() -> None:
     [
         ("LunarLander-v3", "Box2D", "packages/rl-envs[box2d]"),
         ("HalfCheetah-v5", "mujoco", "packages/rl-envs[mujoco]"),
+        ("HalfCheetahDirection-v0", "mujoco", "packages/rl-envs[mujoco]"),
         ("phys2d/CartPole-v1", "jax", "install the package"),
     ],
 )
 def test_a_missing_simulator_is_refused_with_the_pip_line(
     env_id: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    parts = ("box2d", "mujoco", "phys2d", "locomotion")
     for name in list(sys.modules):
-        if any(simulator in name.lower() for simulator in ("box2d", "mujoco", "phys2d")):
+        if any(part in name.lower() for part in parts):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError) as caught:

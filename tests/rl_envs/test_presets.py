@@ -27,6 +27,7 @@ from rl_testing.envs import VecEnvSuite
         ("MiniGrid-Empty-5x5-v0", "MiniGrid"),
         ("BabyAI-GoToObj-v0", "MiniGrid"),
         ("dm_control/cartpole-swingup-v0", "dm_control"),
+        ("MetaWorldML1-v0", "Meta-World"),
     ],
 )
 def test_an_id_tells_its_family_before_it_is_registered(
@@ -175,6 +176,7 @@ def test_missions_are_left_out_with_one_notice() -> None:
         (("pybullet_envs_gymnasium",), "AntBulletEnv-v0", "episode"),
         (("gymnasium_robotics",), "FetchReach-v4", "exact"),
         (("shimmy", "dm_control"), "dm_control/cartpole-balance-v0", "episode"),
+        (("metaworld",), "MetaWorldML1-v0", "exact"),
     ],
 )
 def test_what_is_installed_is_stepped(modules: tuple[str, ...], env_id: str, resumes: str) -> None:

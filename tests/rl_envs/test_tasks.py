@@ -231,3 +231,54 @@ def test_factors_of_one_are_the_usual_physics(env_id: str) -> None:
 def test_vectors_of_their_own_take_no_wrappers() -> None:
     with pytest.raises(ConfigError, match="steps as one"):
         make_vec("PointNavigation-v0", 2, vectorization="async")
+
+
+@pytest.fixture(scope="module")
+def needs_meta_world() -> None:
+    pytest.importorskip("metaworld")
+
+
+@pytest.mark.usefixtures("needs_meta_world")
+@pytest.mark.filterwarnings("ignore")  # of other packages' age
+class TestMetaWorld:
+    def test_goals_to_train_on_and_goals_to_test_on_are_50_each(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        with _vector("MetaWorldML1-v0") as envs:
+            splits: dict[TaskSplit, int] = {"train": 0, "test": 50}
+            for split, first in splits.items():
+                tasks = envs.sample_tasks(50, generator, split)
+                assert sorted(tasks.flatten().tolist()) == list(range(first, first + 50))
+                assert envs.num_tasks(split) == 50
+
+    def test_a_goal_is_rewarded_and_not_shown(self) -> None:
+        with _vector("MetaWorldML1-v0", 3) as envs:
+            envs.set_tasks(torch.tensor([[3.0], [3.0], [97.0]]))
+            observation = as_numpy(envs.reset(seed=0))
+            assert observation.shape == (3, 39)
+            assert not observation[:, -3:].any()
+            step = envs.step(np.full((3, 4), 0.5, np.float32))
+            rewards = as_numpy(step.reward)
+            assert rewards[0] == rewards[1] != rewards[2]
+            assert as_numpy(step.info["is_success"]).tolist() == [False] * 3
+
+    @pytest.mark.parametrize("env_name", ["reach-v3", "door-lock-v3", "soccer-v3"])
+    def test_episodes_are_resumed_exactly(self, env_name: str) -> None:
+        actions = np.random.default_rng(0).uniform(-1.0, 1.0, (40, 2, 4)).astype(np.float32)
+        with _vector("MetaWorldML1-v0", env_name=env_name) as envs:
+            envs.set_tasks(torch.tensor([[7.0], [60.0]]))
+            envs.reset(seed=0)
+            assert envs.resume_grade == "exact"
+            for action in actions:
+                envs.step(action)
+            state = envs.state_dict()
+            seen = [envs.step(action) for action in actions]
+        with _vector("MetaWorldML1-v0", env_name=env_name) as envs:
+            envs.load_state_dict(state)
+            for action, expected in zip(actions, seen, strict=True):
+                step = envs.step(action)
+                np.testing.assert_array_equal(step.observation, expected.observation)
+                np.testing.assert_array_equal(step.reward, expected.reward)
+
+    def test_an_unknown_environment_is_refused_with_the_nearest(self) -> None:
+        with pytest.raises(ConfigError, match="has no 'raech-v3'; did you mean 'reach-v3'"):
+            _vector("MetaWorldML1-v0", env_name="raech-v3")

@@ -21,8 +21,8 @@ from rl_core.errors import (
 from rl_envs.guard import EnvGuard
 from rl_envs.presets import preset_of_spec
 from rl_envs.registry import find_spec
-from rl_envs.sync import SyncVecEnv
 from rl_envs.tasks.sync import SyncTaskVecEnv, TaskEnv
+from rl_envs.vector.sync import SyncVecEnv
 
 EnvFunction: TypeAlias = Callable[..., gymnasium.Env]
 """Builds one environment."""

@@ -25,7 +25,7 @@ class Preset:
         module: what has to be importable.
         registers: the module whose import registers the ids; None if Gymnasium does.
         ids: matches the ids, with or without a version.
-        entry_point: prefix of the entry points of the registered ids.
+        entry_point: prefix, or prefixes, of the entry points of the registered ids.
         kwargs: default arguments of the environments.
         native_kwargs: default arguments of their vectorised form, by whether it is for testing.
         envpool_kwargs: the same for EnvPool.
@@ -38,7 +38,7 @@ class Preset:
     extra: str | None
     module: str
     ids: str
-    entry_point: str
+    entry_point: str | tuple[str, ...]
     registers: str | None = None
     kwargs: Mapping[str, object] = field(default_factory=dict)
     native_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
@@ -109,7 +109,13 @@ class Conflict:
 PRESETS = (
     Preset("classic control", None, "gymnasium", r"(?!)", "gymnasium.envs.classic_control"),
     Preset("Box2D", "box2d", "Box2D", r"(?!)", "gymnasium.envs.box2d"),
-    Preset("MuJoCo", "mujoco", "mujoco", r"(?!)", "gymnasium.envs.mujoco"),
+    Preset(
+        "MuJoCo",
+        "mujoco",
+        "mujoco",
+        r"(?!)",
+        ("gymnasium.envs.mujoco", "rl_envs.tasks.locomotion"),
+    ),
     Preset(
         "Atari",
         "atari",
@@ -147,6 +153,14 @@ PRESETS = (
     ),
     Preset(
         "MiniGrid", "minigrid", "minigrid", "MiniGrid-|BabyAI-", "minigrid", registers="minigrid"
+    ),
+    Preset(
+        "Meta-World",
+        "metaworld",
+        "metaworld",
+        "MetaWorldML1-v",
+        "rl_envs.tasks.meta_world",
+        registers="rl_envs.tasks.meta_world",
     ),
     Preset(
         "dm_control",

@@ -148,6 +148,8 @@ class _Encoder:
             return value  # type: ignore[no-any-return]  # one of the plain kinds
         if kind is float:
             return {"float": str(value)}
+        if isinstance(value, np.ndarray) and (view := _mujoco_view(self.layers[-1], value)):
+            return {"view": view}
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
             tensor = torch.from_numpy(np.array(value))
             return tensor if isinstance(value, np.ndarray) else {"scalar": tensor}
@@ -228,6 +230,10 @@ class _Decoder:
                 return self.layers[value]
             case "met":
                 return self._met[value]
+            case "view":
+                name, start, shape = value
+                whole = getattr(self.layers[-1].data, name).reshape(-1)
+                return whole[start : start + math.prod(shape)].reshape(shape)
             case "ale":
                 ale = importlib.import_module("ale_py")
                 current.restoreState(ale.ALEState(bytes(value.numpy(force=True))))
@@ -275,3 +281,19 @@ def _mujoco_arrays(data: Any) -> Iterator[tuple[str, Any]]:
     for owner, names in ((data, _MUJOCO_DERIVED), (data.model, _MUJOCO_MOVED)):
         for name in names:
             yield name, getattr(owner, name)
+
+
+def _mujoco_view(env: Any, array: Any) -> list[StateValue] | None:
+    """Return which part of the simulator's memory an array shows: name, start and shape.
+
+    Meta-World has such arrays, which change in every step.
+    """
+    data = getattr(env, "data", None)
+    if array.base is None or type(data).__name__ != "MjData":
+        return None
+    for name in _MUJOCO_DERIVED:
+        whole = getattr(data, name)
+        if np.shares_memory(array, whole):
+            start = (array.ctypes.data - whole.ctypes.data) // whole.itemsize
+            return [name, start, list(array.shape)]
+    return None

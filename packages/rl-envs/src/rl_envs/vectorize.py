@@ -22,12 +22,12 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.seeding import checked_seed
 from rl_core.types import Json
-from rl_envs._envpool import make_envpool
-from rl_envs.gymnasium_vector import GymVecEnv
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import preset_of_id
 from rl_envs.tasks.sync import TaskEnv
-from rl_envs.workers import ProcessVecEnv
+from rl_envs.vector._envpool import make_envpool
+from rl_envs.vector.gymnasium_vector import GymVecEnv
+from rl_envs.vector.workers import ProcessVecEnv
 from rl_envs.wrappers import WRAPPERS, training_rewards
 
 BuiltEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env

@@ -12,9 +12,9 @@ With other policies $b_1 \dots b_K$ and weights $w_i > 0$ that sum to 1:
 """
 
 import copy
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import cast, final
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -58,9 +58,16 @@ class OtherPolicies(PolicyLossAddOn):
         load_actor: reads the actor of a run; `make` and the command line give it. Only directories
             need it.
 
+    Attributes:
+        metric: what the term is called among the metrics.
+        shares: w after `setup`, shape `(K,)`.
+
     Raises:
         ConfigError: for values that are out of range or do not fit each other.
     """
+
+    metric: ClassVar[str]
+    shares: Tensor
 
     @checked_arguments("")
     def __init__(
@@ -95,6 +102,8 @@ class OtherPolicies(PolicyLossAddOn):
         self.others = nn.ModuleList(
             self._frozen(index, actor, device) for index in range(len(self.policies))
         )
+        given = torch.tensor(self.weights or [1.0] * len(self.policies), device=device)
+        self.register_buffer("shares", given / given.sum(), persistent=False)
         learned = _family(actor, device)
         for index, other in enumerate(self.others):
             assert isinstance(other, Actor)
@@ -106,15 +115,29 @@ class OtherPolicies(PolicyLossAddOn):
                     "a policy of the same kind, or a deterministic one"
                 )
 
-    def weighted_divergences(
-        self, batch: RolloutBatch | ReplayBatch, policy: Distribution
-    ) -> Iterator[tuple[Tensor, float]]:
-        """Yield Eq. (3), of the batch's shape, and the weight of each other policy."""
-        shares = _shares(self.weights, len(self.policies))
-        for other, share in zip(self.others, shares, strict=True):
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return c times what the term makes of the divergences from the others."""
+        divergences = []
+        for other in self.others:
             assert isinstance(other, Actor)
-            distribution, _ = other.distribution(batch.observation, {})
-            yield policy_divergence(distribution, policy, self.action_std), share
+            theirs, _ = other.distribution(batch.observation, {})
+            divergences.append(policy_divergence(theirs, distribution, self.action_std))
+        term = self.loss_weight * self.combine(divergences, batch.mask)
+        return term, {self.metric: term}
+
+    @abstractmethod
+    def combine(self, divergences: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """Return the term without c, 0-dim.
+
+        Args:
+            divergences: Eq. (3) for each other policy, of the batch's shape.
+            mask: which samples count.
+        """
 
     @property
     def uses_objects(self) -> bool:
@@ -169,21 +192,12 @@ class AttractionKL(OtherPolicies):
         ConfigError: for values that are out of range or do not fit each other.
     """
 
-    def compute_loss_term(
-        self,
-        batch: RolloutBatch | ReplayBatch,
-        distribution: Distribution,
-        info: Mapping[str, Tensor],
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Eq. (1)."""
-        distances = torch.stack(
-            [
-                masked_mean(divergence, batch.mask) - math.log(weight)
-                for divergence, weight in self.weighted_divergences(batch, distribution)
-            ]
-        )
-        term = self.loss_weight * distances.amin()
-        return term, {"loss/attraction": term}
+    metric = "loss/attraction"
+
+    def combine(self, divergences: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """Eq. (1) without c."""
+        means = torch.stack([masked_mean(divergence, mask) for divergence in divergences])
+        return (means - self.shares.log()).amin()
 
 
 @final
@@ -205,6 +219,8 @@ class RepulsionKL(OtherPolicies):
         ConfigError: for values that are out of range or do not fit each other.
     """
 
+    metric = "loss/repulsion"
+
     def __init__(
         self,
         policies: Sequence[str | Actor],
@@ -219,26 +235,10 @@ class RepulsionKL(OtherPolicies):
         check_argument("max_divergence", max_divergence, Positive)
         self.max_divergence = max_divergence
 
-    def compute_loss_term(
-        self,
-        batch: RolloutBatch | ReplayBatch,
-        distribution: Distribution,
-        info: Mapping[str, Tensor],
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Eq. (2)."""
-        distances = torch.stack(
-            [
-                weight * masked_mean(divergence.clamp(max=self.max_divergence), batch.mask)
-                for divergence, weight in self.weighted_divergences(batch, distribution)
-            ]
-        )
-        term = -self.loss_weight * distances.sum()
-        return term, {"loss/repulsion": term}
-
-
-def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
-    given = [1.0] * count if weights is None else list(weights)
-    return [weight / sum(given) for weight in given]
+    def combine(self, divergences: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """Eq. (2) without c."""
+        bounded = [divergence.clamp(max=self.max_divergence) for divergence in divergences]
+        return -(self.shares * torch.stack([masked_mean(each, mask) for each in bounded])).sum()
 
 
 @torch.no_grad()

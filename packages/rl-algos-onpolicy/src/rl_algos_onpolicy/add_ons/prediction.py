@@ -7,6 +7,7 @@ Sparse targets are mostly zero, and p leaves a share of these out. They are weig
 drawn, which is the same in expectation and needs no random numbers.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, final
 
@@ -49,9 +50,14 @@ class Predictor(PolicyLossAddOn):
         loss_weight: c of Eq. (1), at least 0.
         masked_zero_ratio: p of Eq. (1), in [0, 1].
 
+    Attributes:
+        metric: what the error is called among the metrics.
+
     Raises:
         ConfigError: when a number is out of range.
     """
+
+    metric: ClassVar[str]
 
     @checked_arguments("")
     def __init__(
@@ -72,6 +78,25 @@ class Predictor(PolicyLossAddOn):
         self.network = nn.Sequential(encoder, mlp)
         self.to(device)
 
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Eq. (1)."""
+        error = sparse_squared_error(
+            self.network(batch.observation).squeeze(-1),
+            self.target(batch),
+            batch.mask,
+            self.masked_zero_ratio,
+        )
+        return self.loss_weight * error, {self.metric: error}
+
+    @abstractmethod
+    def target(self, batch: RolloutBatch | ReplayBatch) -> Tensor:
+        """Return y of Eq. (1), of the batch's shape."""
+
 
 @final
 class RewardPredictor(Predictor):
@@ -89,6 +114,7 @@ class RewardPredictor(Predictor):
         ConfigError: when a number is out of range.
     """
 
+    metric = "loss/reward_predictor"
     error_threshold: Tensor
 
     def setup(self, actor: Actor, device: torch.device) -> None:
@@ -105,17 +131,9 @@ class RewardPredictor(Predictor):
         metrics = {"reward_predictor/error_threshold": self.error_threshold}
         return PreparedRollout(rollout, {_REWARD: rollout.reward}, metrics)
 
-    def compute_loss_term(
-        self,
-        batch: RolloutBatch | ReplayBatch,
-        distribution: Distribution,
-        info: Mapping[str, Tensor],
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Eq. (1) with the reward as y; of several steps' rewards with the first."""
-        reward = batch.reward[..., 0] if isinstance(batch, ReplayBatch) else batch.extras[_REWARD]
-        prediction = self.network(batch.observation).squeeze(-1)
-        error = sparse_squared_error(prediction, reward, batch.mask, self.masked_zero_ratio)
-        return self.loss_weight * error, {"loss/reward_predictor": error}
+    def target(self, batch: RolloutBatch | ReplayBatch) -> Tensor:
+        """Return the reward; of several steps' rewards the first."""
+        return batch.reward[..., 0] if isinstance(batch, ReplayBatch) else batch.extras[_REWARD]
 
 
 @final
@@ -133,18 +151,10 @@ class ReturnPredictor(Predictor):
         ConfigError: when a number is out of range.
     """
 
+    metric = "loss/return_predictor"
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch,)
 
-    def compute_loss_term(
-        self,
-        batch: RolloutBatch | ReplayBatch,
-        distribution: Distribution,
-        info: Mapping[str, Tensor],
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Eq. (1) with the value target as y."""
+    def target(self, batch: RolloutBatch | ReplayBatch) -> Tensor:
+        """Return the value target."""
         assert isinstance(batch, RolloutBatch)
-        prediction = self.network(batch.observation).squeeze(-1)
-        error = sparse_squared_error(
-            prediction, batch.value_target, batch.mask, self.masked_zero_ratio
-        )
-        return self.loss_weight * error, {"loss/return_predictor": error}
+        return batch.value_target

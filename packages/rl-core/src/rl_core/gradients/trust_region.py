@@ -103,9 +103,9 @@ def constrained_step(
     curvature = kl if divergence is None else divergence(adapted)
     product = _damped_product(curvature, list(adapted.values()), leaves, damping)
 
-    direction = conjugate_gradient(product, gradient, num_cg_steps, cg_tolerance)
+    direction, residual = conjugate_gradient(product, gradient, num_cg_steps, cg_tolerance)
     direction = torch.where(direction.isfinite(), direction, 0.0)
-    length = (2.0 * max_kl / (direction @ product(direction) + 1e-8)).sqrt()
+    length = (2.0 * max_kl / (direction @ (gradient - residual) + 1e-8)).sqrt()
     step = torch.where(length.isfinite(), length, 1.0) * direction
 
     start = {name: tensor.detach() for name, tensor in start.items()}
@@ -129,7 +129,7 @@ def conjugate_gradient(
     target: Tensor,
     num_steps: int = 10,
     tolerance: float = 1e-10,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Solve H x = target for a symmetric, positive definite H that is known by its products.
 
     Args:
@@ -139,7 +139,7 @@ def conjugate_gradient(
         tolerance: squared norm of the residual at which to end.
 
     Returns:
-        Shape `(P,)`.
+        The solution x and the residual, target - H x, each `(P,)`.
 
     Source:
         Hestenes and Stiefel 1952, "Methods of Conjugate Gradients for Solving Linear Systems".
@@ -156,7 +156,7 @@ def conjugate_gradient(
         residual = residual - rate * image
         before, squared = squared, residual @ residual
         direction = residual + (squared / before) * direction
-    return solution
+    return solution, residual
 
 
 def _damped_product(

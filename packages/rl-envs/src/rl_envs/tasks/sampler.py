@@ -48,9 +48,7 @@ class TaskSampler:
         tasks = self._fixed[split]
         if tasks is None:
             return self._draw(count, generator)
-        rounds = -(-count // len(tasks))
-        order = [torch.randperm(len(tasks), generator=generator) for _ in range(rounds)]
-        return tasks[torch.cat(order)[:count]]
+        return draw_evenly(tasks, count, generator)
 
 
 class SampledTasks:
@@ -67,6 +65,13 @@ class SampledTasks:
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many different tasks there are; None without a limit."""
         return self.tasks.num_tasks(split)
+
+
+def draw_evenly(tasks: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw from given tasks `(n, ...)`, each once before any is drawn again."""
+    rounds = -(-count // len(tasks))
+    order = [torch.randperm(len(tasks), generator=generator) for _ in range(rounds)]
+    return tasks[torch.cat(order)[:count]]
 
 
 def uniform(low: float, high: float, size: int) -> DrawTasks:

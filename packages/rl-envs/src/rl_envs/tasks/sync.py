@@ -8,8 +8,8 @@ from torch import Tensor
 from rl_core.env import TaskSplit, TaskVecEnv
 from rl_core.errors import DataError
 from rl_core.types import Array, ArrayObservation, StateDict
-from rl_envs._arrays import Info
-from rl_envs.sync import SyncVecEnv
+from rl_envs.vector._arrays import Info
+from rl_envs.vector.sync import SyncVecEnv
 
 
 @runtime_checkable

@@ -16,11 +16,11 @@ from rl_core.seeding import spread_seed
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
-from rl_envs._arrays import Arrays, ArraySpec, Fault, Rows
-from rl_envs._envpool import EnvPoolVectorEnv, is_envpool
-from rl_envs.base import BaseGymVecEnv
 from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_problem
 from rl_envs.state import can_save, get_state, set_state
+from rl_envs.vector._arrays import Arrays, ArraySpec, Fault, Rows
+from rl_envs.vector._envpool import EnvPoolVectorEnv, is_envpool
+from rl_envs.vector.base import BaseGymVecEnv
 
 _DEFERRED_STEPS = 32
 """How many steps an accelerator runs between two looks at the results of finite checks."""

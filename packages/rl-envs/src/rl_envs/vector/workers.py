@@ -17,8 +17,8 @@ from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceErr
 from rl_core.seeding import resumed_seed, spread_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
-from rl_envs._arrays import Last, LazyInfo, Rows
-from rl_envs._worker_process import (
+from rl_envs.vector._arrays import Last, LazyInfo, Rows
+from rl_envs.vector._worker_process import (
     LAST_WORDS_S,
     Worker,
     map_tree,
@@ -29,7 +29,7 @@ from rl_envs._worker_process import (
     to_array,
     to_tensor,
 )
-from rl_envs.base import BaseGymVecEnv
+from rl_envs.vector.base import BaseGymVecEnv
 
 
 class ProcessVecEnv(BaseGymVecEnv):

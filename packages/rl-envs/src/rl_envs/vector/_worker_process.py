@@ -33,9 +33,9 @@ from rl_core.errors import (
 )
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.types import ArrayObservation
-from rl_envs._arrays import LazyInfo, Rows
 from rl_envs.guard import EnvGuard
-from rl_envs.sync import SyncVecEnv
+from rl_envs.vector._arrays import LazyInfo, Rows
+from rl_envs.vector.sync import SyncVecEnv
 
 LAST_WORDS_S = 0.5
 """How long to wait for a process that is about to end."""

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rl_core.errors import ConfigError, MissingExtraError
+from rl_core.errors import ConfigError, MissingExtraError, in_brief
 
 
 class EnvPoolVectorEnv(VectorEnv):
@@ -75,10 +75,10 @@ def make_envpool(
     """
     try:
         envpool = importlib.import_module("envpool")
-    except ImportError as error:
+    except Exception as error:  # also of an EnvPool whose files are not all there
         raise MissingExtraError(
             'vectorization="envpool" needs EnvPool: pip install "packages/rl-envs[envpool]" (in a '
-            f"clone of the toolbox) ({error})"
+            f"clone of the toolbox) ({in_brief(error)})"
         ) from error
     name = env_id.removeprefix("ALE/")
     if name not in envpool.list_all_envs():

@@ -12,10 +12,10 @@ from rl_core.errors import ConfigError, EnvironmentFaultError, in_brief
 from rl_core.seeding import spread_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
-from rl_envs._arrays import Info, Last, LazyInfo, NumpyArrays, Rows
-from rl_envs.base import BaseGymVecEnv
 from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces
 from rl_envs.state import can_save, get_state, set_state
+from rl_envs.vector._arrays import Info, Last, LazyInfo, NumpyArrays, Rows
+from rl_envs.vector.base import BaseGymVecEnv
 
 _USUAL_NUMBERS = frozenset({float, np.float64, np.float32})
 _USUAL_FLAGS = frozenset({bool, np.bool_})

@@ -12,8 +12,8 @@ from rl_core.seeding import checked_seed, resumed_seed
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayObservation, StateDict, StateValue
-from rl_envs._arrays import Arrays, NumpyArrays
 from rl_envs.guard import warn_of_texts
+from rl_envs.vector._arrays import Arrays, NumpyArrays
 
 
 class BaseGymVecEnv(VecEnv):
