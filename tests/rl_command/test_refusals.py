@@ -95,7 +95,10 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --seeds 1-3", ["--seeds: got '1-3'", "1..5 or 1,2,7"]),
         ("ppo CartPole-v1 --seeds 1,2,1", ["--seeds: got '1,2,1', with a seed twice"]),
         ("ppo CartPole-v1 --seeds 3..1", ["--seeds: got '3..1', with no seed"]),
-        ("ppo CartPole-v1 --policy MlpPolicy", ["--policy (leave it out: the networks follow from"]),
+        (
+            "ppo CartPole-v1 --policy MlpPolicy",
+            ["--policy (leave it out: the networks follow from"],
+        ),
         ("ppo CartPole-v1 --imports m", ["did you mean '--import'"]),
         ("ppo CartPole-v1 --verbose 1", ["did you mean '--progress'"]),
         ("ppo CartPole-v1 --total-timesteps 9", ["did you mean '--total-steps'"]),

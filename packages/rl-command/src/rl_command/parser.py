@@ -286,7 +286,7 @@ def _checked_names(command: Command, names: list[str], partial: bool) -> list[st
 
 def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     """Return a hint at the option that was meant, in any section, or called so elsewhere."""
-    by_name = {option.path[-1]: other for other, option in reversed(known.items())}
+    by_name = {option.path[-1]: other for other, option in reversed(list(known.items()))}
     name = flag.rpartition(".")[2].lstrip("-").replace("-", "_")
     if name not in by_name and name.partition("_")[0] in ("algo", "env"):
         return "ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
