@@ -9,8 +9,8 @@ from bench.measurement import Found
 def test_the_oracle_moves_straight_to_the_goal() -> None:
     # A goal lies at most 0.5 away in each direction and is reached in five moves; a part of the
     # distance of 0.5 costs 0.4^2 + 0.3^2 + 0.2^2 + 0.1^2 = 0.3 at most.
-    assert -0.6 < meta.oracle_return(0) < -0.1
-    assert meta.oracle_return(0) == meta.oracle_return(0)
+    assert -0.6 < meta.oracle_return(0, 100) < -0.1
+    assert meta.oracle_return(0, 100) == meta.oracle_return(0, 100)
 
 
 def test_the_table_shows_the_share_of_the_gap_that_each_seed_closes() -> None:
@@ -20,6 +20,9 @@ def test_the_table_shows_the_share_of_the_gap_that_each_seed_closes() -> None:
 
     shown = meta.render({"pearl/0": run(-5.0), "pearl/3": run(-1.0)})
     assert "| `pearl` | 2 | -10.0 | -3.0 | 0.0 | **70%** (50%, 90%) |" in shown
+    runs = {f"maml-trpo/velocity/{seed}": {**run(-8.0 + seed), "steps": 2e6} for seed in (0, 2)}
+    row = "| `maml-trpo` | HalfCheetahVelocity-v0, 0 to 2 m/s | 2 | 2,000,000 | -10.0 | -7.0 |"
+    assert f"{row} **+3.0** (+2.0, +4.0) |" in meta.render(runs)
     assert meta.render({}) == "Nothing was measured yet."
 
 
@@ -36,7 +39,7 @@ def test_runs_that_are_recorded_are_not_made_again(
         return Found({"stages": stages, "oracle": 0.0}, True)
 
     monkeypatch.setattr(meta, "learn", learn)
-    monkeypatch.setattr(meta, "LEARNERS", {"pearl": (1, {})})
+    monkeypatch.setattr(meta, "LEARNERS", {"pearl": meta.Learner("pearl")})
     where = ["--results", str(tmp_path / "meta.json"), "--page", str(page), "--threads", "1"]
     assert meta.main(["--only", "pearl/1", *where]) == 0
     assert meta.main(["--learning", *where]) == 0

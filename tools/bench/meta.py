@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -32,6 +33,7 @@ from rl_core.gradients.trust_region import Parameters, constrained_step
 from rl_core.nn.distributions import from_columns
 from rl_core.seeding import spawn_generators
 from rl_core.types import Observation
+from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
 from rl_meta import MAMLTRPO, collect_episodes
 from rl_meta.rollouts import as_batch, task_columns
@@ -41,10 +43,35 @@ _ENV = "PointNavigation-v0"
 _NUM_TASKS, _NUM_EPISODES, _NUM_STEPS = 20, 20, 100
 _SPEED = "update"
 _SIDES = {"ours": "all tasks at once", "loop": "a loop over the tasks"}
-_SEEDS = range(5)
-_NUM_TEST_TASKS = 100
 
-_PEARL: Mapping[str, Mapping[str, Json]] = {
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A record run, but for its seed.
+
+    Attributes:
+        algorithm: its registered name.
+        env: the environment's.
+        updates: how many; two of them are a meta-update of MAML or an iteration of PEARL.
+        num_seeds: how many runs.
+        num_test_tasks: in the evaluation.
+        options: of the recipe, by section.
+    """
+
+    algorithm: str
+    env: str = _ENV
+    updates: int = 200
+    num_seeds: int = 5
+    num_test_tasks: int = 100
+    options: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+
+    @property
+    def is_navigation(self) -> bool:
+        """Whether the best return on a task is known."""
+        return self.env == _ENV
+
+
+_NAVIGATING: Mapping[str, Mapping[str, Json]] = {
     "actor": {"inner_options": {"hidden_sizes": [64, 64]}, "encoder_hidden_sizes": [64, 64]},
     "algorithm": {
         "num_minibatches": 100,
@@ -57,19 +84,39 @@ _PEARL: Mapping[str, Mapping[str, Json]] = {
         },
     },
 }
-LEARNERS: Mapping[str, tuple[int, Mapping[str, Mapping[str, Json]]]] = {
-    "maml-vpg": (200, {}),
-    "maml-ppo": (200, {}),
-    "maml-trpo": (200, {}),
-    "pearl": (205, _PEARL),
+
+
+def _running(algorithm: str, env: str, **env_kwargs: Json) -> Learner:
+    """Return runs of the half-cheetah, by the protocols of the papers."""
+    options: dict[str, dict[str, Json]] = {"env": {"vectorization": "sync"}}
+    if algorithm == "pearl":
+        options["storage"] = {"num_steps": 200, "capacity": 20_000}
+    else:
+        env_kwargs["max_episode_steps"] = 100
+        options["algorithm"] = {"meta_batch_size": 40, "num_exploration_episodes": 20}
+        options["env"]["num_envs"] = 800
+    options["env"]["env_kwargs"] = env_kwargs
+    updates = 405 if algorithm == "pearl" else 200
+    return Learner(algorithm, env, updates, 3, 30, options)
+
+
+LEARNERS: Mapping[str, Learner] = {
+    "maml-vpg": Learner("maml-vpg"),
+    "maml-ppo": Learner("maml-ppo"),
+    "maml-trpo": Learner("maml-trpo"),
+    "pearl": Learner("pearl", updates=205, options=_NAVIGATING),
+    "maml-trpo/direction": _running("maml-trpo", "HalfCheetahDirection-v0"),
+    "maml-trpo/velocity": _running("maml-trpo", "HalfCheetahVelocity-v0", high=2),
+    "pearl/direction": _running("pearl", "HalfCheetahDirection-v0"),
+    "pearl/velocity": _running("pearl", "HalfCheetahVelocity-v0", high=3),
 }
-"""Updates and options of 100 meta-updates: of two rollouts each, and five before PEARL's first."""
+"""All record runs. PEARL has five updates more, in which it sees each of its tasks once."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parts: dict[str, Part] = {_SPEED: _measure_update}
     for name in LEARNERS:
-        for seed in _SEEDS:
+        for seed in range(LEARNERS[name].num_seeds):
             parts[f"{name}/{seed}"] = partial(learn, name, seed)
     parser = suite_parser("meta", __doc__, parts)
     parser.add_argument("--learning", action="store_true", help="make the runs that are missing")
@@ -174,27 +221,31 @@ def _adapted_loss(
 
 def learn(name: str, seed: int, options: argparse.Namespace) -> Found:
     """Make one record run, and evaluate it on test tasks."""
-    updates, sections = LEARNERS[name]
+    learner = LEARNERS[name]
     start = time.perf_counter()
-    agent = rl_train.make(name, _ENV, seed=seed, options=sections)
-    agent.train(total_updates=updates)
+    agent = rl_train.make(learner.algorithm, learner.env, seed=seed, options=learner.options)
+    trained = agent.train(total_updates=learner.updates)
     seconds = time.perf_counter() - start
-    result = rl_train.evaluate_policy(agent, PointNavigation(20), _NUM_TEST_TASKS, seed=seed)
+    env_kwargs = cast("Mapping[str, Json]", learner.options.get("env", {}).get("env_kwargs"))
+    with make_vec(learner.env, 20, env_kwargs=env_kwargs) as envs:
+        result = rl_train.evaluate_policy(agent, envs, learner.num_test_tasks, seed=seed)
     stages = {stage: statistics.fmean(values) for stage, values in result.stages.items()}
     print(f"{name} seed {seed}: {stages}, {seconds:.0f} s", flush=True)
     values: dict[str, Json] = {
         "stages": cast("dict[str, Json]", stages),
-        "oracle": oracle_return(seed),
+        "steps": trained.total_steps,
         "seconds": seconds,
         "machine": machine_line(options.threads),
     }
+    if learner.is_navigation:
+        values["oracle"] = oracle_return(seed, learner.num_test_tasks)
     return Found(values, True)
 
 
-def oracle_return(seed: int) -> float:
+def oracle_return(seed: int, num_tasks: int) -> float:
     """Return the mean return of moving straight to the goal, on an evaluation's test tasks."""
     generator = spawn_generators(seed, ["tasks"])["tasks"]
-    goals = PointNavigation().sample_tasks(_NUM_TEST_TASKS, generator, "test")
+    goals = PointNavigation().sample_tasks(num_tasks, generator, "test")
     place, total = torch.zeros_like(goals), torch.zeros(len(goals))
     for _ in range(_NUM_STEPS):
         place = place + (goals - place).clamp(-0.1, 0.1)
@@ -220,23 +271,68 @@ def render(results: Mapping[str, Json]) -> str:
             table(head, rows, left=1),
             f"Rounds: {len(found.rounds)}; medians on {found.machine}.",
         ]
-    rows = [_learning_row(name, runs) for name in LEARNERS if (runs := _runs(results, name))]
+    rows = [_navigation_row(name, runs) for name, runs in _runs(results, True).items()]
     if rows:
-        head = ["algorithm", "seeds", "before", "after one step", "oracle", "gap closed"]
+        head = [
+            "algorithm",
+            "seeds",
+            "before",
+            "after one step",
+            "oracle",
+            "gap closed (at least 60 %)",
+        ]
         blocks.append(table(head, rows, left=1))
+    rows = [_running_row(name, runs) for name, runs in _runs(results, False).items()]
+    if rows:
+        head = ["algorithm", "tasks", "seeds", "steps", "before", "after", "gained"]
+        blocks.append(table(head, rows, left=2))
     return "\n\n".join(blocks) or "Nothing was measured yet."
 
 
-def _runs(results: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
-    keys = [f"{name}/{seed}" for seed in _SEEDS]
-    return [cast("Mapping[str, Json]", results[key]) for key in keys if key in results]
+def _runs(results: Mapping[str, Json], is_navigation: bool) -> dict[str, list[Mapping[str, Json]]]:
+    """Return the recorded runs of each learner that has any."""
+    runs: dict[str, list[Mapping[str, Json]]] = {}
+    for name, learner in LEARNERS.items():
+        keys = [f"{name}/{seed}" for seed in range(learner.num_seeds)]
+        found = [cast("Mapping[str, Json]", results[key]) for key in keys if key in results]
+        if found and learner.is_navigation is is_navigation:
+            runs[name] = found
+    return runs
 
 
-def _learning_row(name: str, runs: Sequence[Mapping[str, Json]]) -> list[str]:
-    """Render the means over seeds, and the share of the gap that each seed closes."""
+def _stage(runs: Sequence[Mapping[str, Json]], name: str) -> list[float]:
+    """Return the mean return of each run at a stage; the last stage for an empty name."""
     stages = [cast("Mapping[str, float]", run["stages"]) for run in runs]
-    before = [one["before adaptation"] for one in stages]
-    after = [one["after step 1"] for one in stages]
+    return [one[name or list(one)[-1]] for one in stages]
+
+
+def _running_row(name: str, runs: Sequence[Mapping[str, Json]]) -> list[str]:
+    """Render the means over seeds, and what each seed gains by all steps of adaptation."""
+    learner = LEARNERS[name]
+    before, after = _stage(runs, "before adaptation"), _stage(runs, "")
+    gained = [a - b for a, b in zip(after, before, strict=True)]
+    means = (f"{statistics.fmean(values):.1f}" for values in (before, after))
+    each = ", ".join(f"{gain:+.1f}" for gain in gained)
+    steps = statistics.fmean(cast("float", run["steps"]) for run in runs)
+    return [
+        f"`{learner.algorithm}`",
+        _tasks_of(learner),
+        str(len(runs)),
+        f"{steps:,.0f}",
+        *means,
+        f"**{statistics.fmean(gained):+.1f}** ({each})",
+    ]
+
+
+def _tasks_of(learner: Learner) -> str:
+    """Name the environment, with the range of velocities."""
+    kwargs = cast("Mapping[str, Json]", learner.options["env"]["env_kwargs"])
+    return f"{learner.env}, 0 to {kwargs['high']} m/s" if "high" in kwargs else learner.env
+
+
+def _navigation_row(name: str, runs: Sequence[Mapping[str, Json]]) -> list[str]:
+    """Render the means over seeds, and the share of the gap that each seed closes."""
+    before, after = _stage(runs, "before adaptation"), _stage(runs, "after step 1")
     oracle = [cast("float", run["oracle"]) for run in runs]
     closed = [(a - b) / (best - b) for a, b, best in zip(after, before, oracle, strict=True)]
     means = (f"{statistics.fmean(values):.1f}" for values in (before, after, oracle))
