@@ -221,3 +221,9 @@ def test_a_missing_envpool_is_refused_with_the_pip_line(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtraError, match=r'pip install "packages/rl-envs\[envpool\]"'):
         make_vec("CartPole-v1", vectorization="envpool")
+
+
+def test_atari_games_limit_their_frames() -> None:
+    pytest.importorskip("ale_py")
+    with make_vec("ALE/Pong-v5", 1) as envs:
+        assert envs.max_episode_steps == 108_000

@@ -201,7 +201,9 @@ def name_and_limit(spec: object, env: object) -> tuple[str, int | None]:
                 limit = env._max_episode_steps
             env = env.env
         return type(env).__name__, limit
-    return spec.id, spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
+    # Atari games count frames themselves, of which a step has at least one.
+    own = spec.max_episode_steps or spec.kwargs.get("max_num_frames_per_episode")
+    return spec.id, spec.kwargs.get("max_episode_steps", own)
 
 
 def _form(observation: object) -> object:

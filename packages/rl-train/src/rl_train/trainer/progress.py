@@ -49,6 +49,7 @@ class Progress(Callback):
         self._budget = Budget("steps", 1)
         self._planned = 1
         self._start = (0, 0, 0.0)  # what was reached, steps, and time without compiling
+        self._has_stepped = False
         self._next_time = 0.0
         self._compiling_since: float | None = None
 
@@ -56,7 +57,7 @@ class Progress(Callback):
         """Say if the run will be longer than asked for, or if its episodes may never end."""
         self._budget = Budget(unit, target)
         reached, now = self._budget.reached(trainer), self._clock()
-        self._start = (reached, trainer.total_steps, now)
+        self._start, self._has_stepped = (reached, trainer.total_steps, now), False
         self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
         self._planned = target
         if unit == "steps" and trainer.storage.rollout_steps is not None:
@@ -77,6 +78,10 @@ class Progress(Callback):
     def on_tick(self, trainer: "Trainer", activity: str) -> None:
         """Draw the bar or write a line, if it is time."""
         now = self._clock()
+        if not self._has_stepped and trainer.total_steps > self._start[1]:
+            # The first step also imports and traces what it needs, which tells nothing of the rest.
+            self._has_stepped = True
+            self._start = (self._budget.reached(trainer), trainer.total_steps, now)
         if (activity == "compiling") != (self._compiling_since is not None):
             self._note_compilation(now)
         if now < self._next_time:
@@ -103,7 +108,8 @@ class Progress(Callback):
         if activity != "collecting":
             return [*parts, activity]
         seconds = max(now - self._start[2], 1e-9)
-        parts.append(f"{(steps - self._start[1]) / seconds:,.0f} steps/s")
+        if steps > self._start[1]:
+            parts.append(f"{(steps - self._start[1]) / seconds:,.0f} steps/s")
         if reached > self._start[0]:
             left = (planned - reached) * seconds / (reached - self._start[0])
             parts.append(f"{_duration(left)} left")
