@@ -67,6 +67,15 @@ def test_several_kinds_are_listed(rl: Run) -> None:
     assert {"csv", "jsonl", "tensorboard", "text", "wandb"} <= set(json.loads(out)["loggers"])
 
 
+def test_an_unknown_kind_names_them_all(rl: Run) -> None:
+    status, out, err = rl("list", "zzz")
+    assert (status, out) == (2, "")
+    assert "there are no components of kind 'zzz'; known: actors, add_ons, algorithms" in err
+    assert "presets" in err
+    assert "did you mean 'presets'" in rl("list", "prests")[2]
+    assert rl("list", "preset")[0] == 0
+
+
 def test_an_empty_kind_says_so(rl: Run) -> None:
     assert rl("list", "executors") == (0, "no executors are installed\n", "")
 

@@ -75,9 +75,9 @@ def test_a_terminal_gets_one_line_that_is_removed(monkeypatch: pytest.MonkeyPatc
 
 def test_a_length_that_is_rounded_up_is_said_and_never_exceeded() -> None:
     stream = io.StringIO()
-    _trainer(Progress("log", stream, clock=Clock())).train(total_steps=17)
+    _trainer(Progress("log", stream, clock=Clock())).train(total_steps=18)
     notice, *lines = stream.getvalue().splitlines()
-    assert notice == "17 steps are rounded up to whole rollouts of 8: about 24 steps"
+    assert notice == "18 steps are rounded up to whole rollouts of 8: about 24 steps, at most 25"
     assert lines
     assert all(" of 24 steps" in line for line in lines)
 

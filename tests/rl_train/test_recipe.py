@@ -84,8 +84,8 @@ def test_a_file_comes_back_equal(tmp_path: Path) -> None:
     recipe = make_recipe()
     path = tmp_path / "new" / "recipe.toml"
     save_recipe(recipe, path)
-    save_recipe(replace(recipe, seed=8), path)
-    assert load_recipe(path) == replace(recipe, seed=8)
+    save_recipe(replace(recipe, seed=8), str(path))
+    assert load_recipe(str(path)) == replace(recipe, seed=8)
     assert [p.name for p in path.parent.iterdir()] == ["recipe.toml"]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -1421,6 +1421,13 @@ def test_ctrl_c_ends_the_run_with_what_was_learned(
     assert (result.stopped, result.total_updates) == (False, 5)
 
 
+def test_ctrl_c_promises_no_checkpoint_without_a_run_directory(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert _trainer(callbacks=(_Interrupts(1),)).train(total_updates=5).stopped
+    assert capfd.readouterr().err.splitlines()[-1] == "stopping; once more stops at once"
+
+
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, callbacks=(_Interrupts(2),))
     with pytest.raises(KeyboardInterrupt):
@@ -1453,8 +1460,13 @@ def test_progress_is_shown_where_it_is_asked_for(
     progress: bool | Literal["log"], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _trainer().train(total_steps=ROWS + 1, progress=progress)
-    said = f"{ROWS + 1} steps are rounded up to whole rollouts of {ROWS}: about {2 * ROWS} steps"
+    said = f"{ROWS + 1} steps are rounded up to whole rollouts of {ROWS}: about {2 * ROWS} steps, "
     assert (said in capsys.readouterr().err) == bool(progress)
+
+
+def test_an_unknown_progress_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"progress.*'quiet'"):
+        _trainer().train(total_steps=1, progress=cast('Literal["log"]', "quiet"))
 
 
 def test_a_log_line_may_end_the_run() -> None:

@@ -13,16 +13,19 @@ from typing import TextIO, cast
 
 import gymnasium
 
+from rl_command.errors import UsageError
 from rl_command.options import command_options, first_sentence
 from rl_command.parser import Command, parse
 from rl_command.train_arguments import import_modules
 from rl_core import plugins
 from rl_core.config import Config
+from rl_core.errors import nearest
 from rl_core.plugins import PluginInfo
 from rl_train.builder import VECTORIZER
 from rl_train.presets import preset_envs
 
 _PRESETS = "presets"
+_KINDS = (*plugins.KINDS, _PRESETS)
 _HEADINGS = ("kind", "name", "distribution", "version", "description")
 
 
@@ -50,11 +53,11 @@ def list_plugins(words: Sequence[str]) -> int:
     """
     options = command_options(ListArguments)
     summary = "List the components of the installed packages; Gymnasium ids work as well."
-    names = "|".join((*plugins.KINDS, _PRESETS))
+    names = "|".join(_KINDS)
     given = parse(Command("rl list", summary, options, (f"{names}...",)), words)
     arguments = given.into(ListArguments)
     import_modules(given.tables)
-    kinds = [each if each == _PRESETS else plugins.known_kind(each) for each in given.names]
+    kinds = [_known_kind(each) for each in given.names]
     found = {
         kind: _presets()
         if kind == _PRESETS
@@ -76,6 +79,14 @@ def list_plugins(words: Sequence[str]) -> int:
     else:
         print(f"no {' or '.join(kinds or plugins.KINDS)} are installed")
     return 0
+
+
+def _known_kind(name: str) -> str:
+    """Return one of the kinds for its name or its singular."""
+    plural = name if name in _KINDS else f"{name}s"
+    if plural not in _KINDS:
+        raise UsageError(f"there are no components of kind '{name}'{nearest(name, _KINDS)}")
+    return plural
 
 
 def _presets() -> dict[str, dict[str, object]]:

@@ -286,13 +286,11 @@ def _checked_names(command: Command, names: list[str], partial: bool) -> list[st
 
 def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     """Return a hint at the option that was meant, in any section, or called so elsewhere."""
-    by_name = {_last_name(other): other for other in reversed(list(known))}
-    name = _last_name(flag)
+    by_name = {option.path[-1]: other for other, option in reversed(list(known.items()))}
+    name = flag.rpartition(".")[2].lstrip("-").replace("-", "_")
     if name not in by_name and name.partition("_")[0] in ("algo", "env"):
         return "ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
+    if name == "policy" and name not in by_name:
+        return "leave it out: the networks follow from the observation space"
     meant = closest(name, by_name)
     return "--help-all shows all options" if meant is None else f"did you mean '{by_name[meant]}'?"
-
-
-def _last_name(flag: str) -> str:
-    return flag.rpartition(".")[2].lstrip("-").replace("-", "_")

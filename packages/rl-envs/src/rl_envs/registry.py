@@ -60,7 +60,10 @@ def _unknown(env_id: str) -> ConfigError:
     namespaces = {(spec.namespace or "").lower() for spec in gymnasium.registry.values()}
     hints = [] if close is None else [f"did you mean '{close}'?"]
     if close is None or env_id.lower().rpartition("/")[0] not in namespaces:
-        hints += ["if another module registers it, import that module first (rl --import MODULE)"]
+        hints += [
+            "if another module registers it, import that module first (on the command line: "
+            "--import MODULE)"
+        ]
     return ConfigError(f"no environment is registered as '{env_id}'; {' '.join(hints)}")
 
 

@@ -24,19 +24,25 @@ class Interruption(Callback):
     Args:
         signals: the signals.
         title: text before the notice.
+        saves: whether the run saves a checkpoint when it stops.
 
     Attributes:
         number: number of the signal that was received, or None.
     """
 
     def __init__(
-        self, signals: Sequence[signal.Signals] = (signal.SIGINT,), title: str = ""
+        self,
+        signals: Sequence[signal.Signals] = (signal.SIGINT,),
+        title: str = "",
+        *,
+        saves: bool = True,
     ) -> None:
         self.number: int | None = None
         self._signals = signals
-        self._notice = (
-            f"\n{title}stopping and saving a checkpoint; once more stops without saving\n".encode()
-        )
+        notice = "stopping and saving a checkpoint; once more stops without saving"
+        if not saves:
+            notice = "stopping; once more stops at once"
+        self._notice = f"\n{title}{notice}\n".encode()
         self._trainer: Trainer | None = None
         self._before: dict[signal.Signals, signal.Handlers | object] = {}
 

@@ -68,9 +68,10 @@ class Progress(Callback):
                 "it with max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit\n"
             )
         if self._planned > target:
+            # Rows that only reset are no steps, and may take another rollout.
             self._write(
                 f"{target:,} steps are rounded up to whole rollouts of {rows:,}: about "
-                f"{self._planned:,} steps\n"
+                f"{self._planned:,} steps, at most {target + rows - 1:,}\n"
             )
 
     def on_tick(self, trainer: "Trainer", activity: str) -> None:

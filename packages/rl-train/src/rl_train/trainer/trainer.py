@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.config import Recipe
+from rl_core.config import Recipe, check_argument
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators, spawn_seed
@@ -184,11 +184,12 @@ class Trainer:
             How the run ended; ``stopped`` says whether that was before its target.
 
         Raises:
-            ConfigError: when not exactly one total is given, it has been reached already, or no
-                logger shows the histograms of ``log_histograms``.
+            ConfigError: when ``progress`` is unknown, not exactly one total is given, it has been
+                reached already, or no logger shows the histograms of ``log_histograms``.
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
         """
+        check_argument("progress", progress, bool | Literal["auto", "bar", "log"])
         budget = Budget.choose(total_steps, total_episodes, total_updates)
         if budget.target <= budget.reached_before(self):
             raise ConfigError(
@@ -199,7 +200,7 @@ class Trainer:
             check_histograms(self._loggers, self._logger_specs)
         self._demonstrate()
         threads = resolve_auto_settings(self, budget)
-        interruption = Interruption()
+        interruption = Interruption(saves=self.directory is not None)
         callbacks = [*self.callbacks, interruption]
         if progress:
             callbacks.append(Progress("auto" if progress is True else progress))
