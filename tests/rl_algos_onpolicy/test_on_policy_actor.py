@@ -187,6 +187,8 @@ def test_a_users_extractor_is_shared_and_trained() -> None:
     extractor = nn.Sequential(nn.Linear(3, 7), nn.ReLU())
     with pytest.raises(ConfigError, match="out_features"):
         OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=extractor)
+    with pytest.raises(ConfigError, match="is the class Linear; give an instance of it"):
+        OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=nn.Linear)  # type: ignore[arg-type]  # a mistake
     layer = nn.Linear(3, 7)
     actor = OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=layer)
     assert actor.value_torso is not None
