@@ -26,7 +26,7 @@ from rl_core.compile.library import ERRORS, SPEC
 from rl_core.compile.products import ProductPass, has_kernel
 from rl_core.compile.trace import TensorForm
 
-_IDLE_SECONDS = 60.0
+_IDLE_SECONDS = 180.0
 
 
 def serve(requests: Connection) -> None:
