@@ -54,6 +54,12 @@ class AlwaysValid(LateWalkVecEnv):
         return replace(super().step(action), valid=np.ones(self.num_envs, np.bool_))
 
 
+class HidingItsResets(LateWalkVecEnv):
+    """Does not say that steps may only reset."""
+
+    resets_in_steps = False
+
+
 class Endless(WalkVecEnv):
     """Never says that an episode has ended."""
 
@@ -75,6 +81,7 @@ FINAL = "test_final_observations_differ_only_where_a_row_ended"
         (ForgettingItsGenerator, RESUMES, "step 1 after loading"),
         (ForgettingWhoIsLate, RESUMES, "step 1 after loading"),
         (AlwaysValid, RESETS, "not equal"),
+        (HidingItsResets, RESETS, "resets_in_steps is False"),
         (Endless, RESETS, "no row ended within 300 steps.*more num_steps"),
         (Endless, FINAL, "no row ended within 300 steps.*more num_steps"),
     ],

@@ -77,9 +77,21 @@ def test_a_length_that_is_rounded_up_is_said_and_never_exceeded() -> None:
     stream = io.StringIO()
     _trainer(Progress("log", stream, clock=Clock())).train(total_steps=18)
     notice, *lines = stream.getvalue().splitlines()
-    assert notice == "18 steps are rounded up to whole rollouts of 8: about 24 steps, at most 25"
+    assert notice == "18 steps are rounded up to whole rollouts of 8: 24 steps"
     assert lines
     assert all(" of 24 steps" in line for line in lines)
+
+
+def test_rows_that_only_reset_may_take_another_rollout() -> None:
+    stream = io.StringIO()
+    envs = make_gym_vec("CartPole-v1", 4)
+    assert envs.resets_in_steps
+    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+    progress = Progress("log", stream, clock=Clock())
+    storage = ReferenceRolloutStorage(4)
+    Trainer(envs, ToyActorCritic(actor), storage, callbacks=[progress]).train(total_steps=16)
+    notice = "16 steps are rounded up to whole rollouts of 16: about 16 steps, at most 31"
+    assert stream.getvalue().splitlines()[0] == notice
 
 
 def test_waiting_for_the_compiler_is_said_with_the_time_it_took_before(

@@ -129,6 +129,11 @@ class LateWalkVecEnv(WalkVecEnv):
         super().__init__(num_envs)
         self.is_late = np.zeros(num_envs, np.bool_)
 
+    @property
+    def resets_in_steps(self) -> bool:
+        """True."""
+        return True
+
     def reset(self, seed: int | None = None) -> Array:
         """Begin everywhere."""
         self.is_late = np.zeros(self.num_envs, np.bool_)

@@ -97,6 +97,7 @@ class VecEnvSuite:
                 assert not ended[owes_reset].any(), "a row that only reset cannot end"
                 assert not _numpy(step.reward)[owes_reset].any(), "nor be rewarded"
                 owes_reset = ended if step.final_observation is None else np.zeros_like(ended)
+                assert envs.resets_in_steps or not owes_reset.any(), "resets_in_steps is False"
 
     def test_final_observations_differ_only_where_a_row_ended(self) -> None:
         """The other rows of a final observation hold the next observation."""

@@ -26,8 +26,6 @@ from rl_core.compile.library import ERRORS, SPEC
 from rl_core.compile.products import ProductPass, has_kernel
 from rl_core.compile.trace import TensorForm
 
-_IDLE_SECONDS = 180.0
-
 
 def serve(requests: Connection) -> None:
     """Compile what is asked for, until nothing is for a while.
@@ -36,7 +34,7 @@ def serve(requests: Connection) -> None:
         requests: each is the folder of a graph, and a file that is closed when it is compiled.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
-    while requests.poll(_IDLE_SECONDS):
+    while requests.poll(180.0):
         try:
             folder, until = requests.recv_bytes(), recv_handle(requests)
         except EOFError:  # the process that asked has ended

@@ -138,6 +138,11 @@ class VecEnv(ABC):
         return None
 
     @property
+    def resets_in_steps(self) -> bool:
+        """Whether a step that only resets follows an episode's last one; its row is not valid."""
+        return False
+
+    @property
     def resume_grade(self) -> Literal["exact", "episode"]:
         """How much of it a checkpoint restores.
 

@@ -88,6 +88,11 @@ class GymVecEnv(BaseGymVecEnv):
         self._ended: Rows = None  # which rows ended in the last step
         self._can_save = can_save(envs)
 
+    @property
+    def resets_in_steps(self) -> bool:
+        """Whether a step that only resets follows an episode's last one."""
+        return self._mode is AutoresetMode.NEXT_STEP
+
     def step(self, action: ArrayLike) -> EnvStep:
         """Step every environment once; see `VecEnv.step`."""
         if not self._is_ready:

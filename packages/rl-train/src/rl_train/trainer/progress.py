@@ -60,20 +60,21 @@ class Progress(Callback):
         self._start, self._has_stepped = (reached, trainer.total_steps, now), False
         self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
         self._planned = target
-        if unit == "steps" and trainer.storage.rollout_steps is not None:
-            rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
-            self._planned = reached + -(-(target - reached) // rows) * rows
         if trainer.envs.max_episode_steps is None:
             self._write(
                 f"{trainer.envs.spec_id} has no time limit; if its episodes may not end, register "
                 "it with max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit\n"
             )
-        if self._planned > target:
+        if unit == "steps" and trainer.storage.rollout_steps is not None:
+            rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
+            self._planned = reached + -(-(target - reached) // rows) * rows
+            rounded = f"{target:,} steps are rounded up to whole rollouts of {rows:,}: "
             # Rows that only reset are no steps, and may take another rollout.
-            self._write(
-                f"{target:,} steps are rounded up to whole rollouts of {rows:,}: about "
-                f"{self._planned:,} steps, at most {target + rows - 1:,}\n"
-            )
+            if trainer.envs.resets_in_steps:
+                most = target + rows - 1
+                self._write(f"{rounded}about {self._planned:,} steps, at most {most:,}\n")
+            elif self._planned > target:
+                self._write(f"{rounded}{self._planned:,} steps\n")
 
     def on_tick(self, trainer: "Trainer", activity: str) -> None:
         """Draw the bar or write a line, if it is time."""
