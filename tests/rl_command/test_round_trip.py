@@ -161,10 +161,7 @@ def test_a_run_goes_on_to_a_later_step(rl: Run, run_copy: Path) -> None:
     before = json.loads((run_copy / "summary.json").read_text())["total_steps"]
     status, out, err = rl("resume", run_copy, "--total-steps", before + 100)
     assert status == 0
-    assert err == (
-        f"{before + 100} steps are rounded up to whole rollouts of 64: about 384 steps, "
-        f"at most {before + 163}\n"
-    )
+    assert err == f"{before + 100} steps are rounded up to whole rollouts of 64: 384 steps\n"
     summary = json.loads((run_copy / "summary.json").read_text())
     assert summary["total_steps"] >= before + 100
     assert out.startswith(f"ppo on CartPole-v1, seed 0: {summary['total_steps']:,} steps")
