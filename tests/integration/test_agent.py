@@ -531,6 +531,29 @@ def test_a_custom_part_must_be_given_again(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+def test_names_in_the_wrong_place_are_told() -> None:
+    with pytest.raises(ConfigError, match="'CartPole-v1' stands where the algorithm is expected"):
+        rl_train.make("CartPole-v1", "ppo")
+    with pytest.raises(ConfigError, match=r"the class PPO; give its registered name.*'ppo'"):
+        rl_train.make(PPO, "CartPole-v1")  # type: ignore[arg-type]
+
+
+def test_another_librarys_word_for_training_leads_to_ours() -> None:
+    agent = rl_train.make("ppo", "CartPole-v1")
+    with pytest.raises(AttributeError, match=r"Agent has no 'learn'; use train\(total_steps"):
+        agent.learn(1000)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"Agent has no 'lern'$"):
+        agent.lern  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_run_without_an_evaluation_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with gymnasium.make("CartPole-v1") as env:
+        agent = rl_train.make("ppo", env, num_steps=8, minibatch_size=8)
+        for total in (8, 16):
+            assert agent.train(total).evaluation is None
+    assert capsys.readouterr().err.count("the policy is not evaluated at the end") == 1
+
+
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(PluginError, match="did you mean 'ppo'"):
         rl_train.make("pppo", "CartPole-v1")

@@ -108,19 +108,11 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_can_be_resumed(
-    rl: Callable[..., tuple[int, str, str]],
-    tiny: tuple[str, ...],
-    tmp_path: Path,
-    number: signal.Signals,
-) -> None:
-    words = ["train", "ppo", "CartPole-v1", *tiny, "--total-steps=10_000_000", "--run-dir=run"]
-    log = tmp_path / "run" / "metrics.jsonl"
-    options = ["--trainer.log-every=64", "--trainer.compile=off"]
+def interrupted(words: list[str], cwd: Path, logs: list[Path], number: signal.Signals) -> str:
+    """Send a signal when every log has a line, and return what the command wrote to stderr."""
     with subprocess.Popen(
-        [*RL, *words, *options],
-        cwd=tmp_path,
+        [*RL, *words],
+        cwd=cwd,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -129,7 +121,7 @@ def test_an_interrupted_run_can_be_resumed(
         deadline = time.monotonic() + 60.0
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-            if log.exists() and log.stat().st_size:
+            if all(log.exists() and log.stat().st_size for log in logs):
                 break
         process.send_signal(number)
         try:
@@ -138,6 +130,21 @@ def test_an_interrupted_run_can_be_resumed(
             process.kill()
     assert process.returncode == 128 + number
     assert out == ""
+    return err
+
+
+ENDLESS = ("--total-steps=10_000_000", "--trainer.log-every=64", "--trainer.compile=off")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_can_be_resumed(
+    rl: Callable[..., tuple[int, str, str]],
+    tiny: tuple[str, ...],
+    tmp_path: Path,
+    number: signal.Signals,
+) -> None:
+    words = ["train", "ppo", "CartPole-v1", *tiny, *ENDLESS, "--run-dir=run"]
+    err = interrupted(words, tmp_path, [tmp_path / "run/metrics.jsonl"], number)
     assert "rl: stopping and saving a checkpoint" in err
     (checkpoint,) = list_checkpoints(tmp_path / "run" / "checkpoints")
     step = int(checkpoint.name.removeprefix("step-"))
@@ -149,6 +156,19 @@ def test_an_interrupted_run_can_be_resumed(
     assert f"{step + 100} steps are rounded up to whole rollouts of 64" in err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["total_steps"] >= step + 100
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_interrupted_seeds_can_be_continued(
+    tiny: tuple[str, ...], tmp_path: Path, jobs: int
+) -> None:
+    words = ["train", "ppo", "CartPole-v1", *tiny, *ENDLESS, "--seeds=3..5", f"--jobs={jobs}"]
+    running = [tmp_path / f"group/seed-{3 + index}" for index in range(jobs)]
+    logs = [run / "metrics.jsonl" for run in running]
+    err = interrupted([*words, "--run-dir=group"], tmp_path, logs, signal.SIGINT)
+    assert "to continue: the same command with --run-dir group" in err
+    assert all(len(list_checkpoints(run / "checkpoints")) == 1 for run in running)
+    assert not (tmp_path / f"group/seed-{3 + jobs}").exists()
 
 
 @pytest.mark.parametrize("at_step", [50, 84])

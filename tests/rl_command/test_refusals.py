@@ -130,7 +130,10 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --learning-rate 1", ["did you mean '--algorithm.learning-rate'"]),
         ("ppo CartPole-v1 --actor.name of-policy", ["'of-policy'", "did you mean 'off-policy'"]),
         ("ppo CartPole-v1 --actor.activation tahn", ["--actor.activation", "mean 'tanh'"]),
-        ("CartPole-v1 ppo", ["the order is ALGO ENV: rl train ppo CartPole-v1"]),
+        (
+            "CartPole-v1 ppo",
+            ["'CartPole-v1' stands where the algorithm is expected", "exchange the two"],
+        ),
         (
             "ppo CartPole-v1 --algorithm.gamma 2",
             ["--algorithm.gamma must be a number in [0, 1], got 2"],

@@ -1494,6 +1494,22 @@ def test_evaluations_in_a_run_are_cut_where_episodes_do_not_end(
     assert "IdentityEnv has no time limit; if its episodes may" in capsys.readouterr().err
 
 
+def test_the_steps_of_an_evaluation_are_counted_while_it_runs() -> None:
+    class Watch(Callback):
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def on_tick(self, trainer: Trainer, activity: str) -> None:
+            if activity.startswith("evaluating"):
+                self.seen.append(activity)
+
+    watch = Watch()
+    config = TrainerConfig(num_test_episodes=2, max_test_steps=2)
+    _trainer(config=config, test_envs=_identity_envs, callbacks=(watch,)).train(total_updates=1)
+    assert watch.seen[0] == "evaluating, 0 of 2 episodes, 0 steps"
+    assert watch.seen[1] == f"evaluating, 0 of 2 episodes, {NUM_ENVS:,} steps"
+
+
 def test_evaluations_may_explore() -> None:
     class Exploring(ToyActorCritic):
         explored = 0

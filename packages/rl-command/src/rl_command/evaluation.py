@@ -146,22 +146,22 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
             arguments.episodes,
             deterministic=not arguments.stochastic,
             seed=arguments.seed,
-            on_episode=_counter(arguments.episodes),
+            on_step=_counter(arguments.episodes),
         )
     finally:
         envs.close()
     return checkpoint, result
 
 
-def _counter(episodes: int) -> Callable[[int], None]:
-    """Return what says every few seconds how many episodes have finished."""
+def _counter(episodes: int) -> Callable[[int, int], None]:
+    """Return what says every few seconds how many episodes have finished, in how many steps."""
     last = time.monotonic()
 
-    def count(finished: int) -> None:
+    def count(finished: int, steps: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY_SECONDS:
             last = time.monotonic()
-            print(f"{finished} of {episodes} episodes", file=sys.stderr)
+            print(f"{finished} of {episodes} episodes, {steps:,} steps", file=sys.stderr)
 
     return count
 

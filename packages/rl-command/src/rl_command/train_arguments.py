@@ -204,10 +204,6 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         raise SystemExit(0)
     algo = file.agreed_name("algorithm", typed.get("algorithm"), "ALGO")
     env = file.agreed_name("env", typed.get("env"), "ENV")
-    if _is_algorithm(env) and not _is_algorithm(algo):
-        raise UsageError(
-            f"ALGO is '{algo}' and ENV is '{env}'; the order is ALGO ENV: rl train {env} {algo}"
-        )
     is_preset = bool(first.tables.get("preset"))
     bare = _compose_bare(algo, env, file, words, is_preset)
     length = file.length() or lengths_of(dict(bare.resolved))
@@ -311,12 +307,10 @@ def _compose_bare(
         return compose(algo, env, sections, preset=is_preset)
 
 
-def _is_algorithm(word: str) -> bool:
-    return word in plugins.available("algorithm")
-
-
 def _is_name(word: str) -> bool:
-    return _is_algorithm(word) or word in gymnasium.registry or word in plugins.available("env")
+    return word in gymnasium.registry or any(
+        word in plugins.available(kind) for kind in ("algorithm", "env")
+    )
 
 
 def _parse_known(words: Sequence[str], known: Sequence[Option]) -> Given:

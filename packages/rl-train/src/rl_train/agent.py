@@ -1,11 +1,12 @@
 """`Agent`: one object that trains, predicts, evaluates, saves and loads."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +115,12 @@ class Agent:
         trainer = self._trainer or self._new_trainer(
             run_dir=run_dir, loggers=loggers, callbacks=callbacks
         )
+        if progress and self._trainer is None and self.parts.test_envs is None:
+            print(
+                "the policy is not evaluated at the end: the environment is built, and there is no "
+                "other to test in; to have one, give its class or a function that builds it",
+                file=sys.stderr,
+            )
         try:
             return trainer.train(**totals, progress=progress)
         finally:
@@ -242,6 +249,14 @@ class Agent:
     def close(self) -> None:
         """Close the environments."""
         self.parts.envs.close()
+
+    if not TYPE_CHECKING:  # type checkers are to know what there is not
+
+        def __getattr__(self, name: str) -> object:
+            """Point to the method that another library calls by this name."""
+            ours = {"learn": "train(total_steps=...)", "set_env": "load(directory, env=...)"}
+            hint = f"; use {ours[name]}" if name in ours else ""
+            raise AttributeError(f"Agent has no '{name}'{hint}", name=name, obj=self)
 
     def _new_trainer(self, **options: object) -> Trainer:
         """Build a trainer that continues from where the agent was saved."""

@@ -58,6 +58,12 @@ def compose(
         PluginError: for an unknown component.
     """
     given = _Given(options, unplaced or {})
+    known = plugins.available("algorithm")
+    if isinstance(env, str) and env in known and algorithm not in known:
+        raise ConfigError(
+            f"'{algorithm}' stands where the algorithm is expected, and '{env}' where the "
+            "environment is: exchange the two"
+        )
     algorithm_class = load_algorithm(algorithm)
     given.place("algorithm", algorithm_class)
     given.place("trainer", Trainer)
@@ -118,6 +124,12 @@ def component_of(section: str, name: str) -> Callable[..., object]:
 
 def load_algorithm(name: str) -> type[AnyAlgorithm]:
     """Import an algorithm's class by its registered name."""
+    if isinstance(name, type):
+        known = plugins.available("algorithm")
+        raise ConfigError(
+            f"the algorithm is the class {name.__name__}; give its registered name"
+            f"{nearest(name.__name__, known)}"
+        )
     return cast("type[AnyAlgorithm]", plugins.load("algorithm", name))
 
 

@@ -100,7 +100,7 @@ def evaluate_policy(
     seed: int = 0,
     max_episode_steps: int | None = None,
     is_stopping: Callable[[], bool] | None = None,
-    on_episode: Callable[[int], None] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
 ) -> EvaluationResult:
     """Evaluate a policy over a fixed number of episodes in each environment.
 
@@ -120,7 +120,7 @@ def evaluate_policy(
         max_episode_steps: steps after which an episode is cut off and counts as it is; None takes
             the environments' own limit, or 27,000 if they have none.
         is_stopping: called before each step; returning True stops the evaluation.
-        on_episode: called with the number of finished episodes whenever it grows.
+        on_step: called after each step with the number of finished episodes, and of steps.
 
     Raises:
         EvaluationStoppedError: when ``is_stopping`` returned True.
@@ -174,7 +174,7 @@ def evaluate_policy(
                 result = summarize(list(stages.values())[-1], [], [], seed=seed)
                 return replace(result, stages=stages)
         limit = max_episode_steps or envs.max_episode_steps or _MOST_STEPS
-        return _run(act, actor, envs, num_episodes, seed, limit, before_step, on_episode)
+        return _run(act, actor, envs, num_episodes, seed, limit, before_step, on_step)
 
 
 @torch.no_grad()
@@ -221,7 +221,7 @@ def _run(
     seed: int,
     limit: int,
     before_step: Callable[[], None],
-    on_episode: Callable[[int], None] | None,
+    on_step: Callable[[int, int], None] | None,
 ) -> EvaluationResult:
     """Step the environments until each has its share of episodes.
 
@@ -237,7 +237,7 @@ def _run(
     quota[: num_episodes % envs.num_envs] += 1
     waits = np.zeros(envs.num_envs, bool)
     episodes: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
-    num_cut = 0
+    num_cut = num_steps = 0
     while quota.any():
         before_step()
         start = torch.from_numpy(tracker.episode_start).to(actor.device)
@@ -252,8 +252,9 @@ def _run(
                 quota[episode.env] -= 1
                 episodes[episode.env].append(episode)
                 num_cut += episode in cut
-                if on_episode is not None:
-                    on_episode(num_episodes - int(quota.sum()))
+        num_steps += envs.num_envs
+        if on_step is not None:
+            on_step(num_episodes - int(quota.sum()), num_steps)
         waits[[episode.env for episode in ended]] = False
         waits[[episode.env for episode in cut]] = True
         if (ended or cut) and quota.any() and waits[quota > 0].all():

@@ -86,7 +86,7 @@ class Callback:
         """Very often: before each environment step, and while the run waits for the compiler.
 
         The activity says in words what the run is doing: ``collecting``, ``compiling``, or
-        ``evaluating`` and how many episodes have finished.
+        ``evaluating`` and how many episodes have finished, in how many steps.
         """
 
     def on_training_end(self, trainer: "Trainer") -> None:

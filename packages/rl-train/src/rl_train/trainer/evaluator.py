@@ -60,7 +60,7 @@ class Evaluator:
         num_episodes: int,
         seed: int,
         is_stopping: Callable[[], bool] | None = None,
-        on_episode: Callable[[int], None] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
     ) -> EvaluationResult:
         """Evaluate the current policy; see `evaluate_policy`.
 
@@ -82,7 +82,7 @@ class Evaluator:
             explore=self._config.explore_in_tests,
             max_episode_steps=self._config.max_test_steps,
             is_stopping=is_stopping,
-            on_episode=on_episode,
+            on_step=on_step,
         )
 
     def close(self) -> None:

@@ -256,12 +256,12 @@ class Loop:
             _StoppedError: when somebody asks to stop before it is over.
         """
 
-        def count(finished: int) -> None:
-            self._activity = f"evaluating, {finished} of {episodes} episodes"
+        def count(finished: int, steps: int) -> None:
+            self._activity = f"evaluating, {finished} of {episodes} episodes, {steps:,} steps"
 
         if self._is_stopping:
             raise _StoppedError
-        count(0)
+        count(0, 0)
         try:
             seed = spawn_seed(self._state.seed, "test")
             return self._evaluator.evaluate(episodes, seed, self.is_stopping, count)
