@@ -107,7 +107,7 @@ def test_no_step_leaves_the_trust_region(max_kl: float, space: Space, memory: Co
         rollout = _rollout(algorithm, seed)
         frozen = copy.deepcopy(algorithm.actor)
         step = algorithm.policy_step(make_batch(algorithm, rollout))
-        assert step.is_accepted
+        assert step.fraction > 0.0
         kl = _mean_kl(frozen, algorithm.actor, rollout)
         assert 0.1 * max_kl < kl <= max_kl * (1.0 + 1e-4)  # rounding of another order of sums
         assert kl == pytest.approx(float(step.kl), rel=1e-3)
@@ -153,7 +153,7 @@ def test_a_policy_that_cannot_improve_stays() -> None:
     batch = make_batch(algorithm, _rollout(algorithm))
     before = copy_state(dict(algorithm.get_weights().tensors))
     step = algorithm.policy_step(replace(batch, advantage=torch.zeros_like(batch.advantage)))
-    assert not step.is_accepted
+    assert step.fraction == 0.0
     check_same_state(dict(algorithm.get_weights().tensors), before)
 
 
@@ -175,7 +175,7 @@ def test_the_curvature_of_fewer_samples_gives_another_step_within_the_region(
         algorithm = _trpo(TRPOConfig(curvature_every=stride), memory)
         batch = make_batch(algorithm, _rollout(algorithm))
         steps[stride] = algorithm.policy_step(batch)
-    assert steps[3].is_accepted
+    assert steps[3].fraction > 0.0
     assert float(steps[3].kl) <= 0.01
     assert float(steps[3].kl) != float(steps[1].kl)
 
@@ -193,7 +193,7 @@ def test_an_add_ons_term_joins_the_surrogate_and_its_own_parameters_are_learned(
         return abs(policy.entropy().mean().item() - 0.5)
 
     before = distance()
-    assert algorithm.policy_step(still).is_accepted
+    assert algorithm.policy_step(still).fraction > 0.0
     assert add_on.level.item() == 0.5
     assert distance() < before
     algorithm.gradient_step(batch)
@@ -231,7 +231,7 @@ def test_a_large_term_of_one_add_on_does_not_swallow_that_of_another(swap: bool)
     algorithm = TRPO(actor, add_ons=add_ons[::-1] if swap else add_ons)
     batch = make_batch(algorithm, _rollout(algorithm))
     still = replace(batch, advantage=torch.zeros_like(batch.advantage))
-    assert algorithm.policy_step(still).is_accepted
+    assert algorithm.policy_step(still).fraction > 0.0
 
 
 def test_a_large_term_that_the_policy_does_not_change_leaves_the_step_as_it_is(

@@ -431,7 +431,7 @@ def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("rl_core.compile.function.trace", fail)
     algorithm = _algorithm()
     batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
-    algorithm.compiled.mode = "auto"
+    algorithm.compiled.set_mode("auto")
     with pytest.warns(RuntimeWarning, match="no compiler"):
         algorithm.gradient_step(batch)
     algorithm.gradient_step(batch)

@@ -417,7 +417,9 @@ def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GraphCache:
     """A folder for graphs that no other test uses."""
+    own = GraphCache.shared().compiler_folder()
     made = GraphCache(tmp_path / "graphs")
+    (made.folder / "inductor").symlink_to(own)  # headers take the compiler long
     monkeypatch.setattr(GraphCache, "shared", lambda: made)
     monkeypatch.setattr("rl_core.compile.library._loaded", {})
     monkeypatch.setattr("rl_core.compile.library._running", {})
@@ -445,25 +447,32 @@ def test_a_damaged_graph_is_compiled_again_with_one_notice(
     monkeypatch.setattr("rl_core.compile.library._loaded", {})
     assert _compiled(function)(None, x) is not None
     assert library.stat().st_mtime_ns == started  # it was loaded
-    monkeypatch.setattr("rl_core.compile.library._loaded", {})
-    whole = library.read_bytes()
-    library.unlink()  # it is mapped into this process
-    library.write_bytes(whole[:-1000])
-    with pytest.warns(RuntimeWarning, match="is damaged .* and is compiled again"):
-        result = _compiled(function)(None, x)
-    assert result is not None
-    assert result["y"].tolist() == [7.5, 7.5]
+    digest = library.with_name("sha256")
+    assert _compiled(lambda _, x: {"y": x * 8.5})(None, torch.ones(3)) is not None
+    (other,) = set(cache.folder.glob(f"*/{LIBRARY}")) - {library}
+    for content, its_digest in (
+        (library.read_bytes()[:-1000], digest.read_text()),
+        (other.read_bytes(), other.with_name("sha256").read_text()),  # of another graph
+    ):
+        monkeypatch.setattr("rl_core.compile.library._loaded", {})
+        library.unlink()  # it is mapped into this process
+        library.write_bytes(content)
+        digest.write_text(its_digest)
+        with pytest.warns(RuntimeWarning, match="is damaged .* and is compiled again"):
+            result = _compiled(function)(None, x)
+        assert result is not None
+        assert result["y"].tolist() == [7.5, 7.5]
 
 
 @needs_libraries
-def test_a_library_refuses_what_it_was_not_compiled_for() -> None:
-    traced = trace(lambda x: [x * 4.5], [torch.ones(4)])
-    run = Compilation.of(traced).finish()
-    assert run is not None
-    assert run([torch.ones(4)])[0].tolist() == [4.5] * 4
-    for wrong in (torch.ones(3), torch.ones(4, dtype=torch.float64), torch.ones(8)[::2]):
-        with pytest.raises(RuntimeError):  # torch tells the reason on stderr
-            run([wrong])
+def test_what_all_libraries_share_is_compiled_once(cache: GraphCache) -> None:
+    assert _compiled(lambda _, x: {"y": x * 9.5})(None, torch.ones(2)) is not None
+    parts = {part: part.stat().st_mtime_ns for part in (cache.folder / "inductor").glob("*.o")}
+    assert parts
+    assert _compiled(lambda _, x: {"y": x * 10.5})(None, torch.ones(2)) is not None
+    assert {
+        part: part.stat().st_mtime_ns for part in (cache.folder / "inductor").glob("*.o")
+    } == parts
 
 
 @needs_libraries
@@ -487,8 +496,13 @@ def test_a_pass_that_fails_is_left_out(tmp_path: Path) -> None:
         "p.Product.codegen = fail\n"
         "w.compile_folder(pathlib.Path(sys.argv[1]))\n"
     )
+    own = GraphCache.shared().compiler_folder()
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": own, "TMPDIR": own},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert (made / LIBRARY).exists()

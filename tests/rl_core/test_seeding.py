@@ -8,7 +8,6 @@ import torch
 
 from rl_core.errors import CheckpointError, ConfigError, DeviceError
 from rl_core.seeding import (
-    generator_state,
     numpy_generator_state,
     set_generator_state,
     set_numpy_generator_state,
@@ -76,7 +75,7 @@ def test_wrong_seeds_are_refused() -> None:
 def test_a_torch_generator_continues_where_it_was() -> None:
     generator = spawn_generators(1, ["a"])["a"]
     torch.randn(5, generator=generator)
-    state = generator_state(generator)
+    state = generator.get_state()
     assert state.dtype == torch.uint8
     expected = torch.randn(5, generator=generator)
     other = torch.Generator()
@@ -174,7 +173,7 @@ def test_a_device_that_is_not_there_is_named() -> None:
 def test_a_cuda_generator_continues_where_it_was() -> None:
     generator = spawn_generators(1, ["a"], device="cuda")["a"]
     torch.randn(5, generator=generator, device="cuda")
-    state = generator_state(generator)
+    state = generator.get_state()
     assert state.device.type == "cpu"
     expected = torch.randn(5, generator=generator, device="cuda")
     set_generator_state(generator, state)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, MissingExtraError
-from rl_core.seeding import spread_seed
 from rl_core.stateful import Stateful
 from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, find_spec, make_gym_vec
+from rl_envs.vector.base import spread_seed
 from rl_envs.vector.gymnasium_vector import _DEFERRED_STEPS, _TorchArrays
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv

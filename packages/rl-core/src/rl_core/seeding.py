@@ -56,31 +56,6 @@ def spawn_seed(seed: int, name: str, index: int = 0) -> int:
     return _seed_word(seed, name, index) >> 33
 
 
-def spread_seed(seed: int, num_envs: int) -> list[int]:
-    """Derive one seed per environment.
-
-    Neighbouring seeds give unrelated lists, unlike ``seed + i``, where the second environment of
-    seed 0 is the first of seed 1. The first ``k`` seeds do not depend on ``num_envs``.
-
-    Args:
-        seed: at least 0.
-        num_envs: the number of seeds.
-
-    Returns:
-        Different numbers below 2^31, which every simulator's own seed can hold.
-
-    Raises:
-        ConfigError: if the seed is negative.
-    """
-    seeds: dict[int, None] = {}  # in order, without duplicates
-    for child in np.random.SeedSequence(checked_seed(seed)).spawn(num_envs):
-        candidate = int(child.generate_state(1)[0]) >> 1
-        while candidate in seeds:
-            candidate = (candidate + 1) % 2**31
-        seeds[candidate] = None
-    return list(seeds)
-
-
 def resumed_seed(seed: int, steps: int) -> int:
     """Derive the seed with which environments go on after a resume at some step."""
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
@@ -97,13 +72,8 @@ def checked_seed(seed: int) -> int:
     return int(seed)
 
 
-def generator_state(generator: torch.Generator) -> Tensor:
-    """Return the state of a torch generator, dtype uint8 on the CPU."""
-    return generator.get_state()
-
-
 def set_generator_state(generator: torch.Generator, state: StateValue) -> None:
-    """Restore what `generator_state` returned.
+    """Restore the state of a torch generator.
 
     A state from another type of device cannot be continued. It seeds the generator instead, with a
     warning: the following numbers are reproducible, but not those of an uninterrupted run.

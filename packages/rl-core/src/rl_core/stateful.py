@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rl_core.errors import CheckpointError
 from rl_core.seeding import (
-    generator_state,
     numpy_generator_state,
     set_generator_state,
     set_numpy_generator_state,
@@ -268,7 +267,7 @@ def _to_state(value: object) -> StateValue:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     if isinstance(value, torch.Generator):
-        return generator_state(value)
+        return value.get_state()
     if isinstance(value, np.random.Generator):
         return numpy_generator_state(value)
     if isinstance(value, dict):

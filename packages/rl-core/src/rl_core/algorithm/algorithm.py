@@ -28,7 +28,7 @@ from rl_core.gradients import (
     Weights,
 )
 from rl_core.nn.distributions import Distribution
-from rl_core.seeding import generator_state, set_generator_state, spawn_generators
+from rl_core.seeding import set_generator_state, spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.storage import Storage, TensorSpec
 from rl_core.types import Observation, State, StateDict
@@ -372,7 +372,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             "modules": dict(self._modules.state_dict()),
             "gradients": self.gradients.state_dict(),
             "schedules": self.schedules.state_dict(),
-            "generator": generator_state(self.generator),
+            "generator": self.generator.get_state(),
             "compiled": self.compiled.state_dict(),
             "add_ons": self.add_ons.more_state(),
             "more": self.more_state(),

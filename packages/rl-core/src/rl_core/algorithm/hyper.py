@@ -106,8 +106,6 @@ class Schedules(Mapping[str, Schedule]):
 
 def schedules_of(config: object) -> dict[str, Schedule]:
     """Find the fields that may change while running; those set to None are left out."""
-    if not is_dataclass(config):
-        raise ConfigError(f"config must be a dataclass, got {type(config).__name__}")
     hints = typing.get_type_hints(type(config))
     return {
         field.name: as_schedule(getattr(config, field.name))

@@ -94,7 +94,7 @@ class GraphCache:
             OSError: when it is not there or cannot be written.
         """
         made = self._new[key] / MADE
-        (made / _DIGEST).write_text(_sha256(made / LIBRARY), encoding="utf-8")
+        (made / _DIGEST).write_text(_digest(key, made / LIBRARY), encoding="utf-8")
         try:
             made.rename(self.folder / key)
         except OSError:
@@ -121,10 +121,11 @@ class GraphCache:
         """
         library = self.folder / key / LIBRARY
         written = (self.folder / key / _DIGEST).read_text(encoding="utf-8")
-        if _sha256(library) != written:
+        if _digest(key, library) != written:
             raise ValueError(f"{library} is not what was written")
         return library
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(key: str, library: Path) -> str:
+    """Identify a library and what it stands for: another one in its place would read astray."""
+    return hashlib.sha256(key.encode() + library.read_bytes()).hexdigest()

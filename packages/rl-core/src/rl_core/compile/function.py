@@ -228,16 +228,9 @@ class CompiledFunctions:
 
     def __init__(self, functions: Mapping[str, CompiledFunction]) -> None:
         self._functions = functions
-        self._mode: CompileMode = "off"
 
-    @property
-    def mode(self) -> CompileMode:
-        """Whether they are compiled."""
-        return self._mode
-
-    @mode.setter
-    def mode(self, mode: CompileMode) -> None:
-        self._mode = mode
+    def set_mode(self, mode: CompileMode) -> None:
+        """Say whether they are compiled."""
         for function in self._functions.values():
             function.mode = mode
 

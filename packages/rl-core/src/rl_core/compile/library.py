@@ -14,8 +14,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from multiprocessing.connection import Connection, Pipe, wait
@@ -134,7 +134,8 @@ class Compilation:
         if self._until is not None:
             self._cache.publish(self._key)
         try:
-            return _load(self._cache.verified(self._key), self._traced)
+            library = str(self._cache.verified(self._key))
+            return torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1).run
         except (OSError, ValueError, RuntimeError) as error:
             if self._until is not None:
                 raise CompileError(f"what was compiled cannot be loaded: {error}") from error
@@ -230,42 +231,7 @@ def _machine() -> str:
         [
             torch.__version__,
             torch.__config__.show(),
-            torch.backends.cpu.get_cpu_capability(),
-            _processor(),
+            str(torch.cpu.get_capabilities()),
             *[Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _PARTS],
         ]
     )
-
-
-def _processor() -> str:
-    """Say what the processor can do, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        import platform
-
-        return platform.processor() or platform.machine()
-    return "\n".join(
-        sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    )
-
-
-def _load(path: Path, traced: TracedGraph) -> Run:
-    run: Run = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1).run
-    with _checked_inputs():  # a library asks once, in its first call
-        run([form.empty().zero_() for form in traced.forms])
-    return run
-
-
-@contextmanager
-def _checked_inputs() -> Iterator[None]:
-    """Let libraries compare shapes, types and strides of what they take, at little cost."""
-    before = os.environ.get("AOTI_RUNTIME_CHECK_INPUTS")
-    os.environ["AOTI_RUNTIME_CHECK_INPUTS"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["AOTI_RUNTIME_CHECK_INPUTS"]
-        else:
-            os.environ["AOTI_RUNTIME_CHECK_INPUTS"] = before

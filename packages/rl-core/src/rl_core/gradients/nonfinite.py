@@ -254,7 +254,17 @@ class StepMetrics:
 
     def means(self) -> dict[str, float]:
         """Average each name over the steps that returned it; empty without any step."""
-        return mean_metrics(list(self._sums.values()))
+        totals: dict[str, float] = {}
+        counts: dict[str, float] = {}
+        sums = self._sums.values()
+        rows = torch.cat([part.totals for part in sums]).tolist() if sums else []
+        for part in sums:
+            *values, count = rows[: len(part.names) + 1]
+            del rows[: len(part.names) + 1]
+            for name, value in zip(part.names, values, strict=True):
+                totals[name] = totals.get(name, 0.0) + value
+                counts[name] = counts.get(name, 0.0) + count
+        return {name: total / counts[name] for name, total in totals.items() if counts[name]}
 
     def clear(self) -> None:
         """Forget everything but the names."""
@@ -289,20 +299,6 @@ class StepMetrics:
                 self._unseen.add(due)
             if self._sums[due].names == names:
                 self._sums[due].totals.copy_(totals)
-
-
-def mean_metrics(sums: Sequence[MetricSums]) -> dict[str, float]:
-    """Average each name over the steps that returned it; empty without any step."""
-    totals: dict[str, float] = {}
-    counts: dict[str, float] = {}
-    rows = torch.cat([part.totals for part in sums]).tolist() if sums else []
-    for part in sums:
-        *values, count = rows[: len(part.names) + 1]
-        del rows[: len(part.names) + 1]
-        for name, value in zip(part.names, values, strict=True):
-            totals[name] = totals.get(name, 0.0) + value
-            counts[name] = counts.get(name, 0.0) + count
-    return {name: total / counts[name] for name, total in totals.items() if counts[name]}
 
 
 def _names(saved: StateReader, key: str) -> tuple[str, ...]:

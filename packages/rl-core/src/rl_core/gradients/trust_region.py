@@ -54,11 +54,6 @@ class ConstrainedStep:
     gradient_norm: Tensor
 
     @property
-    def is_accepted(self) -> bool:
-        """Whether the parameters moved."""
-        return self.fraction > 0.0
-
-    @property
     def is_finite(self) -> bool:
         """Whether loss and gradient were numbers at the start."""
         return bool(self.loss_before.isfinite() & self.gradient_norm.isfinite())

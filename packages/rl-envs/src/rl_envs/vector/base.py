@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, cast
 
+import numpy as np
+
 from rl_core.config import ComponentSpec
 from rl_core.env import VecEnv, action_shape
 from rl_core.errors import CheckpointError, EnvironmentFaultError, in_brief
@@ -207,3 +209,28 @@ class BaseGymVecEnv(VecEnv):
             yield
         except (Exception, SystemExit) as error:
             raise self._located(call, error) from (error.__cause__ or error)
+
+
+def spread_seed(seed: int, num_envs: int) -> list[int]:
+    """Derive one seed per environment.
+
+    Neighbouring seeds give unrelated lists, unlike ``seed + i``, where the second environment of
+    seed 0 is the first of seed 1. The first ``k`` seeds do not depend on ``num_envs``.
+
+    Args:
+        seed: at least 0.
+        num_envs: the number of seeds.
+
+    Returns:
+        Different numbers below 2^31, which every simulator's own seed can hold.
+
+    Raises:
+        ConfigError: if the seed is negative.
+    """
+    seeds: dict[int, None] = {}  # in order, without duplicates
+    for child in np.random.SeedSequence(checked_seed(seed)).spawn(num_envs):
+        candidate = int(child.generate_state(1)[0]) >> 1
+        while candidate in seeds:
+            candidate = (candidate + 1) % 2**31
+        seeds[candidate] = None
+    return list(seeds)

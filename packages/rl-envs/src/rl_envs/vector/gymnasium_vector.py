@@ -12,7 +12,6 @@ from torch import Tensor
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy
 from rl_core.errors import ConfigError, nearest
-from rl_core.seeding import spread_seed
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
@@ -20,7 +19,7 @@ from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_prob
 from rl_envs.state import can_save, get_state, set_state
 from rl_envs.vector._arrays import Arrays, ArraySpec, Fault, Rows
 from rl_envs.vector._envpool import EnvPoolVectorEnv, is_envpool
-from rl_envs.vector.base import BaseGymVecEnv
+from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
 _DEFERRED_STEPS = 32
 """How many steps an accelerator runs between two looks at the results of finite checks."""

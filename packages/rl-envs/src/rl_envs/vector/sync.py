@@ -9,13 +9,12 @@ import numpy as np
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error
 from rl_core.errors import ConfigError, EnvironmentFaultError, in_brief
-from rl_core.seeding import spread_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces
 from rl_envs.state import can_save, get_state, set_state
 from rl_envs.vector._arrays import Info, Last, LazyInfo, NumpyArrays, Rows
-from rl_envs.vector.base import BaseGymVecEnv
+from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
 _USUAL_NUMBERS = frozenset({float, np.float64, np.float32})
 _USUAL_FLAGS = frozenset({bool, np.bool_})

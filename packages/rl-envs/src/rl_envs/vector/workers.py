@@ -14,7 +14,7 @@ import gymnasium
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
-from rl_core.seeding import resumed_seed, spread_seed
+from rl_core.seeding import resumed_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs.vector._arrays import Last, LazyInfo, Rows
@@ -29,7 +29,7 @@ from rl_envs.vector._worker_process import (
     to_array,
     to_tensor,
 )
-from rl_envs.vector.base import BaseGymVecEnv
+from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
 
 class ProcessVecEnv(BaseGymVecEnv):

@@ -139,7 +139,7 @@ class GradientStepTests(AlgorithmCase):
         if not has_cpp_compiler():
             pytest.skip("no C++ compiler")
         eager, compiled = self._algorithm(), self._algorithm()
-        compiled.compiled.mode = "on"
+        compiled.compiled.set_mode("on")
         steps = period(eager)
 
         def check_both(batch: object) -> None:

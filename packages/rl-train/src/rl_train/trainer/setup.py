@@ -140,7 +140,7 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         rows = rows_per_update(trainer.envs, algorithm, trainer.storage)
         updates = _updates_to_come(trainer, budget, rows)
         mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
-    algorithm.compiled.mode = cast("CompileMode", mode)
+    algorithm.compiled.set_mode(cast("CompileMode", mode))
     trainer.recipe = replace(
         trainer.recipe, resolved={**resolved, "compile": mode, "num_threads": threads}
     )
