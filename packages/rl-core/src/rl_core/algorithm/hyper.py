@@ -106,6 +106,7 @@ class Schedules(Mapping[str, Schedule]):
 
 def schedules_of(config: object) -> dict[str, Schedule]:
     """Find the fields that may change while running; those set to None are left out."""
+    assert is_dataclass(config)
     hints = typing.get_type_hints(type(config))
     return {
         field.name: as_schedule(getattr(config, field.name))
