@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
 TEST_REQUIREMENTS = ("pytest>=8.3", "pytest-xdist>=3.6")
+TOOLS = "tools"
 KIT = "rl-testing"
 """What the tests of every package may use besides."""
 
@@ -37,21 +38,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="isolation-") as folder:
         workspace = Path(folder)
         wheels = workspace / "wheels"
-        tools = create(workspace / "tools")
+        venv.create(workspace / TOOLS, with_pip=True, symlinks=True)
+        tools = workspace / TOOLS / "bin" / "python"
         install(tools, "hatchling")
+        options = ("-q", "--no-deps", "--no-build-isolation", "-w", wheels)
         for package in known:
-            run(
-                tools,
-                "-m",
-                "pip",
-                "wheel",
-                "-q",
-                "--no-deps",
-                "--no-build-isolation",
-                "-w",
-                wheels,
-                ROOT / "packages" / package,
-            )
+            pip(tools, "wheel", *options, ROOT / "packages" / package)
         shared = create(workspace / "torch")
         install(shared, TORCH)
         failed = [name for name in chosen if not check(workspace, wheels, shared, name)]
@@ -72,10 +64,8 @@ def check(workspace: Path, wheels: Path, shared: Path, package: str) -> bool:
     # By path, because the package index may know other projects by these names.
     install(python, *(wheel(wheels, name) for name in sorted(needed)), *TEST_REQUIREMENTS)
     others = known - needed
-    listed = subprocess.run(
-        [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
-    )
-    intruders = others & {line.partition("==")[0] for line in listed.stdout.splitlines()}
+    listed = pip(python, "list", "--format=freeze")
+    intruders = others & {line.partition("==")[0] for line in listed.splitlines()}
     if intruders:
         print(f"isolation: {package} drags in {', '.join(sorted(intruders))}")
         return False
@@ -136,13 +126,15 @@ def site_packages(python: Path) -> Path:
 
 
 def install(python: Path, *requirements: str | Path) -> None:
-    """Install requirements with pip."""
-    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements)
+    """Install requirements, which compile to bytecode when they are imported."""
+    pip(python, "install", "-q", "--no-compile", *requirements)
 
 
-def run(python: Path, *arguments: str | Path) -> None:
-    """Run an interpreter; its failure is ours."""
-    subprocess.run([python, *arguments], check=True)
+def pip(python: Path, *arguments: str | Path) -> str:
+    """Run the one pip of the workspace for an environment, and return what it prints."""
+    own = python.parents[2] / TOOLS / "bin" / "python"
+    command = [own, "-m", "pip", "--python", python, "--disable-pip-version-check", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ STEPS = 64
 NUM_ENVS = (1, 2, 3, 5, 8, 16)
 """Of the lives of a subset, which go through `TRANSITIONS` together."""
 
-TRANSITIONS = 2000
+TRANSITIONS = 1200
 MET = {"transitions", "same-step resets", "next-step resets", "seams", "wrapped slices"}
 """What every subset must meet."""
 

@@ -156,6 +156,9 @@ class RecurrentSuite(AlgorithmSuite):
     has_compile_test: ClassVar[bool] = False
     unweighted_groups: ClassVar[frozenset[str]] = frozenset({"temperature"})
 
+    def make_batch(self, algorithm: AnyAlgorithm, seed: int) -> object:
+        return make_replay_batch(algorithm, seed, n=2, num_rows=2)
+
 
 class TestRecurrentSAC(RecurrentSuite):
     __test__ = True

@@ -130,7 +130,7 @@ def test_a_long_evaluation_says_how_far_it_is(
     status, out, err = rl("eval", trained_run, "--episodes=3", "--json")
     assert status == 0
     assert json.loads(out)["num_episodes"] == 3
-    assert err.splitlines() == [f"{finished} of 3 episodes" for finished in (1, 2, 3)]
+    assert err.splitlines()[-1].startswith("3 of 3 episodes, ")
 
 
 def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
