@@ -130,7 +130,11 @@ def test_a_long_evaluation_says_how_far_it_is(
     status, out, err = rl("eval", trained_run, "--episodes=3", "--json")
     assert status == 0
     assert json.loads(out)["num_episodes"] == 3
-    assert err.splitlines()[-1].startswith("3 of 3 episodes, ")
+    finished = [int(line.partition(" of 3 episodes, ")[0]) for line in err.splitlines()]
+    assert finished == sorted(finished)
+    assert {1, 2, 3} <= set(finished)
+    steps = [f"{2 * number:,} steps" for number in range(1, len(finished) + 1)]
+    assert [line.partition(" episodes, ")[2] for line in err.splitlines()] == steps
 
 
 def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:

@@ -95,7 +95,6 @@ def test_parameters_stay_where_no_step_is_accepted() -> None:
     before = {name: tensor.clone() for name, tensor in start.items()}
     step = constrained_step(rising, start, 0.45, damping=0.0)
     assert step.fraction == 0.0
-    assert step.fraction == 0.0
     assert step.kl.item() == 0.0
     for name in start:
         assert torch.equal(step.parameters[name], before[name])

@@ -106,11 +106,10 @@ class Schedules(Mapping[str, Schedule]):
 
 def schedules_of(config: object) -> dict[str, Schedule]:
     """Find the fields that may change while running; those set to None are left out."""
-    assert is_dataclass(config)
     hints = typing.get_type_hints(type(config))
     return {
         field.name: as_schedule(getattr(config, field.name))
-        for field in fields(config)
+        for field in fields(typing.cast("typing.Any", config))
         if Schedule in typing.get_args(hints[field.name])
         and getattr(config, field.name) is not None
     }
