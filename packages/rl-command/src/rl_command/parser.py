@@ -12,9 +12,8 @@ from typing import NoReturn, TypeVar, cast
 from rl_command.errors import UsageError
 from rl_command.options import Option
 from rl_command.values import is_switch, read_value, takes_list
-from rl_core.config import Tables, decode
+from rl_core.config import Json, Tables, decode
 from rl_core.errors import ConfigError, DeviceError, closest
-from rl_core.types import Json
 
 T = TypeVar("T")
 

@@ -22,6 +22,7 @@ from rl_core.config.decoding import decode as decode
 from rl_core.config.encoding import encode as encode
 from rl_core.config.layout import FORMAT as FORMAT
 from rl_core.config.layout import LENGTHS as LENGTHS
+from rl_core.config.layout import Json as Json
 from rl_core.config.layout import Tables as Tables
 from rl_core.config.options import Options as Options
 from rl_core.config.recipe import Recipe as Recipe

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from rl_core.config.encoding import encode
-from rl_core.config.layout import FORMAT, LENGTHS, Tables
+from rl_core.config.layout import FORMAT, LENGTHS, Json, Tables
 from rl_core.errors import ConfigError, nearest
-from rl_core.types import Json
 
 MAX_DEPTH = 8
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_core.config._layout_checks import COMPONENTS, plain_table
+from rl_core.config.layout import Json
 from rl_core.config.options import Options
 from rl_core.errors import ConfigError, nearest
-from rl_core.types import Json
 
 CUSTOM = "custom"
 """The name of a component that was given as a Python object and has no registered name."""

@@ -21,9 +21,9 @@ from rl_core.config._types import (
     precedence,
     reduced,
 )
+from rl_core.config.layout import Json
 from rl_core.config.schedules import parse_schedule
 from rl_core.errors import ConfigError, nearest
-from rl_core.types import Json
 
 T = TypeVar("T")
 

@@ -2,7 +2,8 @@
 
 from typing import TypeAlias
 
-from rl_core.types import Json
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+"""What a JSON document can hold."""
 
 FORMAT = 1
 """The version of the layout; a recipe of a later version is refused."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from rl_core.config.layout import Json
 from rl_core.errors import nearest
-from rl_core.types import Json
 
 
 class Options(dict[str, Json]):

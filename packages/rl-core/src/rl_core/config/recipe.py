@@ -12,10 +12,9 @@ from rl_core.config._layout_checks import (
     plain_table,
 )
 from rl_core.config.component import ComponentSpec
-from rl_core.config.layout import FORMAT, Tables
+from rl_core.config.layout import FORMAT, Json, Tables
 from rl_core.config.options import Options
 from rl_core.errors import ConfigError
-from rl_core.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
