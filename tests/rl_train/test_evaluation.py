@@ -68,6 +68,13 @@ def test_episodes_that_do_not_end_are_cut_and_told(mode: AutoresetMode) -> None:
     assert result.as_dict()["num_cut"] == 2
 
 
+def test_an_episode_without_a_limit_is_cut_after_5000_steps() -> None:
+    envs = counting_envs([[6000]], [True], AutoresetMode.NEXT_STEP)
+    assert envs.max_episode_steps is None
+    result = evaluate_policy(_actor(envs), envs, 1)
+    assert (result.mean_length, result.num_cut) == (5000.0, 1)
+
+
 def test_exploration_is_that_of_the_algorithm() -> None:
     class Stubborn(ToyActorCritic):
         def explore(
