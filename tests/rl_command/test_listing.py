@@ -141,7 +141,7 @@ def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:
     assert "did you mean 'envs'" in refused("list", "environments")
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "presets"], ["--help"], ["list", "--json"]])
+@pytest.mark.parametrize("words", [["list"], ["list", "presets"], ["list", "--json"]])
 def test_looking_something_up_does_not_import_pytorch(words: list[str]) -> None:
     code = (
         "import sys; from rl_command.main import main; "

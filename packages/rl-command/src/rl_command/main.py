@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from rl_command import __version__
 from rl_command.errors import UsageError, one_line_warnings, print_error
-from rl_core.errors import RLError
 
 _HELP = """\
 usage: rl [-h] [--version] COMMAND ...
@@ -96,6 +95,8 @@ def _dispatch(words: Sequence[str]) -> int:
         raise UsageError(f"unknown {what} '{name}'; {hint}")
     if not rest and name in _MISSING:
         raise UsageError(_MISSING[name])
+    from rl_core.errors import RLError  # --help needs nothing of it
+
     try:
         status: int = pkgutil.resolve_name(f"rl_command.{_COMMANDS[name]}")(rest)
     except RLError as error:
