@@ -138,8 +138,9 @@ class Progress(Callback):
                 (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{now - began:.0f}")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with contextlib.suppress(BrokenPipeError):  # nobody reads it any more: the run goes on
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def _last_compilation() -> str:
