@@ -151,6 +151,10 @@ def test_success_is_counted_where_it_is_reported(mode: AutoresetMode) -> None:
     rows = [partial(Achieving, [2], True, 0), partial(Achieving, [3], False, 1)]
     envs = GymVecEnv(SyncVectorEnv(rows, autoreset_mode=mode))
     assert evaluate_policy(_actor(envs), envs, 6).success_rate == pytest.approx(4 / 6)
+    rows = [partial(Achieving, [2], True, 0), partial(Achieving, [9], True, 1)]
+    envs = GymVecEnv(SyncVectorEnv(rows, autoreset_mode=mode))
+    cut = evaluate_policy(_actor(envs), envs, 2, max_episode_steps=4)
+    assert (cut.num_cut, cut.success_rate) == (1, 0.5)
     silent = counting_envs([[2]], [True], mode)
     assert evaluate_policy(_actor(silent), silent, 3).success_rate is None
 

@@ -43,7 +43,8 @@ class EvaluationResult:
         iqm: interquartile mean of the returns, the mean of the middle half.
         ci95: 95 % bootstrap interval of the interquartile mean, low and high.
         mean_length: mean number of steps per episode; None where it is not known.
-        success_rate: share of successful episodes; None where the environment reports none.
+        success_rate: share of successful episodes, which those that were cut off are not; None
+            where the environment reports no success.
         returns: return of each episode.
         stages: episode returns by stage, where an algorithm evaluates in its own way; the other
             statistics are those of the last one.
@@ -264,6 +265,7 @@ def _run(
             waits[:] = False
     every = [episode for row in episodes for episode in row]
     successes = [episode.success for episode in every if episode.success is not None]
+    successes += [False] * num_cut if successes else []
     result = summarize(
         [episode.episode_return for episode in every],
         [episode.length for episode in every],
