@@ -141,7 +141,7 @@ def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, 
     algorithm: AnyAlgorithm
     if settings.algorithm == "dqn":
         options = {**shared, "learning_rate": rate, "double": False}
-        options["target_update_every"] = settings.target_update_every
+        options |= {"tau": 1.0, "target_update_every": settings.target_update_every}
         algorithm = DQN(actor, DQNConfig(**options))
     else:
         options = {**shared, "policy_learning_rate": rate, "critic_learning_rate": rate}
