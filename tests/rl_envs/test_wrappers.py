@@ -6,7 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation, FrameStackObservation
+from gymnasium.wrappers import (
+    FlattenObservation,
+    FrameStackObservation,
+    NormalizeObservation,
+    NormalizeReward,
+)
 
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
@@ -388,3 +393,17 @@ def test_only_arrays_are_stacked() -> None:
         make_vec("FrozenLake-v1", frame_stack=2)
     with pytest.raises(ConfigError, match=r"env\.frame_stack"):
         make_vec("CartPole-v1", frame_stack=0)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "instead"),
+    [(NormalizeObservation, "normalize_observations"), (NormalizeReward, "scale_rewards")],
+)
+def test_statistics_that_begin_anew_in_tests_are_warned_about(wrapper: Any, instead: str) -> None:
+    def build() -> gymnasium.Env:
+        return cast("gymnasium.Env", wrapper(gymnasium.make("CartPole-v1")))
+
+    make_vec(build, 2).close()
+    with pytest.warns(RuntimeWarning, match=f"{wrapper.__name__} of a test .* {instead}") as told:
+        make_vec(build, 2, testing=True).close()
+    assert len(told) == 1

@@ -3,6 +3,7 @@
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, TypeGuard, cast
@@ -222,7 +223,9 @@ def _fastest(maker: EnvMaker, num_envs: int) -> Literal["sync", "async", "native
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     if num_envs == 1 or cores == 1:
         return "sync"
-    env = maker()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the environments that are stepped give the same notices
+        env = maker()
     try:
         if isinstance(env.unwrapped, TaskEnv):  # processes cannot be told tasks
             return "sync"
