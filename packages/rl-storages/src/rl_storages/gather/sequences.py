@@ -11,8 +11,15 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.storage import join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
-from rl_storages.gather.sequence_starts import SequenceStarts
-from rl_storages.replay.flags import ENDED, EPISODE_START, TERMINATED, VALID, Mask, Positions
+from rl_storages.replay.flags import (
+    ENDED,
+    EPISODE_START,
+    TERMINATED,
+    VALID,
+    Mask,
+    Positions,
+    SequenceStarts,
+)
 from rl_storages.replay.ring import ReplayRing
 
 Counts = npt.NDArray[np.int64]
