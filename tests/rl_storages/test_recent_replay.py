@@ -288,8 +288,8 @@ def test_numbers_that_contradict_the_rows_are_refused() -> None:
     assert isinstance(order, dict)
     numbers = order["numbers"]
     for wrong in (numbers.clamp(min=7), numbers + 10**6, numbers // 2):
+        damaged = {**sampler, "order": {**order, "numbers": wrong}}
         with pytest.raises(CheckpointError, match="numbers"):
-            damaged = {**sampler, "order": {**order, "numbers": wrong}}
             storage.load_state_dict({**state, "sampler": damaged})
 
 

@@ -1,8 +1,8 @@
 """A storage of Python lists, and what one environment did in one step as its row."""
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import torch
@@ -17,12 +17,14 @@ from rl_core.storage import (
     StorageSpec,
     TensorSpec,
     check_slice,
+    join_observation,
     observation_columns,
 )
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
 BatchT = TypeVar("BatchT", covariant=True)
 ColumnT = TypeVar("ColumnT")
+AssembledT = TypeVar("AssembledT")
 
 
 @dataclass(slots=True)
@@ -249,6 +251,12 @@ class RowStorage(HasSlices[BatchT]):
 def stack(rows: list[dict[str, Tensor]], axis: int) -> dict[str, Tensor]:
     """Stack rows to columns along an axis."""
     return {name: torch.stack([row[name] for row in rows], axis) for name in rows[0]}
+
+
+def assembled(kind: Callable[..., AssembledT], columns: Mapping[str, Tensor]) -> AssembledT:
+    """Build a batch or a rollout from its columns; one without ``start`` is not of sequences."""
+    names = [field.name for field in fields(kind) if field.name != "start"]  # type: ignore[arg-type]  # dataclasses
+    return kind(**{name: join_observation(columns, name) for name in names})
 
 
 def below(prefix: str, columns: Mapping[str, ColumnT]) -> dict[str, ColumnT]:
