@@ -17,13 +17,13 @@ from rl_core.storage import (
     StorageSpec,
     TensorSpec,
     check_slice,
+    columns_below,
     join_observation,
     observation_columns,
 )
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
 BatchT = TypeVar("BatchT", covariant=True)
-ColumnT = TypeVar("ColumnT")
 AssembledT = TypeVar("AssembledT")
 
 
@@ -50,7 +50,7 @@ class Row:
     @property
     def successor(self) -> dict[str, Tensor]:
         """What the action led to, by column."""
-        return below("successor/", self.columns)
+        return columns_below("successor/", self.columns)
 
     @property
     def is_last(self) -> bool:
@@ -257,15 +257,6 @@ def assembled(kind: Callable[..., AssembledT], columns: Mapping[str, Tensor]) ->
     """Build a batch or a rollout from its columns; one without ``start`` is not of sequences."""
     names = [field.name for field in fields(kind) if field.name != "start"]  # type: ignore[arg-type]  # dataclasses
     return kind(**{name: join_observation(columns, name) for name in names})
-
-
-def below(prefix: str, columns: Mapping[str, ColumnT]) -> dict[str, ColumnT]:
-    """Return the columns whose names have a prefix, without it."""
-    return {
-        name.removeprefix(prefix): column
-        for name, column in columns.items()
-        if name.startswith(prefix)
-    }
 
 
 def _slice_of_transition(transition: Transition) -> DataSlice:

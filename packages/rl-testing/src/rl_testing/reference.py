@@ -8,8 +8,8 @@ from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import HasRollouts, StorageSpec
-from rl_testing._rows import Row, RowStorage, assembled, below
+from rl_core.storage import HasRollouts, StorageSpec, columns_below
+from rl_testing._rows import Row, RowStorage, assembled
 
 
 class ReferenceRolloutStorage(RowStorage[RolloutBatch], HasRollouts):
@@ -117,9 +117,9 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch], HasRollouts):
                     columns["truncated"][step, env] = True
         columns["final_index"] = columns["truncated"].nonzero()
         steps, envs = columns["final_index"].unbind(1)
-        for name, part in below("successor/", columns).items():
+        for name, part in columns_below("successor/", columns).items():
             columns[f"final_{name}"] = part[steps, envs]
-        for name, part in below("next/", columns).items():
+        for name, part in columns_below("next/", columns).items():
             columns[f"next_{name}"] = part[-1]
         for name in spec.state_sizes:
             columns[f"state/{name}"] = columns[f"state/{name}"][0]

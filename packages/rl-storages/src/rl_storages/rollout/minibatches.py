@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_core.batch import RolloutBatch
 from rl_core.errors import ConfigError
-from rl_core.storage import join_observation
+from rl_core.storage import columns_below, join_observation
 
 SEQUENCE_LENGTH = 16
 """Rows per sequence where nobody says otherwise."""
@@ -88,11 +88,7 @@ def minibatches(
         name: columns[f"state/{name}"].flatten(0, 1).index_select(0, first).view(*indices.shape, -1)
         for name in state
     }
-    extras = {
-        name.removeprefix("extras/"): parts
-        for name, parts in taken.items()
-        if name.startswith("extras/")
-    }
+    extras = columns_below("extras/", taken)
     for k in range(len(indices)):
         yield RolloutBatch(
             observation=join_observation({n: parts[k] for n, parts in taken.items()}),
