@@ -23,8 +23,7 @@ from rl_core.config import Recipe
 from rl_core.errors import ConfigError
 from rl_core.types import Json
 from rl_testing.algorithms._case import tensors_of
-from rl_testing.replay_batches import make_replay_batch
-from rl_testing.rollouts import make_batch, make_rollout
+from rl_testing.rollouts import make_batch, make_replay_batch, make_rollout
 from rl_train.builder import build, compose
 
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state
 from rl_train import Callback, Trainer, TrainerConfig
 from rl_train.checkpoint import latest_checkpoint
+from support.signals import interrupted
 
 BACKEND = Compilation if is_supported() else InProcess
 pytestmark = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
@@ -121,26 +120,16 @@ def test_a_signal_during_compilation_ends_the_run_with_a_checkpoint(
     words = ["train", "ppo", "CartPole-v1", "--total-steps=100_000", "--run-dir=run"]
     options = ["--actor.hidden-sizes=7", "--trainer.compile=on", "--storage.num-steps=32"]
     cache = tmp_path / "cache"
-    with subprocess.Popen(
-        [sys.executable, "-m", "rl_command", *words, *options],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RL_CACHE_DIR": str(cache)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        deadline = time.monotonic() + 60.0
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-            if len(list(cache.glob("graphs/new-*"))) == 2:  # acting and the gradient step
-                break
+
+    def is_ready() -> bool:
+        if len(list(cache.glob("graphs/new-*"))) < 2:  # acting and the gradient step
+            return False
         time.sleep(0.5)
-        process.send_signal(number)
-        try:
-            _, error = process.communicate(timeout=20.0)  # 5 s where nothing else runs
-        finally:
-            process.kill()
-    assert process.returncode == 128 + number, error
+        return True
+
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "RL_CACHE_DIR": str(cache)}
+    done = interrupted([*words, *options], number, is_ready, cwd=tmp_path, env=env)
+    assert done.returncode == 128 + number, done.stderr
     checkpoint = latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert checkpoint is not None
     assert checkpoint.skipped == ()

@@ -28,8 +28,7 @@ from rl_meta import (
 from rl_meta.rollouts import as_batch, task_columns
 from rl_testing.actors import ActorSuite
 from rl_testing.algorithms import AlgorithmSuite
-from rl_testing.replay_batches import make_replay_batch
-from rl_testing.rollouts import make_rollout
+from rl_testing.rollouts import make_replay_batch, make_rollout
 
 OBSERVATIONS = spaces.Box(-3.0, 3.0, (2,))
 ACTIONS = spaces.Box(-1.0, 1.0, (2,))

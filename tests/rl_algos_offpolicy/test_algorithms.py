@@ -26,7 +26,7 @@ from rl_core.batch import ReplayBatch
 from rl_core.config import decode
 from rl_core.errors import ConfigError
 from rl_testing.algorithms import AlgorithmSuite
-from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))

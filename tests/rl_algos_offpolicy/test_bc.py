@@ -13,7 +13,7 @@ from rl_algos_offpolicy.bc import squared_distance
 from rl_core.errors import ConfigError
 from rl_core.spaces import Space
 from rl_testing.algorithms import AlgorithmSuite
-from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_replay_batch
 from rl_testing.toy import ToyActor
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -15,7 +15,7 @@ from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConf
 from rl_core.errors import ConfigError
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.torso import ObservationEncoder
-from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 

@@ -13,7 +13,7 @@ from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorCon
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.errors import ConfigError
 from rl_testing.algorithms import AlgorithmSuite
-from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -9,7 +9,7 @@ from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorCon
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP
 from rl_core.config import Linear, Piecewise
 from rl_core.errors import ConfigError
-from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 

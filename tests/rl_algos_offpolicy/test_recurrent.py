@@ -27,7 +27,7 @@ from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
 from rl_core.types import State
-from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)

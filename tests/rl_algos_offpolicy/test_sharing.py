@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_algos_offpolicy import SAC, OffPolicyActor, OffPolicyActorConfig
 from rl_core.nn.layers import LayerConfig
 from rl_core.nn.torso import ObservationEncoder
-from rl_testing.replay_batches import make_replay_batch
+from rl_testing.rollouts import make_replay_batch
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)

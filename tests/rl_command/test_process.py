@@ -16,6 +16,7 @@ import pytest
 
 from rl_train.checkpoint import list_checkpoints
 from rl_train.loggers import read_metrics
+from support.signals import interrupted
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 RL = [sys.executable, "-m", "rl_command"]
@@ -108,29 +109,15 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def interrupted(words: list[str], cwd: Path, logs: list[Path], number: signal.Signals) -> str:
+def stopped(words: list[str], cwd: Path, logs: list[Path], number: signal.Signals) -> str:
     """Send a signal when every log has a line, and return what the command wrote to stderr."""
-    with subprocess.Popen(
-        [*RL, *words],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        deadline = time.monotonic() + 60.0
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-            if all(log.exists() and log.stat().st_size for log in logs):
-                break
-        process.send_signal(number)
-        try:
-            out, err = process.communicate(timeout=30.0)
-        finally:
-            process.kill()
-    assert process.returncode == 128 + number
-    assert out == ""
-    return err
+
+    def is_ready() -> bool:
+        return all(log.exists() and log.stat().st_size for log in logs)
+
+    done = interrupted(words, number, is_ready, cwd=cwd, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (128 + number, "")
+    return done.stderr
 
 
 ENDLESS = ("--total-steps=10_000_000", "--trainer.log-every=64", "--trainer.compile=off")
@@ -144,7 +131,7 @@ def test_an_interrupted_run_can_be_resumed(
     number: signal.Signals,
 ) -> None:
     words = ["train", "ppo", "CartPole-v1", *tiny, *ENDLESS, "--run-dir=run"]
-    err = interrupted(words, tmp_path, [tmp_path / "run/metrics.jsonl"], number)
+    err = stopped(words, tmp_path, [tmp_path / "run/metrics.jsonl"], number)
     assert "rl: stopping and saving a checkpoint" in err
     (checkpoint,) = list_checkpoints(tmp_path / "run" / "checkpoints")
     step = int(checkpoint.name.removeprefix("step-"))
@@ -186,7 +173,7 @@ def test_interrupted_seeds_can_be_continued(
     words = ["train", "ppo", "CartPole-v1", *tiny, *ENDLESS, "--seeds=3..5", f"--jobs={jobs}"]
     running = [tmp_path / f"group/seed-{3 + index}" for index in range(jobs)]
     logs = [run / "metrics.jsonl" for run in running]
-    err = interrupted([*words, "--run-dir=group"], tmp_path, logs, signal.SIGINT)
+    err = stopped([*words, "--run-dir=group"], tmp_path, logs, signal.SIGINT)
     assert "to continue: the same command with --run-dir group" in err
     assert all(len(list_checkpoints(run / "checkpoints")) == 1 for run in running)
     assert not (tmp_path / f"group/seed-{3 + jobs}").exists()

@@ -10,7 +10,7 @@ from rl_core.batch import ReplayBatch
 from rl_core.config import Linear
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.types import StateDict
-from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
 from rl_testing.replay import LIVES
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.storages import columns_of, seeded
@@ -317,12 +317,17 @@ def test_states_of_other_draws_are_refused() -> None:
     uniform = ReplayBuffer(40)
     uniform.allocate(LIFE.spec(), seeded())
     prioritized = _buffer(PrioritizedConfig(), count=10)
+    recent = ReplayBuffer(40, prioritized=PrioritizedConfig(), recent=RecentConfig(cmin=5))
+    recent.allocate(LIFE.spec(), seeded())
     for transition in LIFE.transitions(10):
         uniform.insert_transition(transition)
+        recent.insert_transition(transition)
     state: StateDict
     for storage, state in (
         (uniform, prioritized.state_dict()),
         (prioritized, uniform.state_dict()),
+        (prioritized, recent.state_dict()),
+        (recent, prioritized.state_dict()),
     ):
         with pytest.raises(RuntimeError, match="storage/sampler"):
             storage.load_state_dict(state)

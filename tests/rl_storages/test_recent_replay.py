@@ -284,10 +284,13 @@ def test_numbers_that_contradict_the_rows_are_refused() -> None:
     state = dict(storage.state_dict())
     sampler = state["sampler"]
     assert isinstance(sampler, dict)
-    numbers = sampler["numbers"]
+    order = sampler["order"]
+    assert isinstance(order, dict)
+    numbers = order["numbers"]
     for wrong in (numbers.clamp(min=7), numbers + 10**6, numbers // 2):
+        damaged = {**sampler, "order": {**order, "numbers": wrong}}
         with pytest.raises(CheckpointError, match="numbers"):
-            storage.load_state_dict({**state, "sampler": {**sampler, "numbers": wrong}})
+            storage.load_state_dict({**state, "sampler": damaged})
 
 
 @pytest.mark.parametrize(

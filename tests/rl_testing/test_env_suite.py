@@ -44,7 +44,8 @@ class ForgettingWhoIsLate(LateWalkVecEnv):
     """Goes on where it was, unless a row has just ended."""
 
     def load_state_dict(self, state: StateDict) -> None:
-        super().load_state_dict({**state, "is_late": [False] * self.num_envs})
+        super().load_state_dict(state)
+        self.is_late[:] = False
 
 
 class AlwaysValid(LateWalkVecEnv):

@@ -50,6 +50,7 @@ from rl_train.trainer import Budget, budget
 from rl_train.trainer.setup import worthwhile_compile_mode
 from rl_train.trainer.state import RecentEpisodes
 from support.envs import FaultyEnv, counting_envs
+from support.signals import usual_interrupts
 
 NUM_STEPS, NUM_ENVS = 4, 2
 ROWS = NUM_STEPS * NUM_ENVS
@@ -1394,6 +1395,12 @@ def test_threads_are_chosen_while_training_and_put_back() -> None:
 # Signals and progress
 
 
+@pytest.fixture
+def _usual_interrupts() -> Iterator[None]:
+    with usual_interrupts():
+        yield
+
+
 class _Interrupts(Callback):
     """Sends the signal of Ctrl-C so many times after the second update."""
 
@@ -1406,6 +1413,7 @@ class _Interrupts(Callback):
                 signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("_usual_interrupts")
 def test_ctrl_c_ends_the_run_with_what_was_learned(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -1421,6 +1429,7 @@ def test_ctrl_c_ends_the_run_with_what_was_learned(
     assert (result.stopped, result.total_updates) == (False, 5)
 
 
+@pytest.mark.usefixtures("_usual_interrupts")
 def test_ctrl_c_promises_no_checkpoint_without_a_run_directory(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -1428,6 +1437,7 @@ def test_ctrl_c_promises_no_checkpoint_without_a_run_directory(
     assert capfd.readouterr().err.splitlines()[-1] == "stopping; once more stops at once"
 
 
+@pytest.mark.usefixtures("_usual_interrupts")
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, callbacks=(_Interrupts(2),))
     with pytest.raises(KeyboardInterrupt):

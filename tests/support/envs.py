@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from rl_core.env import EnvStep, VecEnv, action_error, as_numpy
 from rl_core.errors import EnvironmentFaultError
 from rl_core.spaces import Space
-from rl_core.types import Array, ArrayLike, StateDict
+from rl_core.types import Array, ArrayLike
 from rl_testing.scripted import CountingEnv, Info, WalkVecEnv
 
 
@@ -125,6 +125,8 @@ def counting_envs(
 class LateWalkVecEnv(WalkVecEnv):
     """Shows where an episode ended, and resets in a step of its own."""
 
+    state_fields = (*WalkVecEnv.state_fields, "is_late")
+
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)
         self.is_late = np.zeros(num_envs, np.bool_)
@@ -155,15 +157,6 @@ class LateWalkVecEnv(WalkVecEnv):
             final_observation=None,
             valid=~late,
         )
-
-    def state_dict(self) -> StateDict:
-        """Return what the walks hold, and which rows are to reset."""
-        return {**super().state_dict(), "is_late": self.is_late.tolist()}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`."""
-        super().load_state_dict(state)
-        self.is_late = np.array(state["is_late"])
 
 
 FaultName: TypeAlias = Literal[

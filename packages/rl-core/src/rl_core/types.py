@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_core.config.layout import Json as Json
+from rl_core.config._types import Json as Json
 
 Array: TypeAlias = npt.NDArray[np.generic]
 """A NumPy array of any dtype."""

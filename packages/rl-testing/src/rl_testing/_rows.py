@@ -1,8 +1,8 @@
 """A storage of Python lists, and what one environment did in one step as its row."""
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import torch
@@ -17,12 +17,14 @@ from rl_core.storage import (
     StorageSpec,
     TensorSpec,
     check_slice,
+    columns_below,
+    join_observation,
     observation_columns,
 )
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
 BatchT = TypeVar("BatchT", covariant=True)
-ColumnT = TypeVar("ColumnT")
+AssembledT = TypeVar("AssembledT")
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class Row:
     @property
     def successor(self) -> dict[str, Tensor]:
         """What the action led to, by column."""
-        return below("successor/", self.columns)
+        return columns_below("successor/", self.columns)
 
     @property
     def is_last(self) -> bool:
@@ -251,13 +253,10 @@ def stack(rows: list[dict[str, Tensor]], axis: int) -> dict[str, Tensor]:
     return {name: torch.stack([row[name] for row in rows], axis) for name in rows[0]}
 
 
-def below(prefix: str, columns: Mapping[str, ColumnT]) -> dict[str, ColumnT]:
-    """Return the columns whose names have a prefix, without it."""
-    return {
-        name.removeprefix(prefix): column
-        for name, column in columns.items()
-        if name.startswith(prefix)
-    }
+def assembled(kind: Callable[..., AssembledT], columns: Mapping[str, Tensor]) -> AssembledT:
+    """Build a batch or a rollout from its columns; one without ``start`` is not of sequences."""
+    names = [field.name for field in fields(kind) if field.name != "start"]  # type: ignore[arg-type]  # dataclasses
+    return kind(**{name: join_observation(columns, name) for name in names})
 
 
 def _slice_of_transition(transition: Transition) -> DataSlice:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import HasRollouts, StorageSpec, join_observation
-from rl_testing._rows import Row, RowStorage, below
+from rl_core.storage import HasRollouts, StorageSpec, columns_below
+from rl_testing._rows import Row, RowStorage, assembled
 
 
 class ReferenceRolloutStorage(RowStorage[RolloutBatch], HasRollouts):
@@ -95,22 +95,11 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch], HasRollouts):
             first, env = units // spec.num_envs * self.steps_per_sample, units % spec.num_envs
             steps = first + torch.arange(self.steps_per_sample)[:, None]
             batch = {name: column[steps, env] for name, column in columns.items()}
-            state = {name: batch[f"state/{name}"][0] for name in spec.state_sizes}
+            first_states = {f"state/{name}": batch[f"state/{name}"][0] for name in spec.state_sizes}
             if not spec.state_sizes:
                 batch = {name: column[0] for name, column in batch.items()}
-            counts = (chosen >= 0).to(spec.device)
-            yield RolloutBatch(
-                observation=join_observation(batch),
-                action=batch["action"],
-                log_prob=batch["log_prob"],
-                value=batch["value"],
-                advantage=batch["advantage"],
-                value_target=batch["value_target"],
-                mask=(batch["valid"] & counts).to(torch.float32),
-                episode_start=batch["episode_start"],
-                state=state,
-                extras=below("extras/", batch),
-            )
+            mask = (batch["valid"] & (chosen >= 0).to(spec.device)).to(torch.float32)
+            yield assembled(RolloutBatch, {**batch, **first_states, "mask": mask})
 
     def rollout(self) -> Rollout:
         """Stack all rows.
@@ -126,24 +115,15 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch], HasRollouts):
             for step, (row, following) in enumerate(pairwise(rows)):
                 if row.breaks_off(following):
                     columns["truncated"][step, env] = True
-        final_index = columns["truncated"].nonzero()
-        steps, envs = final_index.unbind(1)
-        finals = {name: part[steps, envs] for name, part in below("successor/", columns).items()}
-        last = {name: part[-1] for name, part in below("next/", columns).items()}
-        return Rollout(
-            observation=join_observation(columns),
-            next_observation=join_observation(last),
-            action=columns["action"],
-            reward=columns["reward"],
-            terminated=columns["terminated"],
-            truncated=columns["truncated"],
-            valid=columns["valid"],
-            episode_start=columns["episode_start"],
-            state={name: columns[f"state/{name}"][0] for name in spec.state_sizes},
-            final_index=final_index,
-            final_observation=join_observation(finals),
-            extras=below("extras/", columns),
-        )
+        columns["final_index"] = columns["truncated"].nonzero()
+        steps, envs = columns["final_index"].unbind(1)
+        for name, part in columns_below("successor/", columns).items():
+            columns[f"final_{name}"] = part[steps, envs]
+        for name, part in columns_below("next/", columns).items():
+            columns[f"next_{name}"] = part[-1]
+        for name in spec.state_sizes:
+            columns[f"state/{name}"] = columns[f"state/{name}"][0]
+        return assembled(Rollout, columns)
 
     def attach(self, columns: Mapping[str, Tensor]) -> None:
         """Add prepared columns, each `(T, B, ...)`; names beyond a batch's fields go to extras.

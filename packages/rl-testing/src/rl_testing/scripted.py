@@ -1,19 +1,17 @@
 """Tiny environments in which every number shows where it came from."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, SupportsFloat, TypeAlias
+from typing import ClassVar, Literal, SupportsFloat, TypeAlias
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from rl_core.env import EnvStep, VecEnv, action_error, as_numpy
 from rl_core.errors import EnvironmentFaultError
-from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
 from rl_core.spaces import Space
-from rl_core.types import Array, ArrayLike, StateDict
+from rl_core.stateful import StateFields
+from rl_core.types import Array, ArrayLike
 
 Info: TypeAlias = dict[str, object]
 """What environments return besides."""
@@ -202,7 +200,7 @@ class MemoryCueEnv(gymnasium.Env):
         return observation
 
 
-class WalkVecEnv(VecEnv):
+class WalkVecEnv(StateFields, VecEnv):
     """Random walks in the plane, cut after 7 steps and over at a wall.
 
     A checkpoint brings them back exactly, in the middle of their episodes.
@@ -210,6 +208,8 @@ class WalkVecEnv(VecEnv):
     Args:
         num_envs: how many walk.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("generator", "place", "age", "_has_begun")
 
     def __init__(self, num_envs: int) -> None:
         self._num_envs = num_envs
@@ -276,25 +276,6 @@ class WalkVecEnv(VecEnv):
     def close(self) -> None:
         """End it."""
         self._is_closed = True
-
-    def state_dict(self) -> StateDict:
-        """Return places, ages, the generator's state, and whether there was a reset."""
-        return {
-            "has_begun": self._has_begun,
-            "generator": numpy_generator_state(self.generator),
-            "place": torch.from_numpy(self.place.copy()),
-            "age": self.age.tolist(),
-        }
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over what `state_dict` returned."""
-        generator, place, age = state["generator"], state["place"], state["age"]
-        assert isinstance(generator, Mapping)
-        assert isinstance(place, Tensor)
-        set_numpy_generator_state(self.generator, generator)
-        self.place = place.numpy().copy()
-        self.age = np.array(age)
-        self._has_begun = bool(state["has_begun"])
 
     def _require_open(self, call: str) -> None:
         if self._is_closed:

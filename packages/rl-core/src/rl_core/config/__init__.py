@@ -6,15 +6,14 @@ checkpoint, and what a worker builds its parts from. A name is only ever looked 
 installed plug-ins; nothing in a recipe can choose code.
 """
 
-from rl_core.config._layout_checks import MAX_DEPTH as MAX_DEPTH
-from rl_core.config._layout_checks import check_layout as check_layout
-from rl_core.config._layout_checks import check_values as check_values
+from rl_core.config._types import Json as Json
 from rl_core.config._types import admits_none as admits_none
 from rl_core.config._types import field_types as field_types
 from rl_core.config._types import is_union as is_union
 from rl_core.config._types import type_arguments as type_arguments
 from rl_core.config.component import CUSTOM as CUSTOM
 from rl_core.config.component import ComponentSpec as ComponentSpec
+from rl_core.config.component import Options as Options
 from rl_core.config.construction import CONTEXT_PARAMETERS as CONTEXT_PARAMETERS
 from rl_core.config.construction import construct as construct
 from rl_core.config.construction import options_of as options_of
@@ -22,9 +21,10 @@ from rl_core.config.decoding import decode as decode
 from rl_core.config.encoding import encode as encode
 from rl_core.config.layout import FORMAT as FORMAT
 from rl_core.config.layout import LENGTHS as LENGTHS
-from rl_core.config.layout import Json as Json
+from rl_core.config.layout import MAX_DEPTH as MAX_DEPTH
 from rl_core.config.layout import Tables as Tables
-from rl_core.config.options import Options as Options
+from rl_core.config.layout import check_layout as check_layout
+from rl_core.config.layout import check_values as check_values
 from rl_core.config.recipe import Recipe as Recipe
 from rl_core.config.recipe import merged_tables as merged_tables
 from rl_core.config.schedules import Constant as Constant

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, cast, get_args, get_origin, overload
 from rl_core.config._checks import MAX_DEPTH, at, finite, got, join, text_key
 from rl_core.config._types import (
     NONE_TEXT,
+    Json,
     accepts,
     admits_none,
     describe,
@@ -21,7 +22,6 @@ from rl_core.config._types import (
     precedence,
     reduced,
 )
-from rl_core.config.layout import Json
 from rl_core.config.schedules import parse_schedule
 from rl_core.errors import ConfigError, nearest
 

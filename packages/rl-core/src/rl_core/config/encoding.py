@@ -7,8 +7,15 @@ from typing import get_args
 import numpy as np
 
 from rl_core.config._checks import MAX_DEPTH, at, finite, join, text_key
-from rl_core.config._types import NONE_TEXT, admits_none, field_types, fields_of, is_json, reduced
-from rl_core.config.layout import Json
+from rl_core.config._types import (
+    NONE_TEXT,
+    Json,
+    admits_none,
+    field_types,
+    fields_of,
+    is_json,
+    reduced,
+)
 from rl_core.config.schedules import Schedule
 from rl_core.errors import ConfigError
 

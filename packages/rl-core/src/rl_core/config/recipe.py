@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from rl_core.config._layout_checks import (
+from rl_core.config._types import Json
+from rl_core.config.component import ComponentSpec, Options
+from rl_core.config.layout import (
     COMPONENTS,
+    FORMAT,
+    Tables,
     check_format,
     check_layout,
     check_values,
     plain_table,
 )
-from rl_core.config.component import ComponentSpec
-from rl_core.config.layout import FORMAT, Json, Tables
-from rl_core.config.options import Options
 from rl_core.errors import ConfigError
 
 

@@ -16,5 +16,6 @@ from rl_core.storage.spec import DataSlice as DataSlice
 from rl_core.storage.spec import StorageSpec as StorageSpec
 from rl_core.storage.spec import TensorSpec as TensorSpec
 from rl_core.storage.spec import check_slice as check_slice
+from rl_core.storage.spec import columns_below as columns_below
 from rl_core.storage.spec import join_observation as join_observation
 from rl_core.storage.spec import observation_columns as observation_columns

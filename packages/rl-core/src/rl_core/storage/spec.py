@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 from rl_core.env import GoalFunctions
 from rl_core.errors import DataError
 from rl_core.types import Observation
+
+ColumnT = TypeVar("ColumnT")
 
 DataSlice = Mapping[str, Tensor]
 """Consecutive rows of a storage by column name; what workers exchange. Most are `(L, B, ...)`."""
@@ -93,11 +96,13 @@ def join_observation(
     columns: Mapping[str, Tensor], prefix: str = OBSERVATION_COLUMN
 ) -> Observation:
     """Rebuild an observation from its columns."""
-    if prefix in columns:
-        return columns[prefix]
-    start = prefix + "/"
+    return columns[prefix] if prefix in columns else columns_below(f"{prefix}/", columns)
+
+
+def columns_below(prefix: str, columns: Mapping[str, ColumnT]) -> dict[str, ColumnT]:
+    """Return the columns whose names begin with a prefix, under what follows it."""
     return {
-        name.removeprefix(start): column
+        name.removeprefix(prefix): column
         for name, column in columns.items()
-        if name.startswith(start)
+        if name.startswith(prefix)
     }

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, SequenceStart
-from rl_core.storage import join_observation
+from rl_core.storage import columns_below, join_observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
-from rl_storages.gather.sequence_starts import SequenceStarts
-from rl_storages.replay.flags import ENDED, EPISODE_START, TERMINATED, VALID, Mask, Positions
+from rl_storages.replay.flags import (
+    ENDED,
+    EPISODE_START,
+    TERMINATED,
+    VALID,
+    Mask,
+    Positions,
+    SequenceStarts,
+)
 from rl_storages.replay.ring import ReplayRing
 
 Counts = npt.NDArray[np.int64]
@@ -83,7 +90,7 @@ class SequenceGather:
             for name in columns
             if name == "action" or name.startswith("extras/")
         }
-        self._states = {name: columns[name] for name in columns if name.startswith("state/")}
+        self._states = columns_below("state/", columns)
 
     def __call__(self, slots: Tensor, weights: Tensor) -> Iterator[ReplayBatch]:
         """Gather batches.
@@ -162,7 +169,7 @@ class SequenceGather:
             mask=torch.from_numpy(is_there.astype(np.float32)),
             index=torch.from_numpy(np.stack([first, ring.generations(first)], 1)),
             start=self._start(read),
-            extras={name.removeprefix("extras/"): column for name, column in copied.items()},
+            extras=columns_below("extras/", copied),
         )
 
     def _start(self, read: Segments) -> SequenceStart:
@@ -186,8 +193,7 @@ class SequenceGather:
         keep = torch.from_numpy((~begins).astype(np.float32)).to(device).unsqueeze(1)
         return SequenceStart(
             state={
-                name.removeprefix("state/"): column.index_select(0, index) * keep
-                for name, column in self._states.items()
+                name: column.index_select(0, index) * keep for name, column in self._states.items()
             },
             burn_in=join_observation(
                 {name: c[: self._burn_in] for name, c in read.observation.items()}

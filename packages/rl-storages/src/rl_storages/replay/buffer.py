@@ -14,15 +14,14 @@ from rl_core.storage import OBSERVATION_COLUMN, IndexSampler, StorageSpec, obser
 from rl_core.types import Json, StateDict
 from rl_storages.config import HindsightConfig, PrioritizedConfig, RecentConfig, SequenceConfig
 from rl_storages.gather.hindsight import Relabeller, checked_functions, goal_columns
-from rl_storages.gather.sequence_starts import SequenceStarts
 from rl_storages.gather.sequences import SequenceGather
 from rl_storages.gather.windows import WindowGather
 from rl_storages.replay.columns import Columns, replay_columns
 from rl_storages.replay.episodes import Episodes
+from rl_storages.replay.flags import SequenceStarts
 from rl_storages.replay.frames import FrameStacks, check_known, stacked_columns
 from rl_storages.replay.memory import check_fits, row_needs
 from rl_storages.replay.options import (
-    check_combination,
     checked_device,
     checked_directory,
     rows_per_env,
@@ -88,7 +87,18 @@ class ReplayBuffer(ReplayStorage):
         mmap_dir: str | None = None,
         sampler: IndexSampler | None = None,
     ) -> None:
-        check_combination(size, prioritized, recent, sequences)
+        if recent is not None and recent.cmin >= size:
+            raise ConfigError(
+                f"storage.recent.cmin={recent.cmin} is not below storage.size={size}, so that "
+                "every batch would be drawn from the whole buffer; set storage.recent.cmin to "
+                f"less, such as {max(size // 10, 1)}, or storage.size to more, or leave "
+                "storage.recent out"
+            )
+        if sequences is None and prioritized is not None and prioritized.eta is not None:
+            raise ConfigError(
+                f"storage.prioritized.eta={prioritized.eta} is about sequences, and there are "
+                "none; set storage.sequences too, or leave eta out"
+            )
         if sampler is not None and (prioritized is not None or recent is not None):
             raise ConfigError(
                 "storage.sampler replaces prioritized and recent, which are samplers too; leave "

@@ -1,41 +1,11 @@
-"""What the options of a replay buffer mean, and whether they can be met."""
+"""How many rows a replay buffer needs, and where its data is kept."""
 
 from pathlib import Path
 
 import torch
 
 from rl_core.errors import ConfigError, DeviceError
-from rl_storages.config import PrioritizedConfig, RecentConfig, SequenceConfig
-
-
-def check_combination(
-    size: int,
-    prioritized: PrioritizedConfig | None,
-    recent: RecentConfig | None,
-    sequences: SequenceConfig | None,
-) -> None:
-    """Refuse options that would mean nothing beside or without others.
-
-    Args:
-        size: transitions over all environments.
-        prioritized: how to draw by priority.
-        recent: how to draw from the newest.
-        sequences: which sequences to draw.
-
-    Raises:
-        ConfigError: naming both.
-    """
-    if recent is not None and recent.cmin >= size:
-        raise ConfigError(
-            f"storage.recent.cmin={recent.cmin} is not below storage.size={size}, so that every "
-            "batch would be drawn from the whole buffer; set storage.recent.cmin to less, such as "
-            f"{max(size // 10, 1)}, or storage.size to more, or leave storage.recent out"
-        )
-    if sequences is None and prioritized is not None and prioritized.eta is not None:
-        raise ConfigError(
-            f"storage.prioritized.eta={prioritized.eta} is about sequences, and there are none; "
-            "set storage.sequences too, or leave eta out"
-        )
+from rl_storages.config import SequenceConfig
 
 
 def rows_per_env(

@@ -10,7 +10,6 @@ from torch import Tensor
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages.gather.sequence_starts import SequenceStarts
 from rl_storages.replay.columns import DEPTH, Columns
 from rl_storages.replay.flags import (
     ENDED,
@@ -21,6 +20,7 @@ from rl_storages.replay.flags import (
     Flags,
     Mask,
     Positions,
+    SequenceStarts,
 )
 from rl_storages.replay.frames import FrameStacks, ObservationReader
 from rl_storages.replay.writer import RowWriter, WritePositions

@@ -1,13 +1,16 @@
-"""Slices of a ring: consecutive steps of all environments, to be shipped to another one."""
+"""What leaves a ring: slices, consecutive steps of all environments, and pieces of episodes."""
+
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_core.batch import Trajectory
 from rl_core.errors import DataError
-from rl_core.storage import ORIGIN, DataSlice, check_slice
+from rl_core.storage import ORIGIN, DataSlice, check_slice, join_observation
 from rl_storages.replay.columns import FIRST
-from rl_storages.replay.flags import STEP, Positions
+from rl_storages.replay.flags import STEP, TERMINATED, VALID, Positions
 from rl_storages.replay.ring import ReplayRing
 
 NUM_ROWS = "num_rows"
@@ -93,3 +96,28 @@ def checked_num_rows(ring: ReplayRing, data: DataSlice) -> Positions:
     if ((num_rows > 0) & ~begins).any():
         raise DataError("data slice column 'flags': expected the first row to be a step")
     return num_rows
+
+
+def ring_trajectories(ring: ReplayRing) -> Iterator[Trajectory]:
+    """Yield the runs of consecutive transitions, which end where an episode ends or is cut.
+
+    Args:
+        ring: what is read; the row after a run holds what followed its last transition.
+    """
+    actions = ring.columns.by_slot["action"]
+    for env, positions in enumerate(ring.step_positions()):
+        slots = positions % ring.num_rows * ring.num_envs + env
+        is_transition = (ring.flags[slots] & VALID) > 0
+        positions, slots = positions[is_transition], slots[is_transition]
+        breaks = np.flatnonzero(np.diff(positions) > 1) + 1
+        for run in np.split(slots, breaks):
+            if len(run) == 0:
+                continue
+            following = (run[-1:] + ring.num_envs) % ring.num_slots
+            observed = ring.observations.read(torch.from_numpy(np.append(run, following)))
+            yield Trajectory(
+                observation=join_observation({n: part.cpu() for n, part in observed.items()}),
+                action=actions[torch.from_numpy(run).to(actions.device)].cpu(),
+                reward=torch.from_numpy(ring.reward.take(run)),
+                terminated=bool(ring.flags[run[-1]] & TERMINATED),
+            )

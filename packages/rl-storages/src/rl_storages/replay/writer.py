@@ -25,7 +25,6 @@ from torch import Tensor
 from rl_core.batch import Transition
 from rl_core.storage import EpisodeBoundaries
 from rl_core.types import ArrayLike
-from rl_storages.gather.sequence_starts import SequenceStarts
 from rl_storages.replay.columns import DEPTH, FIRST, Columns
 from rl_storages.replay.flags import (
     EPISODE_START,
@@ -37,6 +36,7 @@ from rl_storages.replay.flags import (
     Flags,
     Mask,
     Positions,
+    SequenceStarts,
 )
 from rl_storages.replay.frames import FrameStacks, ObservationReader
 from rl_storages.transitions import Rows, TransitionFitter

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_core.batch import RolloutBatch
 from rl_core.errors import ConfigError
-from rl_core.storage import join_observation
+from rl_core.storage import columns_below, join_observation
 
 SEQUENCE_LENGTH = 16
 """Rows per sequence where nobody says otherwise."""
@@ -37,59 +37,6 @@ def sequence_length_of(num_steps: int, sequence_length: int | None) -> int:
             f"{num_steps}; the closest that does is {closest}"
         )
     return sequence_length
-
-
-def count_minibatches(
-    num_minibatches: int | None,
-    minibatch_size: int | None,
-    *,
-    num_steps: int,
-    num_envs: int,
-    sequence_length: int | None,
-) -> int:
-    """Return how many minibatches one pass over a rollout makes.
-
-    Args:
-        num_minibatches: that number itself, or None.
-        minibatch_size: samples in each, at most, in whole sequences; or None.
-        num_steps: rows of the rollout.
-        num_envs: environments in each row.
-        sequence_length: rows of the sequences that minibatches are made of; None for single
-            samples.
-
-    Raises:
-        ConfigError: when not just one of the two is given, it asks for more than there is, or
-            not one sequence has room in a minibatch.
-    """
-    if (num_minibatches is None) == (minibatch_size is None):
-        raise ConfigError("give just one of num_minibatches and minibatch_size")
-    length = sequence_length or 1
-    samples = num_steps * num_envs
-    rollout = f"the rollout of {num_steps} steps x {num_envs} environments"
-    if num_steps % length:
-        raise ConfigError(
-            f"{rollout} is no whole number of sequences of {length} steps; collect the rest first"
-        )
-    units = samples // length
-    if num_minibatches is not None:
-        if num_minibatches > units:
-            what = "samples" if sequence_length is None else f"sequences of {length} steps"
-            raise ConfigError(
-                f"num_minibatches={num_minibatches} is more than the {units} {what} of {rollout}; "
-                "use fewer minibatches, longer rollouts or more environments"
-            )
-        return num_minibatches
-    assert minibatch_size is not None
-    if minibatch_size > samples:
-        raise ConfigError(
-            f"minibatch_size={minibatch_size} is larger than the {samples} samples of {rollout}"
-        )
-    if minibatch_size < length:
-        raise ConfigError(
-            f"minibatch_size={minibatch_size} has no room for one sequence of {length} steps; "
-            f"use at least {length}, or another storage.sequence_length"
-        )
-    return -(-units // (minibatch_size // length))
 
 
 def shuffled_block(units: int, count: int, generator: torch.Generator) -> Tensor:
@@ -141,11 +88,7 @@ def minibatches(
         name: columns[f"state/{name}"].flatten(0, 1).index_select(0, first).view(*indices.shape, -1)
         for name in state
     }
-    extras = {
-        name.removeprefix("extras/"): parts
-        for name, parts in taken.items()
-        if name.startswith("extras/")
-    }
+    extras = columns_below("extras/", taken)
     for k in range(len(indices)):
         yield RolloutBatch(
             observation=join_observation({n: parts[k] for n, parts in taken.items()}),

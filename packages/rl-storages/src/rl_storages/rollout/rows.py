@@ -72,9 +72,8 @@ class RolloutRows:
             name: torch.zeros_like(self.columns[name][0]) for name in observations
         }
         self._unwritten_next: Rows = []
-        self._finals = _FinalObservations(
-            {name: column[:0] for name, column in self._next_observation.items()}
-        )
+        # Pieces: row and environment `(k, 2)`, and the true last observation of episodes cut there.
+        self._finals: list[tuple[Tensor, dict[str, Tensor]]] = []
         written = self._arrays or self.columns
         expected = {n: (tuple(column.shape[1:]), column.dtype) for n, column in written.items()}
         self._fitter = TransitionFitter(expected, spec.num_envs, tuple(observations))
@@ -84,7 +83,7 @@ class RolloutRows:
         self.boundaries.forget(self.count)
         self.count = 0
         self._unwritten_next = []
-        self._finals.clear()
+        self._finals = []
 
     def insert(self, transition: Transition) -> None:
         """Write one more row; there must be room for it.
@@ -110,14 +109,16 @@ class RolloutRows:
         else:
             for name, value in values:
                 self.columns[name][row].copy_(torch.as_tensor(value))
-        if final is not None:
-            self._keep_final(row, final, transition.truncated)
+        if final is not None:  # needed where an episode was cut, never where it terminated
+            envs = torch.from_numpy(np.flatnonzero(to_flags(transition.truncated)))
+            self._keep_finals(row, envs.to(self.spec.device), dict(final))
         self._unwritten_next = following
         self.count += 1
 
     def as_rollout(self) -> Rollout:
         """Return all rows, without copying the columns; memory must be full."""
         columns = self.columns
+        final_index, finals = self._all_finals()
         return Rollout(
             observation=join_observation(columns),
             next_observation=join_observation(self._following()),
@@ -128,8 +129,8 @@ class RolloutRows:
             valid=columns["valid"],
             episode_start=columns["episode_start"],
             state={name: columns[f"state/{name}"][0] for name in self.spec.state_sizes},
-            final_index=self._finals.index,
-            final_observation=join_observation(self._finals.observations),
+            final_index=final_index,
+            final_observation=join_observation(finals),
             extras={name: columns[f"extras/{name}"] for name in self.spec.extras},
         )
 
@@ -140,11 +141,10 @@ class RolloutRows:
         for name, last in self._following().items():
             following = self.columns[name][end] if end < self.count else last
             data[f"next/{name}"] = following.clone()
-        rows = self._finals.index
+        rows, finals = self._all_finals()
         inside = (rows[:, 0] >= start) & (rows[:, 0] < end)
         data["final_index"] = rows[inside] - torch.tensor([start, 0], device=rows.device)
-        for name, finals in self._finals.observations.items():
-            data[f"final/{name}"] = finals[inside]
+        data |= {f"final/{name}": column[inside] for name, column in finals.items()}
         return data
 
     def insert_slice(self, data: DataSlice) -> int:
@@ -169,7 +169,9 @@ class RolloutRows:
         self._unwritten_next = []
         device = self.spec.device
         index = data["final_index"].to(device) + torch.tensor([start, 0], device=device)
-        self._finals.extend(index, {name: data[f"final/{name}"] for name in self._next_observation})
+        names = self._next_observation
+        finals = {name: data[f"final/{name}"].to(device, copy=True) for name in names}
+        self._finals.append((index, finals))
         self.count += length
         self.boundaries.appended(origin, torch.full((self.spec.num_envs,), length))
         return length
@@ -200,11 +202,9 @@ class RolloutRows:
             columns["valid"][last] & ~columns["terminated"][last] & ~columns["truncated"][last]
         )
         envs = ((starts | breaks).to(goes_on.device) & goes_on).nonzero().flatten()
-        if len(envs) == 0:
-            return
-        columns["truncated"][last, envs] = True
-        following = self._following()
-        self._finals.add(last, envs, {name: rows[envs] for name, rows in following.items()})
+        if len(envs):
+            columns["truncated"][last, envs] = True
+            self._keep_finals(last, envs, self._following())
 
     def _checked_length(self, data: DataSlice) -> int:
         """Return how many rows a slice has, after comparing all of it with the allocation.
@@ -239,64 +239,19 @@ class RolloutRows:
             )
         return length
 
-    def _keep_final(self, row: int, final: Rows, truncated: ArrayLike) -> None:
-        """Keep the final observations of rows that were cut; a terminated one is never needed."""
-        cut = np.flatnonzero(to_flags(truncated))
-        if len(cut) == 0:
+    def _keep_finals(self, row: int, envs: Tensor, final: Mapping[str, ArrayLike]) -> None:
+        """Keep the final observations `(B, ...)` of some environments, `(k,)`, at one row."""
+        if len(envs) == 0:
             return
-        device = self.spec.device
-        envs = torch.as_tensor(cut, device=device)
-        finals = {name: torch.as_tensor(value).to(device)[envs] for name, value in final}
-        self._finals.add(row, envs, finals)
+        index = torch.stack([torch.full_like(envs, row), envs], dim=1)
+        device = envs.device
+        finals = {name: torch.as_tensor(value).to(device)[envs] for name, value in final.items()}
+        self._finals.append((index, finals))
 
-
-class _FinalObservations:
-    """The true last observations of episodes that were cut inside a step.
-
-    They are a few observations `(K, ...)` by row and environment, in the order they were added.
-
-    Args:
-        empty: by column, shape `(0, ...)`: dtype, device and shape of what will be added.
-    """
-
-    def __init__(self, empty: Mapping[str, Tensor]) -> None:
-        self._empty = dict(empty)
-        device = next((column.device for column in self._empty.values()), None)
-        self._no_index = torch.zeros((0, 2), dtype=torch.int64, device=device)
-        self.clear()
-
-    @property
-    def index(self) -> Tensor:
-        """Row and environment of each, shape `(K, 2)`."""
-        return torch.cat([self._no_index, *self._index])
-
-    @property
-    def observations(self) -> dict[str, Tensor]:
-        """Each column `(K, ...)`."""
-        return {name: torch.cat([self._empty[name], *self._pieces[name]]) for name in self._empty}
-
-    def add(self, row: int, envs: Tensor, observations: Mapping[str, Tensor]) -> None:
-        """Keep the observations of some environments at one row.
-
-        Args:
-            row: counted from the rollout's start.
-            envs: shape `(k,)`, int64.
-            observations: each column `(k, ...)`.
-        """
-        self.extend(torch.stack([torch.full_like(envs, row), envs], dim=1), observations)
-
-    def extend(self, index: Tensor, observations: Mapping[str, Tensor]) -> None:
-        """Keep copies of observations by an index of their own.
-
-        Args:
-            index: shape `(k, 2)`, row and environment.
-            observations: each column `(k, ...)`.
-        """
-        self._index.append(index.to(self._no_index.device))
-        for name, pieces in self._pieces.items():
-            pieces.append(observations[name].to(self._empty[name], copy=True))
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._index: list[Tensor] = []
-        self._pieces: dict[str, list[Tensor]] = {name: [] for name in self._empty}
+    def _all_finals(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return row and environment of all final observations, `(K, 2)`, and their columns."""
+        nothing = {name: column[:0] for name, column in self._next_observation.items()}
+        index = torch.zeros((0, 2), dtype=torch.int64, device=self.spec.device)
+        indices, observations = zip((index, nothing), *self._finals, strict=True)
+        columns = {name: torch.cat([piece[name] for piece in observations]) for name in nothing}
+        return torch.cat(indices), columns

@@ -11,12 +11,7 @@ from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.stateful import StateReader
 from rl_core.storage import ORIGIN, DataSlice, HasRollouts, HasSlices, StorageSpec
 from rl_core.types import StateDict
-from rl_storages.rollout.minibatches import (
-    count_minibatches,
-    minibatches,
-    sequence_length_of,
-    shuffled_block,
-)
+from rl_storages.rollout.minibatches import minibatches, sequence_length_of, shuffled_block
 from rl_storages.rollout.rows import RolloutRows
 
 
@@ -253,13 +248,47 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
     def _count_batches(
         self, num_minibatches: int | None, minibatch_size: int | None, num_steps: int
     ) -> int:
-        return count_minibatches(
-            num_minibatches,
-            minibatch_size,
-            num_steps=num_steps,
-            num_envs=self._allocated().spec.num_envs,
-            sequence_length=self._drawn_length,
-        )
+        """Return how many minibatches one pass over rows makes.
+
+        Args:
+            num_minibatches: that number itself, or None.
+            minibatch_size: samples in each, at most, in whole sequences; or None.
+            num_steps: rows.
+
+        Raises:
+            ConfigError: when not just one of the two is given, it asks for more than there is, or
+                not one sequence has room in a minibatch.
+        """
+        if (num_minibatches is None) == (minibatch_size is None):
+            raise ConfigError("give just one of num_minibatches and minibatch_size")
+        num_envs, length = self._allocated().spec.num_envs, self.steps_per_sample
+        samples = num_steps * num_envs
+        rollout = f"the rollout of {num_steps} steps x {num_envs} environments"
+        if num_steps % length:
+            raise ConfigError(
+                f"{rollout} is no whole number of sequences of {length} steps; collect the rest "
+                "first"
+            )
+        units = samples // length
+        if num_minibatches is not None:
+            if num_minibatches > units:
+                what = "samples" if self._drawn_length is None else f"sequences of {length} steps"
+                raise ConfigError(
+                    f"num_minibatches={num_minibatches} is more than the {units} {what} of "
+                    f"{rollout}; use fewer minibatches, longer rollouts or more environments"
+                )
+            return num_minibatches
+        assert minibatch_size is not None
+        if minibatch_size > samples:
+            raise ConfigError(
+                f"minibatch_size={minibatch_size} is larger than the {samples} samples of {rollout}"
+            )
+        if minibatch_size < length:
+            raise ConfigError(
+                f"minibatch_size={minibatch_size} has no room for one sequence of {length} steps; "
+                f"use at least {length}, or another storage.sequence_length"
+            )
+        return -(-units // (minibatch_size // length))
 
     def _allocated(self) -> RolloutRows:
         self.check_allocated()

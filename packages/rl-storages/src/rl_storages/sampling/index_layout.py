@@ -1,7 +1,6 @@
 """The order in which a ring's slots are the leaves of a sum tree: by slot, or by time."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,12 +23,7 @@ class IndexLayout(ABC):
 
     Args:
         ring: The rows.
-
-    Attributes:
-        state_keys: Keys of its `state_dict`.
     """
-
-    state_keys: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, ring: ReplayRing) -> None:
         self._ring = ring
@@ -61,15 +55,16 @@ class IndexLayout(ABC):
         self._seen = self._ring.cursor()
 
     def state_dict(self) -> StateDict:
-        """Return what cannot be derived from the rows; call `catch_up` before."""
+        """Return what cannot be derived from the rows."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state returned by `state_dict`; the ring is restored already.
 
         Raises:
-            CheckpointError: when it is damaged.
+            CheckpointError: when it is damaged, or of another layout.
         """
+        StateReader(state, "storage/sampler/order").expect(())
         self.reset()
 
 
@@ -113,8 +108,6 @@ class LayoutByTime(IndexLayout):
     Attributes:
         end: The next number.
     """
-
-    state_keys: ClassVar[tuple[str, ...]] = ("end", "numbers")
 
     def __init__(self, ring: ReplayRing) -> None:
         super().__init__(ring)
@@ -214,7 +207,8 @@ class LayoutByTime(IndexLayout):
         self.end = 1
 
     def state_dict(self) -> StateDict:
-        """Return the numbers of the slots in use, counted from 0; call `catch_up` before."""
+        """Return the numbers of the slots in use, counted from 0."""
+        self.catch_up()
         numbers = self._number[: self._ring.places.used_slots] - 1
         return {"end": self.end - 1, "numbers": torch.from_numpy(numbers)}
 

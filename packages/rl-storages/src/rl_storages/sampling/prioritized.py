@@ -27,9 +27,9 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch
 from rl_core.config import as_schedule, parse_schedule
 from rl_core.errors import CheckpointError, ConfigError, DataError
-from rl_core.stateful import StateReader
+from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
-from rl_core.types import StateDict, StateValue
+from rl_core.types import StateDict
 from rl_storages.config import PrioritizedConfig, RecentConfig
 from rl_storages.replay.flags import Mask
 from rl_storages.replay.ring import ReplayRing
@@ -40,10 +40,8 @@ from rl_storages.sampling.sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorit
 _ETA = 0.9
 """Default of Eq. (3)."""
 
-_STATE_KEYS = ("alpha", "beta", "beta_schedule", "largest", "errors", "priorities")
 
-
-class PrioritizedSampler(IndexSampler):
+class PrioritizedSampler(StateFields, IndexSampler):
     """Samples in proportion to Eq. (1), with the weights of Eq. (2).
 
     Args:
@@ -51,6 +49,7 @@ class PrioritizedSampler(IndexSampler):
         recent: Sample from the newest only; sums in the equations are then over these.
     """
 
+    state_fields = ("_alpha", "_beta", "_largest", "_order")
     needs_td_errors = True
     rows: ReplayRing
 
@@ -174,17 +173,13 @@ class PrioritizedSampler(IndexSampler):
         used, slots = self.rows.places.used_slots, self._order.stored()
         priorities: Priorities = np.zeros(used, dtype=np.float32)
         priorities[slots] = self._tree.leaves[self._order.places(slots)]
-        state: dict[str, StateValue] = {
-            "alpha": self._alpha,
-            "beta": self._beta,
+        return {
+            **super().state_dict(),
+            "windows": {} if self._windows is None else self._windows.state_dict(),
             "beta_schedule": str(self._beta_schedule),
-            "largest": self._largest,
             "errors": torch.from_numpy(self._errors[:used]),
             "priorities": torch.from_numpy(priorities),
         }
-        if self._windows is not None:
-            state["windows"] = self._windows.state_dict()
-        return {**state, **self._order.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state returned by `state_dict`.
@@ -193,28 +188,26 @@ class PrioritizedSampler(IndexSampler):
             CheckpointError: when it is damaged, or of another sampler.
         """
         saved = StateReader(state, "storage/sampler")
-        of_windows = () if self._windows is None else ("windows",)
-        saved.expect((*_STATE_KEYS, *self._order.state_keys, *of_windows))
-        alpha, beta = saved.number("alpha"), saved.number("beta")
+        fields = (name.lstrip("_") for name in self.state_fields)
+        saved.expect((*fields, "windows", "beta_schedule", "errors", "priorities"))
+        windows = saved.tree("windows")
         try:
             schedule = parse_schedule(saved.text("beta_schedule"))
-            replace(self._config, alpha=alpha, beta=beta)
+            replace(self._config, alpha=saved.number("alpha"), beta=saved.number("beta"))
             replace(self._config, beta=schedule)
         except ConfigError as error:
             raise CheckpointError(f"the saved parameters are damaged: {error}") from error
         used = self.rows.places.used_slots
         like = torch.zeros(used)
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
-        largest = saved.number("largest")
         for name, values in (("errors", errors), ("priorities", priorities)):
             _check_sizes(name, values.numpy(force=True))
-        _check_sizes("largest", np.asarray(largest, dtype=np.float32))
+        _check_sizes("largest", np.asarray(saved.number("largest"), dtype=np.float32))
         self.reset()
-        self._order.load_state_dict(state)
+        self.load_fields(saved)
         if self._windows is not None:
-            self._windows.load_state_dict(saved.tree("windows"))
-        self._alpha, self._beta, self._beta_schedule = alpha, beta, schedule
-        self._largest = largest
+            self._windows.load_state_dict(windows)
+        self._beta_schedule = schedule
         self._errors[:used] = errors.numpy(force=True)
         slots = self._order.stored()
         of_slots = priorities.numpy(force=True)[slots]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import CheckpointError, ConfigError
-from rl_core.stateful import StateFields, StateReader
+from rl_core.stateful import StateFields
 from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
 from rl_core.types import StateDict
 from rl_storages.config import RecentConfig
@@ -143,13 +143,14 @@ class _Eta(StateFields):
             raise CheckpointError("storage/sampler/windows/eta: the saved numbers cannot be")
 
 
-class RecentSampler(IndexSampler):
+class RecentSampler(StateFields, IndexSampler):
     """Samples uniformly from the newest of all environments, with replacement, Eq. (1).
 
     Args:
         config: options.
     """
 
+    state_fields = ("_order", "_windows")
     rows: ReplayRing
 
     def __init__(self, config: RecentConfig) -> None:
@@ -194,19 +195,3 @@ class RecentSampler(IndexSampler):
     def metrics(self) -> Mapping[str, float]:
         """Return eta, and the gradient of the returns if eta adapts to it."""
         return self._windows.metrics()
-
-    def state_dict(self) -> StateDict:
-        """Return the order of the rows, and the state of eta."""
-        self._order.catch_up()
-        return {**self._order.state_dict(), "windows": self._windows.state_dict()}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore a state returned by `state_dict`.
-
-        Raises:
-            CheckpointError: when it is damaged, or of another sampler.
-        """
-        saved = StateReader(state, "storage/sampler")
-        saved.expect((*self._order.state_keys, "windows"))
-        self._order.load_state_dict(state)
-        self._windows.load_state_dict(saved.tree("windows"))

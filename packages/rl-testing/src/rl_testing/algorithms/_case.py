@@ -13,8 +13,13 @@ from torch.utils._pytree import tree_map_only
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.types import StateValue, map_observation
-from rl_testing.replay_batches import make_replay_batch
-from rl_testing.rollouts import make_batch, make_rollout, random_observation, random_state
+from rl_testing.rollouts import (
+    make_batch,
+    make_replay_batch,
+    make_rollout,
+    random_observation,
+    random_state,
+)
 from rl_testing.stateful import StatefulSuite
 
 TreeT = TypeVar("TreeT")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Trajectory
-from rl_testing._rows import Row, below, stack
+from rl_core.storage import columns_below
+from rl_testing._rows import Row, stack
 from rl_testing.replay.reference import (
     ReferenceReplayStorage,
     ReferenceSequence,
@@ -224,7 +225,7 @@ def _check_sequence(
     drawn: dict[str, Tensor], sequence: ReferenceSequence, n_step: int, name: str
 ) -> None:
     """Compare the columns of one sample with the sequence that it should be."""
-    start = below("start/", drawn)
+    start = columns_below("start/", drawn)
     length, burn_in = len(sequence.rows), len(start["episode_start"]) - 1
     counts = [1.0] * length + [0.0] * (len(drawn["mask"]) - length)
     assert drawn["mask"].tolist() == counts, f"mask of {name}"
@@ -254,8 +255,8 @@ def _check_sequence(
     begins = rows[0].columns["episode_start"]
     marks = [bool(missing or begins)] + [False] * (burn_in - missing)
     assert start["episode_start"][missing:].tolist() == marks, f"start of {name}"
-    states = {key: part[:1] * ~begins for key, part in below("state/", columns).items()}
-    given = {key: part[None] for key, part in below("state/", start).items()}
+    states = {key: part[:1] * ~begins for key, part in columns_below("state/", columns).items()}
+    given = {key: part[None] for key, part in columns_below("state/", start).items()}
     _check_columns(given, states, lambda _: f"the start of {name}")
 
 

@@ -12,7 +12,7 @@ from rl_core.errors import ConfigError
 from rl_core.stateful import StateReader
 from rl_core.storage import HasTrajectories, StorageSpec, join_observation
 from rl_core.types import Observation, StateDict
-from rl_testing._rows import Row, RowStorage, below, stack
+from rl_testing._rows import Row, RowStorage, assembled, stack
 
 _NOT_DRAWN = ("truncated", "valid", "episode_start", "state/", "next/", "successor/")
 """Columns of a row that are no part of a batch of transitions."""
@@ -154,18 +154,8 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
         transitions = self.transitions()
         for places in indices.tolist():
             batch = stack([transitions[place] for place in places], 0)
-            yield ReplayBatch(
-                observation=join_observation(batch),
-                action=batch["action"],
-                reward=batch["reward"],
-                num_steps=batch["num_steps"],
-                terminated=batch["terminated"],
-                next_observation=join_observation(batch, "next_observation"),
-                weight=torch.ones_like(batch["reward"][:, 0]),
-                mask=torch.ones_like(batch["reward"][:, 0]),
-                index=batch["index"],
-                extras=below("extras/", batch),
-            )
+            ones = {name: torch.ones_like(batch["reward"][:, 0]) for name in ("weight", "mask")}
+            yield assembled(ReplayBatch, {**batch, **ones})
 
     def new_observations(self) -> tuple[Observation, Tensor]:
         """Return what was inserted since the last call, as far as it is stored.

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.stateful import StateReader
+from rl_core.storage import columns_below
 from rl_train.checkpoint.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 
 WeightSource: TypeAlias = str | Path | Mapping[str, str | Path]
 """A run, or one of its checkpoints, for all weights; or one for each part of the actor."""
 
-_ACTOR = "actor."
 _SHOWN = 4
 """How many names an error message lists."""
 
@@ -50,12 +50,7 @@ def actor_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
         CheckpointError: when it holds none.
     """
     state = StateReader(checkpoint.state, str(checkpoint.path))
-    modules = state.reader("algorithm").tensors("modules")
-    return {
-        name.removeprefix(_ACTOR): tensor
-        for name, tensor in modules.items()
-        if name.startswith(_ACTOR)
-    }
+    return columns_below("actor.", state.reader("algorithm").tensors("modules"))
 
 
 def _check_parts(actor: nn.Module, parts: Mapping[str, str | Path]) -> None:
