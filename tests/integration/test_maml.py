@@ -30,6 +30,7 @@ from rl_storages import RolloutStorage
 from rl_testing.stateful import check_same_state
 from rl_train import Trainer, evaluate_policy
 
+STAGES = ("before adaptation", "after step 1", "after step 2")
 KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
 CONFIGS: dict[type, Any] = {
     MAMLVPG: MAMLVPGConfig,
@@ -227,7 +228,7 @@ def test_evaluations_report_every_stage_and_change_nothing() -> None:
     before = {name: value.clone() for name, value in algorithm.named_parameters().items()}
     results = [evaluate_policy(algorithm, PointNavigation(4), 6, seed=2) for _ in range(2)]
     assert results[0].stages == results[1].stages
-    assert list(results[0].stages) == ["before adaptation", "after step 1", "after step 2"]
+    assert list(results[0].stages) == ["oracle", *STAGES]
     assert all(len(values) == 6 for values in results[0].stages.values())
     assert results[0].returns == results[0].stages["after step 2"]
     assert "before adaptation" in str(results[0])

@@ -71,6 +71,32 @@ def test_a_point_moves_as_far_as_it_may_and_pays_its_squared_distance() -> None:
     _assert_close(step.reward, [-0.0025, -0.09])
 
 
+def test_the_oracle_of_a_point_moves_straight_to_its_goal() -> None:
+    goals = torch.tensor([[0.5, 0.0], [-0.25, 0.1], [0.0, 0.0]])
+    envs = PointNavigation(3)
+    # 0.4^2 + 0.3^2 + 0.2^2 + 0.1^2, and 0.15^2 + 0.05^2
+    _assert_close(envs.oracle_returns(goals), [-0.3, -0.025, 0.0])
+    envs.set_tasks(goals)
+    place, total = as_numpy(envs.reset()), np.zeros(3)
+    for _ in range(100):
+        step = envs.step(goals.numpy() - place)
+        place, total = as_numpy(step.observation), total + as_numpy(step.reward)
+    _assert_close(envs.oracle_returns(goals), total)
+
+
+def test_an_environment_may_know_its_oracle() -> None:
+    class Knowing(TargetEnv):
+        def oracle_returns(self, tasks: Tensor) -> Tensor:
+            return -tasks[:, 0]
+
+    envs = make_vec(Knowing, 2)
+    assert isinstance(envs, TaskVecEnv)
+    _assert_close(envs.oracle_returns(torch.tensor([[0.5], [0.25], [1.0]])), [-0.5, -0.25, -1.0])
+    unknowing = make_vec(TargetEnv, 2)
+    assert isinstance(unknowing, TaskVecEnv)
+    assert unknowing.oracle_returns(torch.zeros(3, 1)) is None
+
+
 def test_every_episode_of_a_point_is_cut_after_100_steps() -> None:
     envs = PointNavigation(2)
     envs.reset(seed=0)

@@ -16,7 +16,7 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, runs_in, warn_of_skipped
 from rl_command.train_arguments import import_modules
-from rl_core.config import ComponentSpec, Config, Count, NonNegativeInt
+from rl_core.config import Config, Count, NonNegativeInt
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.types import Json
@@ -125,9 +125,9 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
         checkpoint = _chosen(run, arguments)
         device = resolve_device(arguments.device or run.recipe.device)
         envs = build_envs(
-            _with_fewer_envs(run.recipe.env, arguments.episodes),
+            run.recipe.env,
             spawn_seed(arguments.seed, "test"),
-            testing=True,
+            num_test_episodes=arguments.episodes,
         )
     try:
         with held_warnings():
@@ -178,14 +178,6 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
             "train with --trainer.test-every, or leave --best out"
         )
     return best
-
-
-def _with_fewer_envs(env: ComponentSpec, episodes: int) -> ComponentSpec:
-    """Leave out environments that would run no episode."""
-    num_envs = env.get("num_envs")
-    if not isinstance(num_envs, int) or num_envs <= episodes:
-        return env
-    return ComponentSpec("env", env.name, {**env.kwargs, "num_envs": episodes})
 
 
 @contextlib.contextmanager

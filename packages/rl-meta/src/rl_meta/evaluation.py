@@ -81,7 +81,8 @@ def evaluate_adaptation(
         before_step: called before each step of the environments.
 
     Returns:
-        The return on each task, by stage.
+        The return on each task, by stage; that of a policy which knows its task comes first, as
+        ``"oracle"``, where the environments know it.
 
     Raises:
         ConfigError: when there are no tasks, or fewer test tasks.
@@ -93,6 +94,7 @@ def evaluate_adaptation(
     explored = algorithm.exploration_episodes
     stages = ["before adaptation", *(f"after step {n}" for n in range(1, len(explored) + 1))]
     returns: dict[str, list[float]] = {stage: [] for stage in stages}
+    oracle = envs.oracle_returns(tasks)
     env_seed: int | None = spawn_seed(seed, "evaluation")
 
     def play(num_episodes: int, mode: bool, policies: Parameters) -> Rollout:
@@ -125,7 +127,7 @@ def evaluate_adaptation(
                 rollout = play(-(-explored[index] // used), False, explorers)
                 kept = [env for env in range(envs.num_envs) if env % rows < used]
                 policies = algorithm.adapt_to(policies, rollout.select(kept))
-    return returns
+    return returns if oracle is None else {"oracle": oracle.tolist(), **returns}
 
 
 def _test_tasks(envs: TaskVecEnv, count: int, generator: torch.Generator) -> Tensor:

@@ -196,7 +196,7 @@ class Agent:
                 "the agent was given an environment that is built, and none to evaluate in; pass "
                 "envs to evaluate, or give the class of the environment or a function instead"
             )
-        with self.parts.test_envs() as made:
+        with self.parts.test_envs(num_episodes=num_episodes) as made:
             return evaluate_policy(self, made, num_episodes, seed=seed, deterministic=deterministic)
 
     def save(self, directory: str | Path) -> Path:

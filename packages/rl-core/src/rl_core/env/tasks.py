@@ -49,3 +49,14 @@ class TaskVecEnv(VecEnv):
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many different tasks there are; None where their number is not limited."""
         return None
+
+    def oracle_returns(self, tasks: Tensor) -> Tensor | None:
+        """Return what the best policy that knows its task gets in an episode of each.
+
+        Args:
+            tasks: shape `(count, ...)`, rows as `sample_tasks` returns them.
+
+        Returns:
+            Shape `(count,)`; None where that is not known.
+        """
+        return None
