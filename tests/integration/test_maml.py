@@ -235,6 +235,41 @@ def test_evaluations_report_every_stage_and_change_nothing() -> None:
     check_same_state(dict(algorithm.named_parameters()), before)
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_only_exploration_draws_actions(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = _algorithm(num_exploration_episodes=1)
+    act, drawn = algorithm.act, []
+
+    def note(adapted: Any, observation: Observation, noise: Tensor | None) -> Any:
+        drawn.append(noise is not None)
+        return act(adapted, observation, noise)
+
+    monkeypatch.setattr(algorithm, "act", note)
+    evaluate_policy(algorithm, PointNavigation(2), 2, deterministic=deterministic)
+    judged = [not deterministic] * 100
+    assert drawn == [*judged, *[True] * 100, *judged]
+
+
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_a_fixed_number_of_tasks_is_drawn_with_or_without_replacement(
+    with_replacement: bool,
+) -> None:
+    algorithm = _algorithm(meta_batch_size=4, with_replacement=with_replacement)
+    envs = PointNavigation(4, num_train_tasks=4)
+    known = {tuple(goal) for goal in envs.sample_tasks(4, torch.Generator()).tolist()}
+    counts = set()
+    for _ in range(20):
+        algorithm._tasks = None
+        algorithm.before_rollout(envs)
+        envs.reset()
+        drawn = {tuple(goal) for goal in envs._goal.tolist()}
+        assert drawn <= known
+        counts.add(len(drawn))
+    assert (counts == {4}) is not with_replacement  # each once, or some twice
+
+
 def test_too_few_test_tasks_are_refused() -> None:
     with pytest.raises(ConfigError, match="only 3 test tasks"):
         evaluate_adaptation(_algorithm(), PointNavigation(4, num_test_tasks=3), 4)
@@ -268,6 +303,20 @@ def test_environments_without_tasks_are_refused() -> None:
 def test_tasks_must_divide_the_environments() -> None:
     with pytest.raises(ConfigError, match="meta_batch_size=3 does not divide the 4"):
         _trainer(_algorithm(meta_batch_size=3)).train(total_updates=1)
+
+
+def test_defaults_are_those_of_the_papers_and_garage() -> None:
+    for kind in KINDS:
+        algorithm = _algorithm(kind)
+        config = CONFIGS[kind]()
+        assert (config.inner_lr, config.meta_batch_size, config.num_grad_updates) == (0.1, 20, 1)
+        assert (config.gae_lambda, config.num_exploration_episodes) == (1.0, 10)
+        if kind is MAMLTRPO:
+            assert config.max_kl == 0.01
+        else:
+            assert (config.outer_lr, config.optimizer.eps) == (1e-3, 1e-5)
+        if kind is MAMLPPO:
+            assert algorithm.inner.hyper["clip_range"].item() == pytest.approx(0.5)
 
 
 def test_a_shared_network_is_refused() -> None:

@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,11 +11,11 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rl_core.env import TaskSplit, TaskVecEnv, VecEnv, as_numpy
-from rl_core.errors import ConfigError, DataError
+from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.spaces import event_shape
 from rl_core.types import Array
 from rl_envs import make_vec
-from rl_envs.tasks import PointNavigation, SyncTaskVecEnv, TaskSampler, uniform
+from rl_envs.tasks import PointNavigation, SyncTaskVecEnv, TaskPool, TaskSampler, uniform
 from rl_testing.envs import VecEnvSuite
 
 
@@ -159,6 +160,47 @@ def test_a_fixed_number_of_tasks_is_drawn_from_evenly() -> None:
     assert set(test.flatten().tolist()).isdisjoint(counts)
     again = TaskSampler(uniform(2.0, 3.0, 1), num_train_tasks=4)
     assert set(again.sample(4, generator).flatten().tolist()) == set(counts)
+
+
+def test_a_pool_is_the_environment_of_its_task() -> None:
+    built: list[int] = []
+
+    def build(number: int) -> Callable[[], TargetEnv]:
+        def made() -> TargetEnv:
+            built.append(number)
+            env = TargetEnv()
+            env.target = float(number)
+            return env
+
+        return made
+
+    def pool() -> TaskPool:
+        return TaskPool([build(0), build(1)], [build(2)])
+
+    envs = make_vec(pool, 2)
+    assert isinstance(envs, TaskVecEnv)
+    assert (envs.num_tasks("train"), envs.num_tasks("test")) == (2, 1)
+    generator = torch.Generator().manual_seed(0)
+    assert sorted(envs.sample_tasks(4, generator).flatten().tolist()) == [0.0, 0.0, 1.0, 1.0]
+    assert envs.sample_tasks(1, generator, "test").tolist() == [[2.0]]
+    assert set(built) == {0}
+    built.clear()
+    for first, second in ((1.0, 2.0), (0.0, 1.0), (1.0, 2.0)):
+        envs.set_tasks(torch.tensor([[first], [second]]))
+        envs.reset(seed=0)
+        _assert_close(envs.step(np.zeros((2, 1), np.float32)).reward, [-first, -second])
+    assert built == [1, 2, 1]  # each row keeps what it has built, from the first on
+    envs.close()
+
+
+def test_a_pool_needs_environments_of_the_same_spaces() -> None:
+    class Wider(TargetEnv):
+        action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    with pytest.raises(ConfigError, match="1 environments to train on and 0 to test on"):
+        TaskPool([TargetEnv], [])
+    with pytest.raises(SpaceError, match="environment 1 has other spaces"):
+        TaskPool([TargetEnv], [Wider]).set_task(np.ones(1, np.float32))
 
 
 def test_without_a_number_tasks_are_new_every_time() -> None:

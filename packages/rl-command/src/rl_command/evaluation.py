@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 
 from rl_command.errors import UsageError, held_warnings
@@ -89,8 +90,18 @@ def evaluate(words: Sequence[str]) -> int:
         over_runs = statistics_over_runs([result.mean for result in results], arguments.seed)
         episodes = sum(result.num_episodes for result in results)
         facts = {**over_runs, "num_episodes": episodes, "runs": cast("Json", tables)}
+        by_stage: dict[str, Json] = {
+            name: statistics_over_runs(
+                [fmean(result.stages[name]) for result in results], arguments.seed
+            )
+            for name in results[0].stages
+        }
+        if by_stage:
+            facts["stages"] = by_stage
         if not arguments.json:
             print(described_over_runs(over_runs))
+            for name, statistics in by_stage.items():
+                print(f"{name}: {described_over_runs(cast('dict[str, Json]', statistics))}")
     if arguments.json:
         print(json.dumps(facts, allow_nan=False))
     return 0

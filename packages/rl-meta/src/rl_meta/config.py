@@ -27,6 +27,8 @@ class MAMLConfig(Config):
         first_order: leave second derivatives out of the meta-gradient.
         num_grad_updates: steps of adaptation, each with a rollout of its own.
         meta_batch_size: tasks per meta-update; it divides the number of environments.
+        with_replacement: where there is a fixed number of train tasks, draw those of a meta-batch
+            independently; otherwise each is drawn once before any is drawn again.
         gamma: discount per step.
         gae_lambda: trades bias against variance in advantages.
         normalize_advantage: give each task's advantages a mean of 0 and a standard deviation of 1.
@@ -44,6 +46,7 @@ class MAMLConfig(Config):
     first_order: bool = False
     num_grad_updates: Count = 1
     meta_batch_size: Count = 20
+    with_replacement: bool = False
     gamma: ScheduledFraction = 0.99
     gae_lambda: ScheduledFraction = 1.0
     normalize_advantage: bool = True

@@ -90,7 +90,7 @@ def evaluate_adaptation(
     envs = with_tasks(envs)
     device = algorithm.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
-    tasks = _test_tasks(envs, num_episodes, spawn_generators(seed, ["tasks"])["tasks"])
+    tasks = _test_tasks(envs, num_episodes, seed)
     explored = algorithm.exploration_episodes
     stages = ["before adaptation", *(f"after step {n}" for n in range(1, len(explored) + 1))]
     returns: dict[str, list[float]] = {stage: [] for stage in stages}
@@ -130,17 +130,17 @@ def evaluate_adaptation(
     return returns if oracle is None else {"oracle": oracle.tolist(), **returns}
 
 
-def _test_tasks(envs: TaskVecEnv, count: int, generator: torch.Generator) -> Tensor:
-    """Draw test tasks, and warn where they are train tasks too."""
+def _test_tasks(envs: TaskVecEnv, count: int, seed: int) -> Tensor:
+    """Return the test tasks, and warn where they are train tasks too."""
     available, trained = envs.num_tasks("test"), envs.num_tasks("train")
     if available is not None and available < count:
         raise ConfigError(
             f"{envs.spec_id} has only {available} test tasks; evaluate on at most so many, got "
             f"{count}"
         )
-    tasks = envs.sample_tasks(count, generator, "test")
+    tasks = envs.tasks_of_evaluation(count, seed)
     if trained is not None:
-        known = envs.sample_tasks(trained, generator, "train")  # all of them
+        known = envs.sample_tasks(trained, torch.Generator(), "train")  # all of them
         same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
         overlap = int(same.all(2).any(1).sum())
         if overlap:

@@ -321,7 +321,12 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         rows = rows_per_task(envs, num_tasks, "meta_batch_size")
         tasks = with_tasks(envs)
         if self._tasks is None:
-            self._tasks = tasks.sample_tasks(num_tasks, on_cpu(self.generator))
+            generator, count = on_cpu(self.generator), tasks.num_tasks("train")
+            if self.config.with_replacement and count is not None:
+                drawn = torch.randint(count, (num_tasks,), generator=generator)
+                self._tasks = tasks.sample_tasks(count, torch.Generator())[drawn]  # of all of them
+            else:
+                self._tasks = tasks.sample_tasks(num_tasks, generator)
             self._set_adapted(self.policy_parameters())
         tasks.set_tasks(self._tasks.repeat_interleave(rows, 0))
         return True

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.env.contract import VecEnv
+from rl_core.seeding import spawn_generators
 
 TaskSplit: TypeAlias = Literal["train", "test"]
 """Which tasks: those that are learned from, or those that are kept for evaluation."""
@@ -35,6 +36,10 @@ class TaskVecEnv(VecEnv):
         Returns:
             Shape `(count, ...)`, float32, on the CPU.
         """
+
+    def tasks_of_evaluation(self, count: int, seed: int) -> Tensor:
+        """Return the test tasks of an evaluation `(count, ...)`, the same for the same seed."""
+        return self.sample_tasks(count, spawn_generators(seed, ["tasks"])["tasks"], "test")
 
     @abstractmethod
     def set_tasks(self, tasks: Tensor) -> None:

@@ -46,9 +46,5 @@ def from_columns(like: DistributionT, columns: Mapping[str, Tensor]) -> Distribu
 
 def _parameters(distribution: Distribution) -> dict[str, Tensor]:
     assert is_dataclass(distribution)
-    values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
-    return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
-    }
+    parts = ((field.name, getattr(distribution, field.name)) for field in fields(distribution))
+    return {n: p for n, p in parts if isinstance(p, Tensor) and p.is_floating_point()}
