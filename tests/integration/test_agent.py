@@ -791,3 +791,14 @@ def test_the_recipe_calls_such_an_actor_custom() -> None:
     usual = OffPolicyActor(observations, actions)
     assert Trainer(envs, SAC(usual), storage).recipe.actor.name == "off-policy"
     envs.close()
+
+
+def test_evaluations_have_no_environments_that_would_play_no_episode() -> None:
+    agent = rl_train.make(
+        "ppo", "CartPole-v1", num_envs=6, num_test_episodes=2, final_test_episodes=3
+    )
+    assert agent.parts.test_envs is not None
+    for episodes, count in ((None, 3), (5, 5), (100, 6)):
+        with agent.parts.test_envs(num_episodes=episodes) as envs:
+            assert envs.num_envs == count
+    agent.close()

@@ -30,6 +30,7 @@ from rl_storages import RolloutStorage
 from rl_testing.stateful import check_same_state
 from rl_train import Trainer, evaluate_policy
 
+STAGES = ("before adaptation", "after step 1", "after step 2")
 KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
 CONFIGS: dict[type, Any] = {
     MAMLVPG: MAMLVPGConfig,
@@ -227,11 +228,28 @@ def test_evaluations_report_every_stage_and_change_nothing() -> None:
     before = {name: value.clone() for name, value in algorithm.named_parameters().items()}
     results = [evaluate_policy(algorithm, PointNavigation(4), 6, seed=2) for _ in range(2)]
     assert results[0].stages == results[1].stages
-    assert list(results[0].stages) == ["before adaptation", "after step 1", "after step 2"]
+    assert list(results[0].stages) == ["oracle", *STAGES]
     assert all(len(values) == 6 for values in results[0].stages.values())
     assert results[0].returns == results[0].stages["after step 2"]
     assert "before adaptation" in str(results[0])
     check_same_state(dict(algorithm.named_parameters()), before)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_only_exploration_draws_actions(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = _algorithm(num_exploration_episodes=1)
+    act, drawn = algorithm.act, []
+
+    def note(adapted: Any, observation: Observation, noise: Tensor | None) -> Any:
+        drawn.append(noise is not None)
+        return act(adapted, observation, noise)
+
+    monkeypatch.setattr(algorithm, "act", note)
+    evaluate_policy(algorithm, PointNavigation(2), 2, deterministic=deterministic)
+    judged = [not deterministic] * 100
+    assert drawn == [*judged, *[True] * 100, *judged]
 
 
 def test_too_few_test_tasks_are_refused() -> None:
@@ -267,6 +285,20 @@ def test_environments_without_tasks_are_refused() -> None:
 def test_tasks_must_divide_the_environments() -> None:
     with pytest.raises(ConfigError, match="meta_batch_size=3 does not divide the 4"):
         _trainer(_algorithm(meta_batch_size=3)).train(total_updates=1)
+
+
+def test_defaults_are_those_of_the_papers_and_garage() -> None:
+    for kind in KINDS:
+        algorithm = _algorithm(kind)
+        config = CONFIGS[kind]()
+        assert (config.inner_lr, config.meta_batch_size, config.num_grad_updates) == (0.1, 20, 1)
+        assert (config.gae_lambda, config.num_exploration_episodes) == (1.0, 10)
+        if kind is MAMLTRPO:
+            assert config.max_kl == 0.01
+        else:
+            assert (config.outer_lr, config.optimizer.eps) == (1e-3, 1e-5)
+        if kind is MAMLPPO:
+            assert algorithm.inner.hyper["clip_range"].item() == pytest.approx(0.5)
 
 
 def test_a_shared_network_is_refused() -> None:

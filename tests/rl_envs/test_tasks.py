@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,11 +11,11 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rl_core.env import TaskSplit, TaskVecEnv, VecEnv, as_numpy
-from rl_core.errors import ConfigError, DataError
+from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.spaces import event_shape
 from rl_core.types import Array
 from rl_envs import make_vec
-from rl_envs.tasks import PointNavigation, SyncTaskVecEnv, TaskSampler, uniform
+from rl_envs.tasks import PointNavigation, SyncTaskVecEnv, TaskPool, TaskSampler, uniform
 from rl_testing.envs import VecEnvSuite
 
 
@@ -69,6 +70,32 @@ def test_a_point_moves_as_far_as_it_may_and_pays_its_squared_distance() -> None:
     step = envs.step(np.array([[0.05, 0.0], [0.0, -9.0]], np.float32))
     _assert_close(step.observation, [[0.05, 0.0], [0.0, -0.1]])
     _assert_close(step.reward, [-0.0025, -0.09])
+
+
+def test_the_oracle_of_a_point_moves_straight_to_its_goal() -> None:
+    goals = torch.tensor([[0.5, 0.0], [-0.25, 0.1], [0.0, 0.0]])
+    envs = PointNavigation(3)
+    # 0.4^2 + 0.3^2 + 0.2^2 + 0.1^2, and 0.15^2 + 0.05^2
+    _assert_close(envs.oracle_returns(goals), [-0.3, -0.025, 0.0])
+    envs.set_tasks(goals)
+    place, total = as_numpy(envs.reset()), np.zeros(3)
+    for _ in range(100):
+        step = envs.step(goals.numpy() - place)
+        place, total = as_numpy(step.observation), total + as_numpy(step.reward)
+    _assert_close(envs.oracle_returns(goals), total)
+
+
+def test_an_environment_may_know_its_oracle() -> None:
+    class Knowing(TargetEnv):
+        def oracle_returns(self, tasks: Tensor) -> Tensor:
+            return -tasks[:, 0]
+
+    envs = make_vec(Knowing, 2)
+    assert isinstance(envs, TaskVecEnv)
+    _assert_close(envs.oracle_returns(torch.tensor([[0.5], [0.25], [1.0]])), [-0.5, -0.25, -1.0])
+    unknowing = make_vec(TargetEnv, 2)
+    assert isinstance(unknowing, TaskVecEnv)
+    assert unknowing.oracle_returns(torch.zeros(3, 1)) is None
 
 
 def test_every_episode_of_a_point_is_cut_after_100_steps() -> None:
@@ -155,6 +182,47 @@ def test_replacement_is_an_option_of_our_tasks(env_id: str) -> None:
         drawn = [envs.sample_tasks(3, generator)[:, 0].tolist() for _ in range(20)]
     assert len({number for batch in drawn for number in batch}) == 3
     assert min(len(set(batch)) for batch in drawn) < 3
+
+
+def test_a_pool_is_the_environment_of_its_task() -> None:
+    built: list[int] = []
+
+    def build(number: int) -> Callable[[], TargetEnv]:
+        def made() -> TargetEnv:
+            built.append(number)
+            env = TargetEnv()
+            env.target = float(number)
+            return env
+
+        return made
+
+    def pool() -> TaskPool:
+        return TaskPool([build(0), build(1)], [build(2)])
+
+    envs = make_vec(pool, 2)
+    assert isinstance(envs, TaskVecEnv)
+    assert (envs.num_tasks("train"), envs.num_tasks("test")) == (2, 1)
+    generator = torch.Generator().manual_seed(0)
+    assert sorted(envs.sample_tasks(4, generator).flatten().tolist()) == [0.0, 0.0, 1.0, 1.0]
+    assert envs.sample_tasks(1, generator, "test").tolist() == [[2.0]]
+    assert set(built) == {0}
+    built.clear()
+    for first, second in ((1.0, 2.0), (0.0, 1.0), (1.0, 2.0)):
+        envs.set_tasks(torch.tensor([[first], [second]]))
+        envs.reset(seed=0)
+        _assert_close(envs.step(np.zeros((2, 1), np.float32)).reward, [-first, -second])
+    assert built == [1, 2, 1]  # each row keeps what it has built, from the first on
+    envs.close()
+
+
+def test_a_pool_needs_environments_of_the_same_spaces() -> None:
+    class Wider(TargetEnv):
+        action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    with pytest.raises(ConfigError, match="1 environments to train on and 0 to test on"):
+        TaskPool([TargetEnv], [])
+    with pytest.raises(SpaceError, match="environment 1 has other spaces"):
+        TaskPool([TargetEnv], [Wider]).set_task(np.ones(1, np.float32))
 
 
 def test_without_a_number_tasks_are_new_every_time() -> None:

@@ -1,48 +1,121 @@
+import json
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from bench import meta
 from bench.child import Json
-from bench.measurement import Found
+
+STAGES: dict[str, Json] = {
+    "oracle": {"returns": [0.0, 0.0]},
+    "before adaptation": {"returns": [-9.0, -11.0]},
+    "after step 1": {"returns": [-4.0, -6.0]},
+}
 
 
-def test_the_oracle_moves_straight_to_the_goal() -> None:
-    # A goal lies at most 0.5 away in each direction and is reached in five moves; a part of the
-    # distance of 0.5 costs 0.4^2 + 0.3^2 + 0.2^2 + 0.1^2 = 0.3 at most.
-    assert -0.6 < meta.oracle_return(0, 100) < -0.1
-    assert meta.oracle_return(0, 100) == meta.oracle_return(0, 100)
+def run_of(after: float, **stages: list[Json]) -> dict[str, Json]:
+    found: dict[str, Json] = {"before adaptation": [-9.0, -11.0], "after step 1": [after]}
+    return {"steps": 2e6, "stages": {**found, **stages}, "curves": {}}
 
 
-def test_the_table_shows_the_share_of_the_gap_that_each_seed_closes() -> None:
-    def run(after: float) -> dict[str, Json]:
-        stages: dict[str, Json] = {"before adaptation": -10.0, "after step 1": after}
-        return {"stages": stages, "oracle": 0.0, "seconds": 1.0, "machine": "any"}
+def recorded(*afters: float, **stages: list[Json]) -> dict[str, Json]:
+    runs: dict[str, Json] = {str(i): run_of(after, **stages) for i, after in enumerate(afters)}
+    return {"machine": "any", "runs": runs}
 
-    shown = meta.render({"pearl/0": run(-5.0), "pearl/3": run(-1.0)})
-    assert "| `pearl` | 2 | -10.0 | -3.0 | 0.0 | **70%** (50%, 90%) |" in shown
-    runs = {f"maml-trpo/velocity/{seed}": {**run(-8.0 + seed), "steps": 2e6} for seed in (0, 2)}
-    row = "| `maml-trpo` | HalfCheetahVelocity-v0, 0 to 2 m/s | 2 | 2,000,000 | -10.0 | -7.0 |"
-    assert f"{row} **+3.0** (+2.0, +4.0) |" in meta.render(runs)
+
+class Command:
+    """In place of ``rl``: finishes some seeds of a run, or is stopped before."""
+
+    def __init__(self, finishes: Sequence[int] = (), status: int = 0) -> None:
+        self.words: list[list[str]] = []
+        self.finishes, self.status = finishes, status
+
+    def __call__(self, words: Sequence[str]) -> int:
+        self.words.append(list(words))
+        (folder,) = (word.partition("=")[2] for word in words if word.startswith("--run-dir="))
+        for seed in self.finishes:
+            run = Path(folder) / f"seed-{seed}"
+            run.mkdir(parents=True)
+            summary = {"total_steps": 400, "final_evaluation": {"stages": STAGES}}
+            (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+            lines = [
+                {"step": 100, "time": 0.0, "train/episodes": 4.0},
+                {"step": 200, "time": 0.0, "test/return_after_step_1": -7.0},
+                {"step": 400, "time": 0.0, "test/return_after_step_1": -5.0},
+            ]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (run / "metrics.jsonl").write_text(text, encoding="utf-8")
+        return self.status
+
+
+@pytest.fixture
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Pages, results and runs in a folder of the test's own."""
+    monkeypatch.setattr(meta, "LEARNERS", {"pearl": meta.Learner("pearl", num_seeds=2)})
+    (tmp_path / "algorithms").mkdir()
+    pages = {"page.md": "meta", "algorithms/maml.md": "curves", "algorithms/pearl.md": "curves"}
+    for page, block in pages.items():
+        text = f"<!-- {block}:begin -->\n<!-- {block}:end -->\n"
+        (tmp_path / page).write_text(text, encoding="utf-8")
+    places = {"results": "meta.json", "page": "page.md", "runs": "runs"}
+    words = [word for name, at in places.items() for word in (f"--{name}", str(tmp_path / at))]
+    return [*words, "--threads", "1"]
+
+
+def test_the_table_shows_stages_with_intervals_and_the_share_of_the_gap_closed() -> None:
+    shown = meta.render({"pearl": recorded(-5.0, -1.0, oracle=[0.0])})
+    row = "| `pearl` | PointNavigation-v0 | 2 | 2,000,000 | -10.0 (-10.0 to -10.0) "
+    assert f"{row}| -3.0 (-5.0 to -1.0) | - | 0.0 (0.0 to 0.0) | **70%** (50%, 90%) |" in shown
+    assert "Measured on: any." in shown
+
+
+def test_without_an_oracle_the_table_shows_what_was_gained() -> None:
+    shown = meta.render({"maml-trpo/velocity": recorded(-8.0)})
+    row = "| `maml-trpo` | HalfCheetahVelocity-v0, 0 to 2 m/s | 1 | 2,000,000 | -10.0 | -8.0 "
+    assert f"{row}| - | - | **+2.0** (+2.0) |" in shown
     assert meta.render({}) == "Nothing was measured yet."
 
 
-def test_runs_that_are_recorded_are_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_finished_runs_are_recorded_with_their_curves_and_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: list[str]
 ) -> None:
-    made: list[str] = []
-    page = tmp_path / "page.md"
-    page.write_text("<!-- meta:begin -->\n<!-- meta:end -->\n", encoding="utf-8")
+    command = Command(finishes=(1,), status=2)  # the other seed failed
+    monkeypatch.setattr(meta, "rl", command)
+    assert meta.main(["--learning", "--jobs", "2", *where]) == 1
+    ((kind, *words),) = command.words
+    assert kind == "train"
+    wanted = {"--seeds=0..1", "--jobs=2", "--total-updates=200"}
+    assert wanted <= set(words)
+    kept = json.loads((tmp_path / "meta.json").read_text(encoding="utf-8"))["pearl"]["runs"]
+    assert list(kept) == ["1"]
+    assert kept["1"]["stages"]["after step 1"] == [-4.0, -6.0]
+    assert kept["1"]["curves"]["after step 1"] == [[200, -7.0], [400, -5.0]]
+    page = (tmp_path / "algorithms" / "pearl.md").read_text(encoding="utf-8")
+    assert "after one step from -7 to -5](../figures/meta/pearl.svg)" in page
+    assert "`hatch run bench:meta --only pearl`" in page
+    assert (tmp_path / "figures" / "meta" / "pearl.svg").exists()
 
-    def learn(name: str, seed: int, options: object) -> Found:
-        made.append(f"{name}/{seed}")
-        stages: dict[str, Json] = {"before adaptation": -2.0, "after step 1": -1.0}
-        return Found({"stages": stages, "oracle": 0.0}, True)
+    monkeypatch.setattr(meta, "rl", Command(finishes=(0,)))
+    assert meta.main(["--learning", *where]) == 0  # one run was missing
+    monkeypatch.setattr(meta, "rl", command)
+    assert meta.main(["--learning", *where]) == 0
+    assert len(command.words) == 1  # none is missing
 
-    monkeypatch.setattr(meta, "learn", learn)
-    monkeypatch.setattr(meta, "LEARNERS", {"pearl": meta.Learner("pearl")})
-    where = ["--results", str(tmp_path / "meta.json"), "--page", str(page), "--threads", "1"]
-    assert meta.main(["--only", "pearl/1", *where]) == 0
-    assert meta.main(["--learning", *where]) == 0
-    assert made == ["pearl/1", "pearl/0", "pearl/2", "pearl/3", "pearl/4"]
-    assert meta.main(["--learning", *where]) == 0
-    assert len(made) == 5
+
+def test_an_interruption_of_the_runs_ends_the_benchmark(
+    monkeypatch: pytest.MonkeyPatch, where: list[str]
+) -> None:
+    command = Command(status=128 + signal.SIGTERM)
+    monkeypatch.setattr(meta, "rl", command)
+    monkeypatch.setattr(meta, "LEARNERS", {n: meta.Learner(n) for n in ("pearl", "maml-vpg")})
+    assert meta.main(["--learning", *where]) == 130
+    assert len(command.words) == 1
+
+
+@pytest.mark.parametrize("name", sorted(meta.LEARNERS))
+def test_every_learner_is_evaluated_after_whole_meta_updates(name: str) -> None:
+    learner = meta.LEARNERS[name]
+    assert learner.num_test_tasks % 2 == 0
+    if learner.algorithm.startswith("maml"):
+        assert learner.updates // meta.NUM_EVALUATIONS % 2 == 0

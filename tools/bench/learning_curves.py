@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,11 +43,14 @@ NUM_STEPS = 50
 _GREY = "#808080"
 """Of texts and axes; it can be read on white and on black."""
 
-_STYLE: Mapping[str, tuple[str, str, str]] = {
+Style: TypeAlias = tuple[str, str, str]
+"""Name, colour and line of a band."""
+
+_STYLE: Mapping[str, Style] = {
     "ours": ("rl toolbox", "#3b82f6", "-"),
     "sb3": ("Stable-Baselines3", "#e8820c", "--"),
 }
-"""Name, colour and line by system."""
+"""By system."""
 
 _SETTINGS: Mapping[Any, object] = {
     "svg.hashsalt": "rl toolbox",  # of the ids in the file, which are drawn at random without it
@@ -119,11 +122,24 @@ def bands_of(row: PlanRow, records: Mapping[Key, Record]) -> dict[str, Band]:
 
 
 def draw(row: PlanRow, bands: Mapping[str, Band], path: Path) -> None:
-    """Draw one figure.
+    """Draw the figure of a row; see `draw_figure`.
 
     Args:
         row: whose it is.
         bands: by system; at least one.
+        path: of the SVG file.
+    """
+    lines = {_STYLE[system]: made for system, made in bands.items()}
+    draw_figure(lines, title(row), "return of a training episode", path)
+
+
+def draw_figure(bands: Mapping[Style, Band], title: str, ordinate: str, path: Path) -> None:
+    """Draw one figure of lines over environment steps.
+
+    Args:
+        bands: by name, colour and line; at least one.
+        title: of the figure.
+        ordinate: what is drawn.
         path: of the SVG file.
     """
     with rc_context():
@@ -132,11 +148,11 @@ def draw(row: PlanRow, bands: Mapping[str, Band], path: Path) -> None:
         figure = Figure(figsize=(5.2, 3.0), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
-        for system, made in bands.items():
-            _draw_band(axes, system, made)
-        axes.set_title(title(row))
+        for style, made in bands.items():
+            _draw_band(axes, style, made)
+        axes.set_title(title)
         axes.set_xlabel("environment steps")
-        axes.set_ylabel("return of a training episode")
+        axes.set_ylabel(ordinate)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
@@ -146,8 +162,8 @@ def draw(row: PlanRow, bands: Mapping[str, Band], path: Path) -> None:
         )
 
 
-def _draw_band(axes: Axes, system: str, made: Band) -> None:
-    name, colour, line = _STYLE[system]
+def _draw_band(axes: Axes, style: Style, made: Band) -> None:
+    name, colour, line = style
     label = f"{name}, {made.num_seeds} seed{'s' if made.num_seeds > 1 else ''}"
     if made.num_seeds > 1:
         axes.fill_between(made.steps, made.low, made.high, color=colour, alpha=0.2, linewidth=0.0)

@@ -1,8 +1,9 @@
 """Meta-learning: how long a meta-update takes, and how much of the gap adaptation closes.
 
 By default it times a meta-update of maml-trpo on point navigation, 20 tasks with 20 episodes of 100
-steps before and after adaptation, beside a plain loop over the tasks. With ``--learning`` it makes
-the record runs that are not in the results yet, one after the other. Run nothing else meanwhile.
+steps before and after adaptation, beside a plain loop over the tasks; run nothing else meanwhile.
+With ``--learning`` it makes the record runs that are not in the results yet. Runs are kept with
+their checkpoints: the same command goes on where it was stopped, and makes no finished run again.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad
@@ -24,30 +26,38 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 import rl_train
 from bench.child import Json
+from bench.learning_curves import Band, Numbers, Style, band, draw_figure
 from bench.machine import machine_line
-from bench.markdown import table
+from bench.markdown import table, write_block
 from bench.measurement import Found, Measurement, ratio_cell, read_results
 from bench.suite import Part, run_suite, suite_parser
+from rl_command.main import main as rl
 from rl_core.batch import RolloutBatch
 from rl_core.gradients.trust_region import Parameters, constrained_step
 from rl_core.nn.distributions import from_columns
-from rl_core.seeding import spawn_generators
 from rl_core.types import Observation
-from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
 from rl_meta import MAMLTRPO, collect_episodes
 from rl_meta.rollouts import as_batch, task_columns
-from rl_train.builder import build_trainer
+from rl_train.builder import build_trainer, compose
+from rl_train.evaluation import stratified_bootstrap_interval
+from rl_train.loggers import read_metrics
+from rl_train.recipe_files import save_recipe
+from rl_train.trainer.setup import reuse_freed_memory
 
 _ENV = "PointNavigation-v0"
 _NUM_TASKS, _NUM_EPISODES, _NUM_STEPS = 20, 20, 100
+NUM_EVALUATIONS = 20
+_INTERRUPTED = 128
+_FIGURES = Path("figures", "meta")
+_RUNS = Path(__file__).resolve().parent / "results" / "runs" / "meta"
 _SPEED = "update"
 _SIDES = {"ours": "all tasks at once", "loop": "a loop over the tasks"}
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """A record run, but for its seed.
+    """Record runs, one for each seed.
 
     Attributes:
         algorithm: its registered name.
@@ -66,9 +76,11 @@ class Learner:
     options: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
 
     @property
-    def is_navigation(self) -> bool:
-        """Whether the best return on a task is known."""
-        return self.env == _ENV
+    def tasks(self) -> str:
+        """The environment, with the range of velocities."""
+        kwargs = self.options.get("env", {}).get("env_kwargs", {})
+        high = cast("Mapping[str, Json]", kwargs).get("high")
+        return self.env if high is None else f"{self.env}, 0 to {high} m/s"
 
 
 _NAVIGATING: Mapping[str, Mapping[str, Json]] = {
@@ -115,23 +127,26 @@ LEARNERS: Mapping[str, Learner] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parts: dict[str, Part] = {_SPEED: _measure_update}
-    for name in LEARNERS:
-        for seed in range(LEARNERS[name].num_seeds):
-            parts[f"{name}/{seed}"] = partial(learn, name, seed)
+    parts |= {name: partial(learn, name) for name in LEARNERS}
     parser = suite_parser("meta", __doc__, parts)
     parser.add_argument("--learning", action="store_true", help="make the runs that are missing")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1, help="seeds of a learner side by side")
+    parser.add_argument("--runs", type=Path, default=_RUNS, help="where runs are kept")
     options = parser.parse_args(arguments)
     if options.only is None:
         known = read_results(options.results)
-        missing = [part for part in parts if part != _SPEED and part not in known]
+        missing = [name for name in LEARNERS if len(_runs(name, known)) < LEARNERS[name].num_seeds]
         options.only = missing if options.learning else [_SPEED]
         options.table = options.table or not options.only
     torch.set_num_threads(options.threads)
-    return run_suite("meta", parts, render, options)
+    status = run_suite("meta", parts, render, options)
+    draw_curves(read_results(options.results), options.page.parent)
+    return status
 
 
 def _measure_update(options: argparse.Namespace) -> Found:
+    reuse_freed_memory()  # as a run does; both sides profit
     sides = {"ours": batched_update(), "loop": looped_update()}
     for update in sides.values():
         update()  # the first one of a process takes longer
@@ -219,38 +234,56 @@ def _adapted_loss(
     return -(ratio * second.advantage).mean(), divergence.mean()
 
 
-def learn(name: str, seed: int, options: argparse.Namespace) -> Found:
-    """Make one record run, and evaluate it on test tasks."""
-    learner = LEARNERS[name]
-    start = time.perf_counter()
-    agent = rl_train.make(learner.algorithm, learner.env, seed=seed, options=learner.options)
-    trained = agent.train(total_updates=learner.updates)
-    seconds = time.perf_counter() - start
-    env_kwargs = cast("Mapping[str, Json]", learner.options.get("env", {}).get("env_kwargs"))
-    with make_vec(learner.env, 20, env_kwargs=env_kwargs) as envs:
-        result = rl_train.evaluate_policy(agent, envs, learner.num_test_tasks, seed=seed)
-    stages = {stage: statistics.fmean(values) for stage, values in result.stages.items()}
-    print(f"{name} seed {seed}: {stages}, {seconds:.0f} s", flush=True)
-    values: dict[str, Json] = {
-        "stages": cast("dict[str, Json]", stages),
-        "steps": trained.total_steps,
-        "seconds": seconds,
-        "machine": machine_line(options.threads),
+def learn(name: str, options: argparse.Namespace) -> Found:
+    """Make a learner's record runs by the command line, as far as they are not made yet."""
+    learner, folder = LEARNERS[name], options.runs / name.replace("/", "-")
+    trainer: dict[str, Json] = {
+        "test_every": max(1, learner.updates // NUM_EVALUATIONS),
+        "num_test_episodes": learner.num_test_tasks // 2,
+        "final_test_episodes": learner.num_test_tasks,
+        "keep_best": False,
+        "keep_checkpoints": 1,
+        "num_threads": options.threads,
     }
-    if learner.is_navigation:
-        values["oracle"] = oracle_return(seed, learner.num_test_tasks)
-    return Found(values, True)
+    recipe = compose(learner.algorithm, learner.env, {**learner.options, "trainer": trainer})
+    options.runs.mkdir(parents=True, exist_ok=True)
+    file = folder.with_suffix(".toml")
+    save_recipe(recipe, file)
+    words = [f"--config={file}", f"--total-updates={learner.updates}", "--progress=log"]
+    words += [f"--seeds=0..{learner.num_seeds - 1}", f"--jobs={options.jobs}"]
+    status = rl(["train", *words, f"--run-dir={folder}"])
+    if status > _INTERRUPTED:
+        raise KeyboardInterrupt
+    runs = {seed: _record(folder / f"seed-{seed}") for seed in range(learner.num_seeds)}
+    found = {
+        **_runs(name, read_results(options.results)),
+        **{str(seed): run for seed, run in runs.items() if run is not None},
+    }
+    return Found(
+        {"machine": machine_line(options.threads), "runs": cast("dict[str, Json]", found)},
+        status == 0,
+    )
 
 
-def oracle_return(seed: int, num_tasks: int) -> float:
-    """Return the mean return of moving straight to the goal, on an evaluation's test tasks."""
-    generator = spawn_generators(seed, ["tasks"])["tasks"]
-    goals = PointNavigation().sample_tasks(num_tasks, generator, "test")
-    place, total = torch.zeros_like(goals), torch.zeros(len(goals))
-    for _ in range(_NUM_STEPS):
-        place = place + (goals - place).clamp(-0.1, 0.1)
-        total -= (place - goals).square().sum(1)
-    return float(total.mean())
+def _record(run: Path) -> Mapping[str, Json] | None:
+    """Read what a run found out; None while it is not finished."""
+    summary = run / "summary.json"
+    kept = read_results(summary)
+    evaluation = cast("dict[str, Json] | None", kept.get("final_evaluation"))
+    if evaluation is None:
+        return None
+    stages = cast("dict[str, dict[str, Json]]", evaluation["stages"])
+    curves: dict[str, list[Json]] = {stage: [] for stage in stages}
+    for line in read_metrics(run / "metrics.jsonl"):
+        for stage, points in curves.items():
+            value = line.get(f"test/return_{stage.replace(' ', '_')}")
+            if value is not None:
+                points.append([line["step"], round(value, 4)])
+    return {
+        "steps": kept["total_steps"],
+        "stages": {stage: found["returns"] for stage, found in stages.items()},
+        "curves": cast("dict[str, Json]", curves),
+    }
 
 
 def render(results: Mapping[str, Json]) -> str:
@@ -271,73 +304,113 @@ def render(results: Mapping[str, Json]) -> str:
             table(head, rows, left=1),
             f"Rounds: {len(found.rounds)}; medians on {found.machine}.",
         ]
-    rows = [_navigation_row(name, runs) for name, runs in _runs(results, True).items()]
-    if rows:
-        head = [
-            "algorithm",
-            "seeds",
-            "before",
-            "after one step",
-            "oracle",
-            "gap closed (at least 60 %)",
-        ]
-        blocks.append(table(head, rows, left=1))
-    rows = [_running_row(name, runs) for name, runs in _runs(results, False).items()]
-    if rows:
-        head = ["algorithm", "tasks", "seeds", "steps", "before", "after", "gained"]
-        blocks.append(table(head, rows, left=2))
+    recorded = {name: runs for name in LEARNERS if (runs := _runs(name, results))}
+    if recorded:
+        rows = [_row(LEARNERS[name], runs) for name, runs in recorded.items()]
+        blocks.append(table([*_HEAD, *_STAGES, "gained by the first step"], rows, left=2))
+        machines = {str(cast("Mapping[str, Json]", results[name])["machine"]) for name in recorded}
+        blocks.append(f"Measured on: {'; '.join(sorted(machines))}.")
     return "\n\n".join(blocks) or "Nothing was measured yet."
 
 
-def _runs(results: Mapping[str, Json], is_navigation: bool) -> dict[str, list[Mapping[str, Json]]]:
-    """Return the recorded runs of each learner that has any."""
-    runs: dict[str, list[Mapping[str, Json]]] = {}
-    for name, learner in LEARNERS.items():
-        keys = [f"{name}/{seed}" for seed in range(learner.num_seeds)]
-        found = [cast("Mapping[str, Json]", results[key]) for key in keys if key in results]
-        if found and learner.is_navigation is is_navigation:
-            runs[name] = found
-    return runs
+_HEAD = ("algorithm", "tasks", "seeds", "steps")
+_STAGES: Mapping[str, Style] = {
+    "before adaptation": ("before adaptation", "#e8820c", "--"),
+    "after step 1": ("after one step", "#3b82f6", "-"),
+    "after step 2": ("after two steps", "#16a34a", "-"),
+    "oracle": ("oracle", "#808080", ":"),
+}
+"""Stages of an evaluation, and how their curves are drawn."""
 
 
-def _stage(runs: Sequence[Mapping[str, Json]], name: str) -> list[float]:
-    """Return the mean return of each run at a stage; the last stage for an empty name."""
-    stages = [cast("Mapping[str, float]", run["stages"]) for run in runs]
-    return [one[name or list(one)[-1]] for one in stages]
+def _runs(name: str, results: Mapping[str, Json]) -> Mapping[str, Mapping[str, Json]]:
+    """Return the recorded runs of a learner by seed."""
+    kept = cast("Mapping[str, Json]", results.get(name, {"runs": {}}))
+    return cast("Mapping[str, Mapping[str, Json]]", kept["runs"])
 
 
-def _running_row(name: str, runs: Sequence[Mapping[str, Json]]) -> list[str]:
-    """Render the means over seeds, and what each seed gains by all steps of adaptation."""
-    learner = LEARNERS[name]
-    before, after = _stage(runs, "before adaptation"), _stage(runs, "")
-    gained = [a - b for a, b in zip(after, before, strict=True)]
-    means = (f"{statistics.fmean(values):.1f}" for values in (before, after))
-    each = ", ".join(f"{gain:+.1f}" for gain in gained)
-    steps = statistics.fmean(cast("float", run["steps"]) for run in runs)
+def _row(learner: Learner, runs: Mapping[str, Mapping[str, Json]]) -> list[str]:
+    """Render the stages' means over seeds, with intervals, and what each seed gains."""
+    means: dict[str, list[float]] = {}
+    for run in runs.values():
+        for stage, returns in cast("Mapping[str, list[float]]", run["stages"]).items():
+            means.setdefault(stage, []).append(statistics.fmean(returns))
+    gained = [a - b for a, b in zip(means["after step 1"], means["before adaptation"], strict=True)]
+    each = [f"{gain:+.1f}" for gain in gained]
+    whole = f"{statistics.fmean(gained):+.1f}"
+    if "oracle" in means:
+        gaps = (
+            best - b for best, b in zip(means["oracle"], means["before adaptation"], strict=True)
+        )
+        shares = [gain / gap for gain, gap in zip(gained, gaps, strict=True)]
+        each, whole = [f"{share:.0%}" for share in shares], f"{statistics.fmean(shares):.0%}"
+    steps = statistics.fmean(cast("float", run["steps"]) for run in runs.values())
     return [
         f"`{learner.algorithm}`",
-        _tasks_of(learner),
+        learner.tasks,
         str(len(runs)),
         f"{steps:,.0f}",
-        *means,
-        f"**{statistics.fmean(gained):+.1f}** ({each})",
+        *(_with_interval(means[stage]) if stage in means else "-" for stage in _STAGES),
+        f"**{whole}** ({', '.join(each)})",
     ]
 
 
-def _tasks_of(learner: Learner) -> str:
-    """Name the environment, with the range of velocities."""
-    kwargs = cast("Mapping[str, Json]", learner.options["env"]["env_kwargs"])
-    return f"{learner.env}, 0 to {kwargs['high']} m/s" if "high" in kwargs else learner.env
+def _with_interval(means: Sequence[float]) -> str:
+    """Render a mean over seeds, and its 95 % interval where there are several."""
+    text = f"{statistics.fmean(means):.1f}"
+    if len(means) == 1:
+        return text
+    low, high = stratified_bootstrap_interval(
+        [np.array(means)], _mean, generator=np.random.default_rng(0)
+    )
+    return f"{text} ({low:.1f} to {high:.1f})"
 
 
-def _navigation_row(name: str, runs: Sequence[Mapping[str, Json]]) -> list[str]:
-    """Render the means over seeds, and the share of the gap that each seed closes."""
-    before, after = _stage(runs, "before adaptation"), _stage(runs, "after step 1")
-    oracle = [cast("float", run["oracle"]) for run in runs]
-    closed = [(a - b) / (best - b) for a, b, best in zip(after, before, oracle, strict=True)]
-    means = (f"{statistics.fmean(values):.1f}" for values in (before, after, oracle))
-    each = ", ".join(f"{share:.0%}" for share in closed)
-    return [f"`{name}`", str(len(runs)), *means, f"**{statistics.fmean(closed):.0%}** ({each})"]
+def _mean(values: Numbers) -> Numbers:
+    return np.asarray(values.mean(axis=-1))
+
+
+_CAPTION = """\
+Mean returns over test tasks before and after adaptation, of policies that take their modes. Lines
+are means over seeds, bands reach from the lowest seed to the highest. The command below a figure
+makes its runs; `hatch run bench:meta --table` draws it."""
+
+
+def draw_curves(results: Mapping[str, Json], pages: Path) -> None:
+    """Draw a figure for each learner, and write the block ``curves`` of the algorithms' pages.
+
+    Args:
+        results: by part.
+        pages: folder of the pages, with ``algorithms`` in it.
+    """
+    folder = pages / _FIGURES
+    texts: dict[str, list[str]] = {"maml.md": [], "pearl.md": []}
+    for name, learner in LEARNERS.items():
+        curves = [
+            cast("Mapping[str, list[list[float]]]", run["curves"])
+            for run in _runs(name, results).values()
+        ]
+        bands: dict[Style, Band] = {}
+        for stage, style in _STAGES.items():
+            found = band([np.array(one[stage]) for one in curves if stage in one])
+            if found is not None:
+                bands[style] = found
+        if not bands:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name.replace('/', '-')}.svg"
+        title = f"{learner.algorithm.upper()} on {learner.tasks}"
+        draw_figure(bands, title, "return on a test task", path)
+        ends = "; ".join(
+            f"{style[0]} from {made.mean[0]:.4g} to {made.mean[-1]:.4g}"
+            for style, made in bands.items()
+        )
+        figure = f"![Returns of {title}: {ends}](../{(_FIGURES / path.name).as_posix()})"
+        page = f"{learner.algorithm.partition('-')[0]}.md"
+        texts[page].append(f"{figure}\n\n`hatch run bench:meta --only {name}`")
+    for page, figures in texts.items():
+        content = "\n\n".join([_CAPTION, *figures]) if figures else "No run is recorded yet."
+        write_block(pages / "algorithms" / page, "curves", content)
 
 
 if __name__ == "__main__":

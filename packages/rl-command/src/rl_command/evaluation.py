@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 
 from rl_command.errors import UsageError, held_warnings
@@ -16,7 +17,7 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, runs_in, warn_of_skipped
 from rl_command.train_arguments import import_modules
-from rl_core.config import ComponentSpec, Config, Count, NonNegativeInt, decode
+from rl_core.config import Config, Count, NonNegativeInt, decode
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.types import Json
@@ -89,8 +90,18 @@ def evaluate(words: Sequence[str]) -> int:
         over_runs = statistics_over_runs([result.mean for result in results], arguments.seed)
         episodes = sum(result.num_episodes for result in results)
         facts = {**over_runs, "num_episodes": episodes, "runs": cast("Json", tables)}
+        by_stage: dict[str, Json] = {
+            name: statistics_over_runs(
+                [fmean(result.stages[name]) for result in results], arguments.seed
+            )
+            for name in results[0].stages
+        }
+        if by_stage:
+            facts["stages"] = by_stage
         if not arguments.json:
             print(described_over_runs(over_runs))
+            for name, statistics in by_stage.items():
+                print(f"{name}: {described_over_runs(cast('dict[str, Json]', statistics))}")
     if arguments.json:
         print(json.dumps(facts, allow_nan=False))
     return 0
@@ -125,9 +136,9 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
         checkpoint = _chosen(run, arguments)
         device = resolve_device(arguments.device or run.recipe.device)
         envs = build_envs(
-            _with_fewer_envs(run.recipe.env, arguments.episodes),
+            run.recipe.env,
             spawn_seed(arguments.seed, "test"),
-            testing=True,
+            num_test_episodes=arguments.episodes,
         )
     try:
         with held_warnings():
@@ -179,14 +190,6 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
             "train with --trainer.test-every, or leave --best out"
         )
     return best
-
-
-def _with_fewer_envs(env: ComponentSpec, episodes: int) -> ComponentSpec:
-    """Leave out environments that would run no episode."""
-    num_envs = env.get("num_envs")
-    if not isinstance(num_envs, int) or num_envs <= episodes:
-        return env
-    return ComponentSpec("env", env.name, {**env.kwargs, "num_envs": episodes})
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ class PlotArguments(Config):
     Attributes:
         output: Image to draw; its ending chooses the format (.png, .svg or .pdf).
         csv: File to write the numbers into.
-        metric: Metric of the vertical axis, as in metrics.jsonl.
+        metric: Metric of the vertical axis, as in metrics.jsonl; several are separated by commas.
     """
 
     output: str | None = None
@@ -53,16 +53,25 @@ def plot(words: Sequence[str]) -> int:
     if arguments.output is not None and Path(arguments.output).suffix not in _FORMATS:
         raise UsageError(f"-o: got '{arguments.output}'; expected {', '.join(_FORMATS)}")
     groups = _grouped([run for name in given.names for run in runs_in(Path(name))])
-    curves = {name: _curve(runs, arguments.metric) for name, runs in groups.items()}
+    metrics = arguments.metric.split(",")
+    named = {
+        (f"{name}: {metric}" if len(metrics) > 1 else name): (runs, metric)
+        for name, runs in groups.items()
+        for metric in metrics
+    }
+    curves = {name: _curve(*of) for name, of in named.items()}
     if arguments.output is not None:
-        draw_image(curves, Path(arguments.output), "", arguments.metric)
+        label = ", ".join(metrics)
+        draw_image(curves, Path(arguments.output), "", label)
     if arguments.csv is not None:
-        _write_csv(Path(arguments.csv), curves, groups)
+        _write_csv(
+            Path(arguments.csv), curves, {name: len(runs) for name, (runs, _) in named.items()}
+        )
     for path in filter(None, (arguments.output, arguments.csv)):
         print(f"wrote {path}")
     for name, curve in {} if arguments.output or arguments.csv else curves.items():
         lines = draw_text(curve, ascii_only=not shows_lines())
-        print(f"{name}: {arguments.metric}", *lines, "", sep="\n")
+        print(name if len(metrics) > 1 else f"{name}: {metrics[0]}", *lines, "", sep="\n")
     return 0
 
 
@@ -90,13 +99,11 @@ def _curve(runs: Sequence[Path], metric: str) -> Curve:
     return over_runs(curves)
 
 
-def _write_csv(
-    path: Path, curves: Mapping[str, Curve], groups: Mapping[str, Sequence[Path]]
-) -> None:
+def _write_csv(path: Path, curves: Mapping[str, Curve], num_runs: Mapping[str, int]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["curve", "runs", "step", "value", "low", "high"])
         for name, curve in curves.items():
             bands = curve.band or [("", "")] * len(curve.steps)
             for step, value, band in zip(curve.steps, curve.values, bands, strict=True):
-                writer.writerow([name, len(groups[name]), step, value, *band])
+                writer.writerow([name, num_runs[name], step, value, *band])

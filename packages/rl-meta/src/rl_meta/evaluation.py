@@ -81,7 +81,8 @@ def evaluate_adaptation(
         before_step: called before each step of the environments.
 
     Returns:
-        The return on each task, by stage.
+        The return on each task, by stage; that of a policy which knows its task comes first, as
+        ``"oracle"``, where the environments know it.
 
     Raises:
         ConfigError: when there are no tasks, or fewer test tasks.
@@ -89,10 +90,11 @@ def evaluate_adaptation(
     envs = with_tasks(envs)
     device = algorithm.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
-    tasks = _test_tasks(envs, num_episodes, spawn_generators(seed, ["tasks"])["tasks"])
+    tasks = _test_tasks(envs, num_episodes, seed)
     explored = algorithm.exploration_episodes
     stages = ["before adaptation", *(f"after step {n}" for n in range(1, len(explored) + 1))]
     returns: dict[str, list[float]] = {stage: [] for stage in stages}
+    oracle = envs.oracle_returns(tasks)
     env_seed: int | None = spawn_seed(seed, "evaluation")
 
     def play(num_episodes: int, mode: bool, policies: Parameters) -> Rollout:
@@ -125,20 +127,20 @@ def evaluate_adaptation(
                 rollout = play(-(-explored[index] // used), False, explorers)
                 kept = [env for env in range(envs.num_envs) if env % rows < used]
                 policies = algorithm.adapt_to(policies, rollout.select(kept))
-    return returns
+    return returns if oracle is None else {"oracle": oracle.tolist(), **returns}
 
 
-def _test_tasks(envs: TaskVecEnv, count: int, generator: torch.Generator) -> Tensor:
-    """Draw test tasks, and warn where they are train tasks too."""
+def _test_tasks(envs: TaskVecEnv, count: int, seed: int) -> Tensor:
+    """Return the test tasks, and warn where they are train tasks too."""
     available, trained = envs.num_tasks("test"), envs.num_tasks("train")
     if available is not None and available < count:
         raise ConfigError(
             f"{envs.spec_id} has only {available} test tasks; evaluate on at most so many, got "
             f"{count}"
         )
-    tasks = envs.sample_tasks(count, generator, "test")
+    tasks = envs.tasks_of_evaluation(count, seed)
     if trained is not None:
-        known = envs.sample_tasks(trained, generator, "train")  # all of them
+        known = envs.sample_tasks(trained, torch.Generator(), "train")  # all of them
         same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
         overlap = int(same.all(2).any(1).sum())
         if overlap:

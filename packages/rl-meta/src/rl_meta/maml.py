@@ -523,32 +523,59 @@ class MAMLTRPO(MAML[MAMLTRPOConfig]):
 
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """The loss of Eq. (3), with the divergence among the metrics."""
-        adapted = self._adapted_to(batch, self.policy_parameters(), self._step_sizes)
-        loss, kl = self._surrogate(batch, adapted)
+        policies = self._policies(batch, self.policy_parameters(), self._step_sizes)
+        loss, kl = self._surrogate(batch, self._unadapted_policies(batch), policies)
         return LossOutput(loss, {"loss/policy": loss, "policy/kl": kl})
 
-    def _surrogate(self, batch: RolloutBatch, adapted: Parameters) -> tuple[Tensor, Tensor]:
-        """Return loss and divergence of Eq. (3) at adapted parameters, each `(M, ...)`."""
+    def _policies(
+        self, batch: RolloutBatch, parameters: Parameters, step_sizes: Iterable[Tensor]
+    ) -> Parameters:
+        """Return the adapted policies in the last rollout, as columns of all M N samples."""
+        adapted = self._adapted_to(batch, parameters, step_sizes)
+        last = _rollout(batch, -1)
 
-        def surrogate(parameters: Parameters, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
-            now = self._policy.distribution(parameters, batch.observation)
-            ratio = (now.log_prob(batch.action) - batch.log_prob).exp()
-            kl = from_columns(now, batch.extras).kl_divergence(now)
-            return -masked_mean(ratio * batch.advantage, batch.mask), masked_mean(kl, batch.mask)
+        def columns(at: Parameters, observation: Observation, mask: Tensor) -> Parameters:
+            distribution = self._policy.distribution(at, observation)
+            return to_columns(distribution, tuple(mask.shape))
 
-        losses, kl = vmap(surrogate)(adapted, _rollout(batch, -1))
-        return losses.mean(), kl.mean()
+        by_task = vmap(columns)(adapted, last.observation, last.mask)
+        return {name: column.flatten(0, 1) for name, column in by_task.items()}
+
+    @torch.no_grad()
+    def _unadapted_policies(self, batch: RolloutBatch) -> Distribution:
+        """Return θ's policies in the last rollout's M N samples, for their class and masks."""
+        observation = _rollout(batch, -1).observation
+        flat = map_observation(lambda part: part.flatten(0, 1), observation)
+        return self.actor.distribution(flat, {})[0]
+
+    def _surrogate(
+        self, batch: RolloutBatch, like: Distribution, policies: Parameters
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss and divergence of Eq. (3) of policies from `_policies`, each 0-dim."""
+        last = _rollout(batch, -1)
+        now = from_columns(like, policies)
+        before = from_columns(like, {n: part.flatten(0, 1) for n, part in last.extras.items()})
+        log_prob = now.log_prob(last.action.flatten(0, 1)).view_as(last.log_prob)
+        ratio = (log_prob - last.log_prob).exp()
+        kl = before.kl_divergence(now).view_as(last.mask)
+        by_task = vmap(masked_mean)
+        loss = -by_task(ratio * last.advantage, last.mask).mean()
+        return loss, by_task(kl, last.mask).mean()
 
     def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
-        """Move the meta-parameters as far as Eq. (3) allows, or not at all."""
+        """Move the meta-parameters as far as Eq. (3) allows, or not at all.
+
+        Products with the Hessian go through the policies' outputs: it is that of the divergence in
+        these, between two derivatives of the outputs, which is exact at the start of the step.
+        """
         config, named = self.config, self.named_parameters()
         sizes = [name for name in named if name.startswith("step_sizes.")]
         learned = [*self._names, *sizes]
         step = constrained_step(
-            partial(self._surrogate, batch),
+            partial(self._surrogate, batch, self._unadapted_policies(batch)),
             {name: named[name] for name in learned},
             float(self.hyper["max_kl"]),
-            adapt=lambda at: self._adapted_to(batch, at, [at[name] for name in sizes]),
+            adapt=lambda at: self._policies(batch, at, [at[name] for name in sizes]),
             damping=config.cg_damping,
             num_cg_steps=config.cg_steps,
             num_backtracks=config.num_backtracks,

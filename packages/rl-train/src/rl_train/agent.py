@@ -200,7 +200,7 @@ class Agent:
                         "in; pass envs to evaluate, or give the class of the environment or a "
                         "function instead"
                     )
-                envs = stack.enter_context(self.parts.test_envs())
+                envs = stack.enter_context(self.parts.test_envs(num_episodes=num_episodes))
             return evaluate_policy(
                 self,
                 envs,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.env.contract import VecEnv
+from rl_core.seeding import spawn_generators
 
 TaskSplit: TypeAlias = Literal["train", "test"]
 """Which tasks: those that are learned from, or those that are kept for evaluation."""
@@ -36,6 +37,10 @@ class TaskVecEnv(VecEnv):
             Shape `(count, ...)`, float32, on the CPU.
         """
 
+    def tasks_of_evaluation(self, count: int, seed: int) -> Tensor:
+        """Return the test tasks of an evaluation `(count, ...)`, the same for the same seed."""
+        return self.sample_tasks(count, spawn_generators(seed, ["tasks"])["tasks"], "test")
+
     @abstractmethod
     def set_tasks(self, tasks: Tensor) -> None:
         """Give each row its task, from its next episode on.
@@ -48,4 +53,15 @@ class TaskVecEnv(VecEnv):
 
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many different tasks there are; None where their number is not limited."""
+        return None
+
+    def oracle_returns(self, tasks: Tensor) -> Tensor | None:
+        """Return what the best policy that knows its task gets in an episode of each.
+
+        Args:
+            tasks: shape `(count, ...)`, rows as `sample_tasks` returns them.
+
+        Returns:
+            Shape `(count,)`; None where that is not known.
+        """
         return None

@@ -104,8 +104,7 @@ def constrained_step(
     step = torch.where(length.isfinite(), length, 1.0) * direction
 
     start = {name: tensor.detach() for name, tensor in start.items()}
-    loss_before = loss_before.detach()
-    norm = torch.linalg.vector_norm(gradient)
+    loss_before, norm = loss_before.detach(), torch.linalg.vector_norm(gradient)
     for k in range(num_backtracks):
         fraction = backtrack_ratio**k
         moved = {

@@ -16,7 +16,7 @@ from rl_envs.vector.sync import SyncVecEnv
 class TaskEnv(Protocol):
     """What a `gymnasium.Env` needs besides to become a row of a `TaskVecEnv`.
 
-    It may also have ``num_tasks(split)``; see `TaskVecEnv.num_tasks`.
+    It may also have ``num_tasks(split)`` and ``oracle_returns(tasks)``; see `TaskVecEnv`.
     """
 
     def sample_tasks(
@@ -47,6 +47,11 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         """Return how many different tasks there are; None where that is not limited."""
         count = getattr(self._task_env(0), "num_tasks", None)
         return None if count is None else count(split)
+
+    def oracle_returns(self, tasks: Tensor) -> Tensor | None:
+        """Return what the first environment says of tasks; None where it says nothing."""
+        oracle = getattr(self._task_env(0), "oracle_returns", None)
+        return None if oracle is None else oracle(tasks)
 
     def set_tasks(self, tasks: Tensor) -> None:
         """Give each row its task, from its next episode on.

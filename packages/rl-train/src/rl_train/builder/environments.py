@@ -13,13 +13,18 @@ from rl_core.seeding import spawn_seed
 from rl_core.types import Json
 from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.builder.components import as_table
+from rl_train.trainer import TrainerConfig
 
 VECTORIZER = "gymnasium"
 """The environment plug-in that turns ids and functions into vector environments."""
 
 
 def build_envs(
-    spec: ComponentSpec, seed: int | None, given: AnyEnv | None = None, *, testing: bool = False
+    spec: ComponentSpec,
+    seed: int | None,
+    given: AnyEnv | None = None,
+    *,
+    num_test_episodes: int | None = None,
 ) -> VecEnv:
     """Make the environments of a recipe.
 
@@ -27,26 +32,43 @@ def build_envs(
         spec: a Gymnasium id or a registered name, with options.
         seed: seed of all of them; None leaves it to them.
         given: taken in place of the name; a class or function is built with the spec's options.
-        testing: prepare them for testing, where their preset makes a difference.
+        num_test_episodes: prepare them for evaluations of so many episodes, without environments
+            that would play none; None prepares them for training.
 
     Raises:
         ConfigError: for an unknown id or option, naming the nearest one.
     """
     if given is not None and is_built(given):
         return as_vec_env(given)
+    num_envs = spec.get("num_envs")
+    if num_test_episodes is not None and isinstance(num_envs, int):
+        fewer = {**spec.kwargs, "num_envs": min(num_envs, num_test_episodes)}
+        spec = ComponentSpec("env", spec.name, fewer)
     env = spec.name if given is None else given
     maker = env_component(env)
     if _is_vectorised(maker):
         return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
     vectorizer = cast("Callable[..., VecEnv]", maker)
     registered = _registered(env) if isinstance(env, str) else None
-    kwargs = {**spec.kwargs, "testing": True} if testing else spec.kwargs
+    kwargs = {**spec.kwargs, "testing": True} if num_test_episodes else spec.kwargs
     return vectorizer(registered or env, seed=seed, **_vectorizer_options(kwargs))
 
 
-def build_test_envs(recipe: Recipe, given: AnyEnv | None = None) -> VecEnv:
-    """Make separate environments to evaluate in; see `build_envs`."""
-    return build_envs(recipe.env, spawn_seed(recipe.seed, "test"), given, testing=True)
+def build_test_envs(
+    recipe: Recipe, given: AnyEnv | None = None, num_episodes: int | None = None
+) -> VecEnv:
+    """Make separate environments to evaluate in; see `build_envs`.
+
+    Args:
+        recipe: of the run.
+        given: taken in place of its environments' name.
+        num_episodes: of the evaluation; None takes the most that the recipe's evaluations have.
+    """
+    if num_episodes is None:
+        config = decode(TrainerConfig, recipe.trainer, "trainer")
+        num_episodes = max(config.num_test_episodes, config.final_test_episodes or 1)
+    seed = spawn_seed(recipe.seed, "test")
+    return build_envs(recipe.env, seed, given, num_test_episodes=num_episodes)
 
 
 def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:

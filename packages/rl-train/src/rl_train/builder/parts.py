@@ -38,8 +38,8 @@ class Parts:
         algorithm: with its actor, on its device.
         storage: not allocated yet.
         trainer_config: options of the trainer.
-        test_envs: makes separate environments to evaluate in; None where the user gave
-            environments that were built.
+        test_envs: makes separate environments to evaluate in, see `build_test_envs`; None
+            where the user gave environments that were built.
     """
 
     recipe: Recipe
@@ -47,7 +47,7 @@ class Parts:
     algorithm: AnyAlgorithm
     storage: AnyStorage
     trainer_config: TrainerConfig
-    test_envs: Callable[[], VecEnv] | None = None
+    test_envs: Callable[..., VecEnv] | None = None
 
 
 def build(

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_core.actor import ActionOutput, Actor, HasActor, evaluation_mode
 from rl_core.algorithm import Algorithm
 from rl_core.config import Count, check_argument
-from rl_core.env import VecEnv
+from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.spaces import check_same_space, made_up_observation
@@ -48,6 +48,7 @@ class EvaluationResult:
         returns: return of each episode.
         stages: episode returns by stage, where an algorithm evaluates in its own way; the other
             statistics are those of the last one.
+        tasks: of each episode in a stage, where these are of different tasks.
         num_cut: number of episodes that were cut off at the limit of steps.
 
     Source:
@@ -63,18 +64,23 @@ class EvaluationResult:
     success_rate: float | None
     returns: tuple[float, ...]
     stages: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    tasks: tuple[Json, ...] = ()
     num_cut: int = 0
 
     def as_dict(self) -> dict[str, Json]:
         """Return the statistics as a JSON object."""
         table: dict[str, Json] = asdict(self)
-        del table["stages"]
+        del table["stages"], table["tasks"]
         if self.stages:
+            table["tasks"] = list(self.tasks)
             table["stages"] = {
-                name: {"mean": float(np.mean(values)), "returns": list(values)}
-                for name, values in self.stages.items()
+                name: {key: stage[key] for key in ("mean", "std", "iqm", "ci95", "returns")}
+                for name, stage in ((n, s.as_dict()) for n, s in self._by_stage().items())
             }
         return {**table, "ci95": list(self.ci95), "returns": list(self.returns)}
+
+    def _by_stage(self) -> Mapping[str, "EvaluationResult"]:
+        return {name: summarize(values, [], []) for name, values in self.stages.items()}
 
     def __str__(self) -> str:
         low, high = self.ci95
@@ -82,9 +88,9 @@ class EvaluationResult:
             f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} episodes "
             f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
         )
-        if self.stages:
-            means = [f"{np.mean(values):.1f} {name}" for name, values in self.stages.items()]
-            text += f"; {', '.join(means)}"
+        for name, stage in self._by_stage().items():
+            low, high = stage.ci95
+            text += f"; {name} {stage.mean:.1f} (IQM {stage.iqm:.1f}, {low:.1f} to {high:.1f})"
         text += "" if self.success_rate is None else f", success {self.success_rate:.0%}"
         return text if not self.num_cut else f"{text}, {self.num_cut} cut at the limit of steps"
 
@@ -173,9 +179,17 @@ def evaluate_policy(
             if by_stage is not None:
                 stages = {name: tuple(returns) for name, returns in by_stage.items()}
                 result = summarize(list(stages.values())[-1], [], [], seed=seed)
-                return replace(result, stages=stages)
+                tasks = _tasks_of(envs, num_episodes, seed)
+                return replace(result, stages=stages, tasks=tasks)
         limit = max_episode_steps or envs.max_episode_steps or _MOST_STEPS
         return _run(act, actor, envs, num_episodes, seed, limit, before_step, on_step)
+
+
+def _tasks_of(envs: VecEnv, num_episodes: int, seed: int) -> tuple[Json, ...]:
+    if not isinstance(envs, TaskVecEnv):
+        return ()
+    tasks: list[Json] = envs.tasks_of_evaluation(num_episodes, seed).tolist()
+    return tuple(tasks)
 
 
 @torch.no_grad()

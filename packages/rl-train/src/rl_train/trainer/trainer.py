@@ -38,7 +38,12 @@ from rl_train.trainer.listeners import (
 from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
-from rl_train.trainer.setup import check_parts, resolve_auto_settings, thread_count
+from rl_train.trainer.setup import (
+    check_parts,
+    resolve_auto_settings,
+    reuse_freed_memory,
+    thread_count,
+)
 from rl_train.trainer.state import RunState
 
 BatchT = TypeVar("BatchT")
@@ -199,6 +204,7 @@ class Trainer:
         if self.config.log_histograms:
             check_histograms(self._loggers, self._logger_specs)
         self._demonstrate()
+        reuse_freed_memory()
         threads = resolve_auto_settings(self, budget)
         interruption = Interruption(saves=self.directory is not None)
         callbacks = [*self.callbacks, interruption]

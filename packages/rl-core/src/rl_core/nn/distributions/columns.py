@@ -17,17 +17,17 @@ _PREFIX = "old_policy."
 def to_columns(distribution: Distribution, batch_shape: tuple[int, ...]) -> dict[str, Tensor]:
     """Return the parameters of a distribution by name, each `(*batch_shape, n)`, as copies.
 
-    Copies, because parameters of a network change as it learns. Masks are left out: they belong to
-    the observations.
+    Copies, because parameters of a network change as it learns; gradients flow through them. Masks
+    are left out: they belong to the observations.
 
     Args:
         distribution: of the behaviour policy.
         batch_shape: of its observations; parameters that do not depend on them are repeated.
     """
     return {
-        f"{_PREFIX}{name}": value.detach()
-        .expand(*batch_shape, value.shape[-1])
-        .clone(memory_format=torch.contiguous_format)
+        f"{_PREFIX}{name}": value.expand(*batch_shape, value.shape[-1]).clone(
+            memory_format=torch.contiguous_format
+        )
         for name, value in _parameters(distribution).items()
     }
 
@@ -46,9 +46,5 @@ def from_columns(like: DistributionT, columns: Mapping[str, Tensor]) -> Distribu
 
 def _parameters(distribution: Distribution) -> dict[str, Tensor]:
     assert is_dataclass(distribution)
-    values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
-    return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
-    }
+    parts = ((field.name, getattr(distribution, field.name)) for field in fields(distribution))
+    return {n: p for n, p in parts if isinstance(p, Tensor) and p.is_floating_point()}
