@@ -370,6 +370,27 @@ def test_predict_refuses_states_and_starts_of_another_kind(
         agent.predict(np.zeros((2, 4)), **more)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [
+        ("ppo", "CartPole-v1"),
+        ("ppo", "Pendulum-v1"),
+        ("sac", "Pendulum-v1"),
+        ("dqn", "CartPole-v1"),
+    ],
+)
+def test_actions_become_arrays_also_where_gradients_are_tracked(algorithm: str, env: str) -> None:
+    agent = rl_train.make(algorithm, env, options={"actor": {"hidden_sizes": [8]}})
+    (size,) = agent.actor.observation_space.shape or ()
+    observation = torch.zeros(1, size)
+    noise = agent.algorithm.draw_noise((1,), torch.Generator())
+    for deterministic in (True, False):
+        output = agent.algorithm.acting_step(observation, {}, noise, deterministic)
+        assert len(output.env_action.numpy()) == 1
+        assert len(output.action.numpy()) == 1
+    assert len(agent.actor.get_action(observation, {}, None, True).env_action.numpy()) == 1
+
+
 def test_predict_forgets_where_an_episode_starts() -> None:
     agent = small_recurrent_agent()
     rows = np.ones((2, 4), np.float32)

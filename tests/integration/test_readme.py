@@ -26,6 +26,7 @@ def test_what_a_page_says_works(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     snippets.run_page(page)
 
 

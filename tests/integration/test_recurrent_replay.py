@@ -24,12 +24,13 @@ from rl_algos_offpolicy.actor import obs_and_next_obs_inputs
 from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.recurrent import RecurrentInputs
 from rl_core.actor import ActionOutput
-from rl_core.algorithm import AnyAlgorithm, random_step
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import VecEnv
 from rl_core.types import State
 from rl_envs import make_gym_vec
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
 from rl_train import Trainer, TrainerConfig
+from rl_train.collecting.collector import random_step
 from rl_train.demonstrations import fill_storage
 
 NUM_ENVS, N_STEP = 3, 2

@@ -11,7 +11,7 @@ from rl_algos_offpolicy import BC, BCConfig, OffPolicyActor, OffPolicyActorConfi
 from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.bc import CloningLoss
 from rl_algos_onpolicy import OnPolicyActor
-from rl_core import Actor
+from rl_core.actor import Actor
 from rl_core.env import VecEnv
 from rl_envs import make_gym_vec
 from rl_storages import ReplayBuffer

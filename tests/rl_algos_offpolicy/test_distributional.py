@@ -14,6 +14,7 @@ from rl_algos_offpolicy.critics.distributional import (
     CategoricalReturns,
     QuantileReturns,
     categorical_cross_entropy,
+    project,
     quantile_huber_loss,
 )
 from rl_core.batch import ReplayBatch
@@ -36,6 +37,50 @@ def _batch(action: int, *, terminated: bool = False) -> ReplayBatch:
         mask=torch.ones(1),
         index=torch.zeros(1, 2, dtype=torch.int64),
     )
+
+
+ATOMS = torch.tensor([0.0, 1.0, 2.0])
+
+
+def _project(moved: list[float], probabilities: tuple[float, ...] = (0.2, 0.3, 0.5)) -> list[float]:
+    projected: list[float] = project(torch.tensor([probabilities]), torch.tensor([moved]), ATOMS)[
+        0
+    ].tolist()
+    return projected
+
+
+def test_a_distribution_stays_where_nothing_moves_it() -> None:
+    assert _project([0.0, 1.0, 2.0]) == pytest.approx([0.2, 0.3, 0.5])
+
+
+def test_mass_between_atoms_is_shared_by_distance() -> None:
+    # The last of the moved atoms is cut to 2.
+    assert _project([0.25, 1.25, 2.25]) == pytest.approx(
+        [0.75 * 0.2, 0.25 * 0.2 + 0.75 * 0.3, 0.25 * 0.3 + 0.5]
+    )
+
+
+def test_atoms_that_were_drawn_together_share_their_mass() -> None:
+    assert _project([0.0, 0.5, 1.0]) == pytest.approx([0.2 + 0.15, 0.15 + 0.5, 0])
+
+
+def test_returns_that_are_all_the_same_share_two_atoms_or_one_end() -> None:
+    assert _project([1.5, 1.5, 1.5]) == pytest.approx([0.0, 0.5, 0.5])
+    assert _project([-7.0, -7.0, -7.0]) == pytest.approx([1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("terminated", "expected"), [(False, [0.0, 0.0, 0.25, 0.75]), (True, [0.0, 0.0, 1.0, 0.0])]
+)
+def test_a_categorical_target_moves_over_all_rewards_and_stops_at_the_end(
+    terminated: bool, expected: list[float]
+) -> None:
+    returns = CategoricalReturns(4, 0.0, 3.0)
+    outputs = torch.tensor([[-90.0, -90.0, -90.0, 0.0]])  # the return that follows is 3
+    batch, gamma = _batch(0, terminated=terminated), torch.tensor(0.5)
+    target = returns.target(outputs, batch, batch.reward, gamma)
+    # 1 + 0.5 * 2 = 2, and without an end 0.25 * 3 on top
+    assert target[0].tolist() == pytest.approx(expected)
 
 
 def _actor(biases: Tensor, **options: object) -> OffPolicyActor:

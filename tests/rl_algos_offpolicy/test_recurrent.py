@@ -22,7 +22,7 @@ from rl_algos_offpolicy import (
 )
 from rl_algos_offpolicy.actor import next_obs_inputs, obs_and_next_obs_inputs, obs_inputs
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
-from rl_core.algorithm import AnyAlgorithm, random_step
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
@@ -95,13 +95,13 @@ class _Run:
                 self.states.append({name: part * kept for name, part in state.items()})
                 inputs = self.observation[row], state, noise[row]
                 start = self.start[row]
-                output = (
-                    random_step(algorithm, *inputs, generator, episode_start=start)
-                    if is_random
-                    else algorithm.acting_step(*inputs, episode_start=start)
-                )
-                state = output.state
-                actions.append(output.action)
+                output = algorithm.acting_step(*inputs, episode_start=start)
+                action, before, state = output.action, state, output.state
+                if is_random:
+                    actor, seen = algorithm.actor, self.observation[row]
+                    action = actor.random_actions(NUM_ENVS, generator, seen)
+                    state = actor.remember_action(seen, action, before, state, start)
+                actions.append(action)
         self.action = torch.stack(actions)
         # What is stored of environment 3 begins in row 2, in the middle of its episode.
         begins = self.start[: W + 1].clone()

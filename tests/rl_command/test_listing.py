@@ -1,6 +1,7 @@
 """What is installed is listed without being imported."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -138,3 +139,13 @@ def test_environments_of_our_own_and_of_imported_modules_are_listed(
 def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:
     assert "did you mean 'algorithms'" in refused("list", "algoritms")
     assert "did you mean 'envs'" in refused("list", "environments")
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "presets"], ["list", "--json"]])
+def test_looking_something_up_does_not_import_pytorch(words: list[str]) -> None:
+    code = (
+        "import sys; from rl_command.main import main; "
+        "status = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

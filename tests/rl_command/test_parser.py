@@ -178,7 +178,7 @@ class Arguments(Config):
     ("tables", "message"),
     [
         ({"seed": 0}, "--seed must be a whole number of at least 1, got 0"),
-        ({"jobs": 2}, "--jobs has no effect without seed; set that too, or leave it out"),
+        ({"jobs": 2}, "--jobs has no effect without --seed; set that too, or leave it out"),
     ],
 )
 def test_values_out_of_range_are_refused_by_their_flag(tables: Tables, message: str) -> None:

@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,8 +85,8 @@ def test_what_needs_no_component_imports_none() -> None:
 def test_ctrl_c_while_importing_ends_the_command(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
     done = subprocess.run(
-        [*RL, "list"],
-        env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
+        [*RL, "eval", "nowhere"],
+        env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
         capture_output=True,
         text=True,
         check=False,
@@ -142,6 +143,27 @@ def test_an_interrupted_run_can_be_resumed(
     assert f"{step + 100} steps are rounded up to whole rollouts of 64" in err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["total_steps"] >= step + 100
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_run_outlives_the_reader_of_its_progress(
+    tiny: tuple[str, ...], tmp_path: Path, is_late: bool
+) -> None:
+    """Ctrl-C in ``rl train ... 2>&1 | tee log`` ends tee as well."""
+    words = ["train", "ppo", "CartPole-v1", *tiny, *ENDLESS, "--run-dir=run"]
+    log = tmp_path / "run/metrics.jsonl"
+    with subprocess.Popen(
+        [*RL, *words], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        deadline = time.monotonic() + 60.0
+        while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert process.stderr is not None
+        process.stderr.close()
+        time.sleep(6.0 if is_late else 0.0)  # a line of progress falls due every five seconds
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30.0)
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

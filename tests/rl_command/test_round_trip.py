@@ -11,6 +11,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+import rl_train
 from rl_core.config import ComponentSpec
 from rl_core.env import VecEnv
 from rl_train.builder import build_envs
@@ -56,6 +57,17 @@ def test_training_ends_with_a_summary_in_plain_text(rl: Run, tiny: tuple[str, ..
         assert part in out
     assert f"rl resume {directory} --total-steps 1024\n" in out
     assert "\x1b" not in out
+
+
+def test_a_run_is_evaluated_with_its_own_limit_of_steps(rl: Run, tiny: tuple[str, ...]) -> None:
+    limit = ("--trainer.max-test-steps=3", "--total-steps=10", "--run-dir=short")
+    assert rl("train", "ppo", "CartPole-v1", *tiny, *limit)[0] == 0
+    status, out, _ = rl("eval", "short", "--episodes=2")
+    assert (status, out.endswith("2 cut at the limit of steps\n")) == (0, True)
+    assert "3.0 ± 0.0 over 2 episodes" in out
+    agent = rl_train.load("short")
+    assert agent.evaluate(2).mean_length == 3.0
+    agent.close()
 
 
 def test_the_command_that_goes_on_with_a_run_which_took_more_steps_than_asked_for_works(

@@ -1,4 +1,5 @@
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -50,11 +51,12 @@ def _in_gymnasium_sync(env_functions: EnvFunctions) -> VecEnv:
     return GymVecEnv(SyncVectorEnv(makers))
 
 
-def _in_gymnasium_async(env_functions: EnvFunctions) -> VecEnv:
+def _in_gymnasium_async(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
     makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
-    return GymVecEnv(AsyncVectorEnv(makers))
+    return GymVecEnv(AsyncVectorEnv(makers), timeout_s=timeout_s)
 
 
+PROCESS_VECTORIZERS = [_in_workers, _in_gymnasium_async]
 VECTORIZERS = [_in_turn, _in_workers, _in_gymnasium_sync, _in_gymnasium_async]
 
 
@@ -144,24 +146,43 @@ def test_a_failing_close_is_raised_and_not_repeated(
     envs.close()
 
 
+@pytest.mark.parametrize("vectorize", PROCESS_VECTORIZERS)
 @pytest.mark.parametrize(("fault", "how"), [("exit", "exit code 3"), ("kill", "by signal 9")])
-def test_a_worker_that_dies_is_named(fault: FaultName, how: str) -> None:
-    message = _run_until_fault(_in_workers(_trio(fault)))
+def test_a_worker_that_dies_is_named(
+    fault: FaultName, how: str, vectorize: Callable[[EnvFunctions], VecEnv]
+) -> None:
+    before = set(multiprocessing.active_children())
+    message = _run_until_fault(vectorize(_trio(fault)))
     assert "step 3, environment 1" in message
     assert how in message
+    assert set(multiprocessing.active_children()) <= before
 
 
+@pytest.mark.parametrize("vectorize", PROCESS_VECTORIZERS)
 @pytest.mark.parametrize(("fault", "step"), [("hang", 3), ("hang_reset", 3), ("hang_close", 5)])
 def test_a_worker_that_hangs_is_named_within_its_timeout_and_close_returns(
-    fault: FaultName, step: int
+    fault: FaultName, step: int, vectorize: Callable[..., VecEnv]
 ) -> None:
-    envs = _in_workers(_trio(fault), timeout_s=1.5)
+    before = set(multiprocessing.active_children())
+    envs = vectorize(_trio(fault), timeout_s=1.5)
     start = time.monotonic()
     message = _run_until_fault(envs)
     assert time.monotonic() - start < 10.0
+    if vectorize is _in_gymnasium_async and fault == "hang_reset":
+        step += 1  # it resets in a step of its own
     assert f"step {step}, environment 1: no response within 1.5 s" in message
     assert message.endswith("(in close)") == (fault == "hang_close")
-    assert all(process._closed for process in envs.processes)  # type: ignore[attr-defined]  # Python's
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_an_environment_that_raises_in_close_ends_gymnasiums_processes_too() -> None:
+    before = set(multiprocessing.active_children())
+    envs = _in_gymnasium_async(_trio("raise_close"))
+    envs.reset()
+    with pytest.raises(EnvironmentFaultError, match=r"environment 1: .*ended with exit code 1"):
+        envs.close()
+    envs.close()
+    assert set(multiprocessing.active_children()) <= before
 
 
 @pytest.mark.parametrize("fault", ["exit", "hang", "raise_step", "nan_reward"])

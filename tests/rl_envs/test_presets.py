@@ -1,6 +1,8 @@
 """Families of environments: found by id, prepared by their preset, explained when missing."""
 
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium
@@ -46,6 +48,12 @@ def test_an_id_tells_its_family_before_it_is_registered(
 def test_ids_of_gymnasium_belong_to_no_other_family() -> None:
     assert preset_of_id("CartPole-v1") is None
     assert len({preset.name for preset in PRESETS}) == len(PRESETS)
+
+
+def test_every_extra_that_is_named_is_there() -> None:
+    project = Path(__file__).parents[2] / "packages" / "rl-envs" / "pyproject.toml"
+    extras = tomllib.loads(project.read_text("utf-8"))["project"]["optional-dependencies"]
+    assert {preset.extra for preset in PRESETS} - {None} | {"envpool"} == set(extras)
 
 
 @pytest.mark.parametrize("env_id", ["RoboschoolAnt-v1", "RoboschoolWalker2d-v1"])

@@ -213,6 +213,38 @@ def test_a_vector_of_environments_that_cannot_be_saved_cannot_either() -> None:
         assert envs.resume_grade == "episode"
 
 
+@pytest.mark.parametrize(("saved", "restored"), [("sync", "async"), ("async", "sync")])
+def test_it_makes_no_difference_which_of_both_saved_the_episodes(
+    saved: Literal["sync", "async"], restored: Literal["sync", "async"]
+) -> None:
+    """For environments without a name, no recipe says what a measurement had chosen."""
+    actions = np.random.default_rng(0).integers(2, size=(40, 2))
+    with make_vec(SavedDrift, 2, 0, vectorization=saved) as envs:
+        envs.reset()
+        for action in actions:
+            envs.step(action)
+        state = envs.state_dict()
+        expected = [envs.step(action) for action in actions]
+    with make_vec(SavedDrift, 2, vectorization=restored) as envs:
+        envs.load_state_dict(state)
+        for action, told in zip(actions, expected, strict=True):
+            step = envs.step(action)
+            np.testing.assert_array_equal(step.observation, told.observation)
+            np.testing.assert_array_equal(step.reward, told.reward)
+
+
+def test_episodes_of_another_number_of_environments_are_refused() -> None:
+    with make_vec(SavedDrift, 3, 0) as envs:
+        envs.reset()
+        state = envs.state_dict()
+    for vectorization in ("sync", "async"):
+        with (
+            make_vec(SavedDrift, 2, vectorization=vectorization) as envs,
+            pytest.raises(CheckpointError, match="'2', which is not expected"),
+        ):
+            envs.load_state_dict(state)
+
+
 def test_a_restored_process_that_dies_is_restarted_at_its_last_observation() -> None:
     with make_vec("CartPole-v1", 2, 0, vectorization="async") as envs:
         shown = envs.reset()

@@ -135,6 +135,28 @@ def test_a_fixed_number_of_tasks_is_drawn_from_evenly() -> None:
     assert set(again.sample(4, generator).flatten().tolist()) == set(counts)
 
 
+def test_train_tasks_may_be_drawn_with_replacement() -> None:
+    sampler = TaskSampler(uniform(2.0, 3.0, 1), 4, 2, with_replacement=True)
+    pool = TaskSampler(uniform(2.0, 3.0, 1), 4).sample(4, torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(0)
+    counts = Counter(sampler.sample(4000, generator).flatten().tolist())
+    assert set(counts) == set(pool.flatten().tolist())
+    assert all(abs(count - 1000) < 150 for count in counts.values())  # 5.5 deviations of 27
+    assert len(set(counts.values())) > 1
+    fours = [set(sampler.sample(4, generator).flatten().tolist()) for _ in range(20)]
+    assert min(map(len, fours)) < 4
+    assert len(set(sampler.sample(2, generator, "test").flatten().tolist())) == 2
+
+
+@pytest.mark.parametrize("env_id", ["PointNavigation-v0", "CartPolePhysics-v0"])
+def test_replacement_is_an_option_of_our_tasks(env_id: str) -> None:
+    with _vector(env_id, num_train_tasks=3, with_replacement=True) as envs:
+        generator = torch.Generator().manual_seed(0)
+        drawn = [envs.sample_tasks(3, generator)[:, 0].tolist() for _ in range(20)]
+    assert len({number for batch in drawn for number in batch}) == 3
+    assert min(len(set(batch)) for batch in drawn) < 3
+
+
 def test_without_a_number_tasks_are_new_every_time() -> None:
     envs = PointNavigation(1)
     generator = torch.Generator().manual_seed(0)

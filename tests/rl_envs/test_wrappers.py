@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -5,14 +6,19 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation, FrameStackObservation
+from gymnasium.wrappers import (
+    FlattenObservation,
+    FrameStackObservation,
+    NormalizeObservation,
+    NormalizeReward,
+)
 
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, SpaceError
+from rl_core.errors import ConfigError, EnvironmentFaultError, SpaceError
 from rl_core.spaces import HybridSpace, mask_sizes
 from rl_core.types import Array
 from rl_envs import SyncVecEnv, make_vec
-from rl_envs.wrappers import VELOCITY_INDICES, MaskVelocity
+from rl_envs.wrappers import VELOCITY_INDICES, FrameStack, MaskVelocity
 from rl_testing.envs import VecEnvSuite
 
 MUJOCO_NAMES = (
@@ -298,3 +304,106 @@ def test_wrappers_that_do_not_fit_are_refused(
 def test_a_time_feature_needs_a_time_limit() -> None:
     with pytest.raises(ConfigError, match="time limit"):
         make_vec(lambda: Nested(spaces.Discrete(3)), time_feature=True)
+
+
+class Film(gymnasium.Env):
+    """Shows the number of its step in each pixel, as an image of 2x3."""
+
+    observation_space = spaces.Box(0, 255, (2, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+    number = 0
+    spoilt: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number = 0
+        return np.zeros((2, 3), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.number += 1
+        frame = np.full((2, 3), self.number, np.uint8)
+        return frame if self.spoilt is None else self.spoilt, 1.0, self.number == 200, False, {}
+
+
+def test_stacks_are_those_of_gymnasium() -> None:
+    ours, theirs = FrameStack(Film(), 3), FrameStackObservation(Film(), 3)
+    assert ours.observation_space == theirs.observation_space
+    for _ in range(2):
+        stacks = [(ours.reset()[0], theirs.reset()[0])]
+        stacks += [(ours.step(0)[0], theirs.step(0)[0]) for _ in range(150)]
+        for one, other in stacks:  # also those of other blocks of memory
+            np.testing.assert_array_equal(one, other)
+
+
+def test_neighbouring_stacks_share_their_frames() -> None:
+    env = FrameStack(Film(), 3)
+    env.reset()
+    stacks = [env.step(0)[0] for _ in range(60)]
+    assert {np.shares_memory(one, other) for one, other in pairwise(stacks)} == {True}
+    assert {len(cast("Array", stack.base)) for stack in stacks} == {63}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "message"),
+    [
+        (np.zeros(3, np.uint8), r"shape \(3,\) and dtype uint8; expected \(2, 3\) and uint8"),
+        (np.zeros((2, 3)), "dtype float64; expected .* uint8"),
+        (None, ""),
+    ],
+)
+def test_a_frame_is_neither_stretched_nor_cut(spoilt: Any, message: str) -> None:
+    with make_vec(Film, frame_stack=2, vectorization="sync") as envs:
+        envs.reset()
+        _first(envs).unwrapped.spoilt = spoilt
+        if message:
+            with pytest.raises(EnvironmentFaultError, match=message):
+                envs.step(np.zeros(1, np.int64))
+        else:
+            assert cast("Array", envs.step(np.zeros(1, np.int64)).observation)[0, 1, 0, 0] == 1
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_stack_is_recorded_saved_and_kept_at_an_episodes_end(vectorization: Any) -> None:
+    with make_vec("CartPole-v1", 2, 0, vectorization=vectorization, frame_stack=4) as envs:
+        assert envs.single_observation_space.shape == (4, 4)
+        assert envs.component is not None
+        assert envs.component["frame_stack"] == 4
+        assert envs.resume_grade == "exact"
+        envs.reset()
+        shown = cast("Array", envs.reset())
+        while not (step := envs.step(np.zeros(2, np.int64))).truncated.any():
+            ended = np.asarray(step.terminated)
+            final = cast("Array", step.successor)
+            np.testing.assert_array_equal(final[:, :3], shown[:, 1:])
+            shown = cast("Array", step.observation)
+            if ended.any():
+                assert (shown[ended] == shown[ended][:, :1]).all()
+                break
+        state = envs.state_dict()
+        expected = envs.step(np.ones(2, np.int64)).observation
+    with make_vec("CartPole-v1", 2, vectorization=vectorization, frame_stack=4) as envs:
+        envs.load_state_dict(state)
+        np.testing.assert_array_equal(envs.step(np.ones(2, np.int64)).observation, expected)
+
+
+def test_only_arrays_are_stacked() -> None:
+    with pytest.raises(SpaceError, match="expected a Box to stack frames of"):
+        make_vec("FrozenLake-v1", frame_stack=2)
+    with pytest.raises(ConfigError, match=r"env\.frame_stack"):
+        make_vec("CartPole-v1", frame_stack=0)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "instead"),
+    [(NormalizeObservation, "normalize_observations"), (NormalizeReward, "scale_rewards")],
+)
+def test_statistics_that_begin_anew_in_tests_are_warned_about(wrapper: Any, instead: str) -> None:
+    def build() -> gymnasium.Env:
+        return cast("gymnasium.Env", wrapper(gymnasium.make("CartPole-v1")))
+
+    make_vec(build, 2).close()
+    with pytest.warns(RuntimeWarning, match=f"{wrapper.__name__} of a test .* {instead}") as told:
+        make_vec(build, 2, testing=True).close()
+    assert len(told) == 1

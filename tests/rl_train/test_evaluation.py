@@ -68,6 +68,13 @@ def test_episodes_that_do_not_end_are_cut_and_told(mode: AutoresetMode) -> None:
     assert result.as_dict()["num_cut"] == 2
 
 
+def test_an_episode_without_a_limit_is_cut_after_5000_steps() -> None:
+    envs = counting_envs([[6000]], [True], AutoresetMode.NEXT_STEP)
+    assert envs.max_episode_steps is None
+    result = evaluate_policy(_actor(envs), envs, 1)
+    assert (result.mean_length, result.num_cut) == (5000.0, 1)
+
+
 def test_exploration_is_that_of_the_algorithm() -> None:
     class Stubborn(ToyActorCritic):
         def explore(
@@ -144,6 +151,10 @@ def test_success_is_counted_where_it_is_reported(mode: AutoresetMode) -> None:
     rows = [partial(Achieving, [2], True, 0), partial(Achieving, [3], False, 1)]
     envs = GymVecEnv(SyncVectorEnv(rows, autoreset_mode=mode))
     assert evaluate_policy(_actor(envs), envs, 6).success_rate == pytest.approx(4 / 6)
+    rows = [partial(Achieving, [2], True, 0), partial(Achieving, [9], True, 1)]
+    envs = GymVecEnv(SyncVectorEnv(rows, autoreset_mode=mode))
+    cut = evaluate_policy(_actor(envs), envs, 2, max_episode_steps=4)
+    assert (cut.num_cut, cut.success_rate) == (1, 0.5)
     silent = counting_envs([[2]], [True], mode)
     assert evaluate_policy(_actor(silent), silent, 3).success_rate is None
 

@@ -1,6 +1,6 @@
 import pytest
 from bench import envs
-from bench.envs_run import measure
+from bench.envs_run import measure, measure_added
 from bench.measurement import Measurement
 
 
@@ -29,10 +29,34 @@ def test_every_system_steps(env: str, system: str) -> None:
     assert measure(env, 2, system, 0.01)["rate"] > 0.0
 
 
+@pytest.mark.parametrize("system", ["ours-sync", "ours-native"])
+def test_what_is_added_to_a_step_is_measured(system: str) -> None:
+    found = measure_added(8, system, 0.05)
+    assert found["bare_us"] > 0.0
+    assert abs(found["added_us"]) < 10.0 * found["bare_us"]
+
+
 def test_rates_stand_beside_each_other_by_number() -> None:
     rounds = [{"ours-sync": {"rate": 1000.0}}, {"ours-sync": {"rate": 3000.0}}]
     found = Measurement(rounds, 3.0, "a machine").as_dict()
     text = envs.render({"cartpole-8": found})
     assert "| `cartpole` | ours, sync | - | 2,000 | - |" in text
     assert "medians of 2 rounds of 3 s on a machine" in text
+    assert "times" not in text
     assert envs.render({}) == "Nothing was measured yet."
+
+
+def test_our_processes_stand_beside_others() -> None:
+    rounds = [{"ours-async": {"rate": 3000.0}, "sb3-subproc": {"rate": 2000.0}}]
+    text = envs.render({"millisecond-8": Measurement(rounds, 1.0, "a machine").as_dict()})
+    assert "- `millisecond`, ours, async, times SB3, SubprocVecEnv: 1.50 with 8." in text
+    assert "Gymnasium, async:" not in text
+
+
+def test_what_is_added_is_told_with_its_goal() -> None:
+    rounds = [{"ours-native": {"bare_us": 20.04, "added_us": 4.26}}]
+    text = envs.render({"added": Measurement(rounds, 1.0, "a machine").as_dict()})
+    assert text.startswith(
+        "To a step of 8 `cartpole`, `VecEnv` adds 4.3 µs to the 20.0 of Gymnasium, native "
+        "(goal: at most 10).\n\n`added`: medians of one round of 1 s"
+    )

@@ -93,3 +93,12 @@ def test_an_environment_is_made_by_name() -> None:
     found = evaluate(predict, lambda: make_env("BitFlipping-v0"), num_episodes=3)
     assert isinstance(found, Episodes)
     assert len(found.successes) == 3
+
+
+def test_games_are_prepared_alike_for_both_systems() -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    for testing in (False, True):
+        with make_env("ALE/Pong-v5", testing) as env:
+            assert env.observation_space.shape == (4, 84, 84)
+            assert ("ClipReward" in str(env), "EpisodicLife" in str(env)) == (not testing,) * 2

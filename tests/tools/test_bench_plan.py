@@ -84,6 +84,7 @@ TRANSLATED |= {
     "name",
     "policy",
     "mask_velocity",
+    "vectorizer",
 }
 """What `check_same` compares in other ways, and how often targets move, which is counted in steps
 of the environment there and in gradient steps here."""
@@ -273,13 +274,17 @@ def check_same(row: PlanRow) -> None:
     else:
         assert not option(sections, "storage", "hindsight"), row.label
     assert option(sections, "env", "mask_velocity") == sb3.get("mask_velocity", False), row.label
+    is_async = option(sections, "env", "vectorization") == "async"
+    assert is_async == (sb3.get("vectorizer") == "SubprocVecEnv"), row.label
+    has_images = sb3.get("policy") == "CnnPolicy"  # whose network policy and value function share
+    assert option(sections, "actor", "share_body") == has_images, row.label
     size = option(sections, "actor", "recurrent_hidden_size")
     assert size == network.get("lstm_hidden_size", False), row.label
     if size:
         assert option(sections, "actor", "recurrent_net") == "lstm", row.label
         assert (sb3["name"], sb3["policy"]) == ("RecurrentPPO", "MlpLstmPolicy"), row.label
     else:  # it takes dicts
-        assert ("policy" in sb3) == (row.metric == "success"), row.label
+        assert (sb3.get("policy") == "MultiInputPolicy") == (row.metric == "success"), row.label
     if temperature := option(sections, "algorithm", "initial_temperature"):
         assert sb3["ent_coef"] == f"auto_{temperature}", row.label
         compared.add("ent_coef")

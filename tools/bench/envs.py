@@ -1,10 +1,12 @@
 """Steps per second of every vectoriser, beside those of Gymnasium, Stable-Baselines3 and EnvPool.
 
-Each system steps the same environments with the same actions in a process of its own. Run nothing
-else meanwhile.
+Each system steps the same environments with the same actions in a process of its own; what
+`VecEnv` adds to a step of another vectoriser is measured by turns in one process. Run nothing else
+meanwhile. The whole takes some 20 minutes.
 """
 
 import argparse
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,7 +18,14 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 from bench.child import Json
 from bench.machine import machine_line
 from bench.markdown import table
-from bench.measurement import Found, Job, measure_in_turn, measurements_of, settings_lines
+from bench.measurement import (
+    Found,
+    Job,
+    Measurement,
+    measure_in_turn,
+    measurements_of,
+    settings_lines,
+)
 from bench.suite import Part, run_suite, suite_parser
 
 ENVS: Mapping[str, str | None] = {
@@ -44,6 +53,22 @@ SYSTEMS: Mapping[str, str] = {
 }
 """A title for each."""
 
+ADDED = "added"
+"""The part that measures what `VecEnv` adds to a step."""
+
+ADDED_TO: Mapping[str, str] = {
+    "ours-sync": "gymnasium-sync",
+    "ours-native": "gymnasium-native",
+    "ours-envpool": "envpool",
+}
+"""The bare vectoriser by ours."""
+
+_ADDED_COUNT = 8
+_ADDED_GOAL_US = 10.0
+
+_RATIOS_OF = "ours-async"
+_RATIOS_TO = ("gymnasium-async", "sb3-subproc")
+
 _NATIVE = ("cartpole", "pong")
 _POOLED = ("cartpole", "half-cheetah", "pong")
 
@@ -63,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts: dict[str, Part] = {
         f"{env}-{count}": partial(measure_part, env, count) for env in ENVS for count in COUNTS
     }
-    parser = suite_parser("envs", __doc__, parts, seconds=3.0)
+    parts[ADDED] = measure_added
+    parser = suite_parser("envs", __doc__, parts, seconds=1.5)
+    parser.set_defaults(rounds=2)
     parser.add_argument("--system", action="append", choices=SYSTEMS, help="may be repeated")
     return run_suite("envs", parts, render, parser.parse_args(arguments))
 
@@ -89,11 +116,38 @@ def measure_part(env: str, count: int, options: argparse.Namespace) -> Found:
     )
 
 
+def measure_added(options: argparse.Namespace) -> Found:
+    """Measure what `VecEnv` adds to a step of other vectorisers."""
+    jobs = {
+        system: Job(
+            SYSTEMS[system],
+            "envs-added",
+            {"count": _ADDED_COUNT, "system": system, "seconds": options.seconds},
+            1,
+        )
+        for system in ADDED_TO
+    }
+    return measure_in_turn(
+        ADDED,
+        jobs,
+        options.rounds,
+        options.seconds,
+        machine_line(1),
+        lambda figures: f"{figures['added_us']:.1f} us on {figures['bare_us']:.1f}",
+    )
+
+
 def render(results: Mapping[str, Json]) -> str:
     """Render everything that was measured."""
     found = measurements_of(results, [f"{env}-{count}" for env in ENVS for count in COUNTS])
-    if not found:
+    added = measurements_of(results, [ADDED])
+    if not found and not added:
         return "Nothing was measured yet."
+    parts = [_rates(found), _ratios(found), *map(_added_line, added.values())]
+    return "\n\n".join(part for part in (*parts, settings_lines({**found, **added})) if part)
+
+
+def _rates(found: Mapping[str, Measurement]) -> str:
     rows = []
     for env in ENVS:
         for system in systems_of(env):
@@ -105,7 +159,37 @@ def render(results: Mapping[str, Json]) -> str:
                 cells = ["-" if rate is None else f"{rate:,.0f}" for rate in rates]
                 rows.append([f"`{env}`", SYSTEMS[system], *cells])
     head = ["environment", "system", *(f"{count} at once" for count in COUNTS)]
-    return f"{table(head, rows, left=2)}\n\n{settings_lines(found)}"
+    return table(head, rows, left=2) if rows else ""
+
+
+def _ratios(found: Mapping[str, Measurement]) -> str:
+    """Say how fast our processes are beside others."""
+    lines = []
+    for env in ENVS:
+        for peer in _RATIOS_TO:
+            cells = [
+                f"{statistics.median(ratios):.2f} with {count}"
+                for count in COUNTS
+                if (name := f"{env}-{count}") in found
+                and (ratios := found[name].ratios(_RATIOS_OF, peer))
+            ]
+            if cells:
+                title = f"- `{env}`, {SYSTEMS[_RATIOS_OF]}, times {SYSTEMS[peer]}"
+                lines.append(f"{title}: {', '.join(cells)}.")
+    return "\n".join(lines)
+
+
+def _added_line(found: Measurement) -> str:
+    told = [
+        f"{added:.1f} µs to the {bare:.1f} of {SYSTEMS[bare_system]}"
+        for system, bare_system in ADDED_TO.items()
+        if (added := found.median(system, "added_us")) is not None
+        and (bare := found.median(system, "bare_us")) is not None
+    ]
+    return (
+        f"To a step of {_ADDED_COUNT} `cartpole`, `VecEnv` adds {', '.join(told)} "
+        f"(goal: at most {_ADDED_GOAL_US:g})."
+    )
 
 
 if __name__ == "__main__":

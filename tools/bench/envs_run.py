@@ -11,12 +11,13 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
-from bench.envs import ENVS
+from bench.envs import ADDED_TO, ENVS
 from bench.products import calls_per_second
 from rl_envs import EnvMaker, make_vec
 
 _WARM_UP = 20
 _ACTIONS = 64
+_FEWEST_TURNS = 5
 
 
 class Millisecond(gymnasium.Env[Any, Any]):
@@ -62,6 +63,37 @@ def measure(env: str, count: int, system: str, seconds: float) -> dict[str, floa
     rate = calls_per_second(lambda: step(next(actions)), seconds, _WARM_UP)
     envs.close()
     return {"rate": rate * count}
+
+
+def measure_added(count: int, system: str, seconds: float) -> dict[str, float]:
+    """Measure what one of our vectorisers adds to a step of the one that it wraps or replaces.
+
+    Both step CartPole by turns, so that a machine that becomes slower slows both.
+
+    Args:
+        count: environments that step together.
+        system: ours, of `ADDED_TO`.
+        seconds: shortest length of the measured span.
+
+    Returns:
+        ``bare_us`` and ``added_us``: microseconds of a step.
+    """
+    bare, ours = (_make("cartpole", count, each) for each in (ADDED_TO[system], system))
+    actions = np.random.default_rng(0).integers(2, size=(_ACTIONS, count))
+    found: list[tuple[float, float]] = []
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds or len(found) < _FEWEST_TURNS:
+        times = []
+        for _, step in (bare, ours):
+            before = time.perf_counter()
+            for action in actions:
+                step(action)
+            times.append((time.perf_counter() - before) / _ACTIONS * 1e6)
+        found.append((times[0], times[1] - times[0]))
+    for envs, _ in (bare, ours):
+        envs.close()
+    bare_us, added_us = np.median(found[1:], axis=0).tolist()
+    return {"bare_us": bare_us, "added_us": added_us}
 
 
 def _build(env: str) -> gymnasium.Env:

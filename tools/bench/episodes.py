@@ -61,9 +61,21 @@ class Episodes:
         }
 
 
-def make_env(env: str, *, mask_velocity: bool = False) -> gymnasium.Env[Any, Any]:
-    """Make one environment of a Gymnasium id."""
-    made = gymnasium.make(importlib.import_module("rl_envs.registry").find_spec(env))
+def make_env(
+    env: str, testing: bool = False, *, mask_velocity: bool = False
+) -> gymnasium.Env[Any, Any]:
+    """Make one environment of a Gymnasium id, prepared as its family's preset says.
+
+    Args:
+        env: the id.
+        testing: prepare it for testing, not for training.
+        mask_velocity: hide velocities.
+    """
+    spec = importlib.import_module("rl_envs.registry").find_spec(env)
+    preset = importlib.import_module("rl_envs.presets").preset_of_spec(spec)
+    made = gymnasium.make(spec, **(preset.kwargs if preset else {}))
+    if preset and preset.prepare:
+        made = preset.prepare(made, testing)
     if mask_velocity:
         made = importlib.import_module("rl_envs.wrappers").MaskVelocity(made)
     return made

@@ -50,7 +50,7 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
     """
     settings = workload.settings
     num_envs = 1 if isinstance(settings, ReplaySettings) else settings.num_envs
-    envs = make_vec(workload.env, num_envs=num_envs, seed=0)
+    envs = make_vec(workload.env, num_envs, seed=0, vectorization=workload.vectorization)
     if not isinstance(settings, ReplaySettings):
         algorithm, storage = _from_rollouts(settings, envs)
         log_every = settings.num_steps * settings.num_envs  # after every update, as the peers do
@@ -75,13 +75,15 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
 def _from_rollouts(
     settings: PPOSettings | TRPOSettings, envs: VecEnv
 ) -> tuple[AnyAlgorithm, AnyStorage]:
-    memory: dict[str, Any] = {}
-    if isinstance(settings, PPOSettings) and settings.lstm_size is not None:
-        memory = {"recurrent_net": "lstm", "recurrent_hidden_size": settings.lstm_size}
+    others: dict[str, Any] = {}
+    if isinstance(settings, PPOSettings):
+        others["share_body"] = settings.image_net
+        if settings.lstm_size is not None:
+            others |= {"recurrent_net": "lstm", "recurrent_hidden_size": settings.lstm_size}
     actor = OnPolicyActor(
         envs.single_observation_space,
         envs.single_action_space,
-        OnPolicyActorConfig(hidden_sizes=settings.hidden_sizes, activation="tanh", **memory),
+        OnPolicyActorConfig(hidden_sizes=settings.hidden_sizes, activation="tanh", **others),
     )
     algorithm: AnyAlgorithm = (
         _ppo(actor, settings) if isinstance(settings, PPOSettings) else _trpo(actor, settings)
@@ -141,7 +143,7 @@ def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, 
     algorithm: AnyAlgorithm
     if settings.algorithm == "dqn":
         options = {**shared, "learning_rate": rate, "double": False}
-        options["target_update_every"] = settings.target_update_every
+        options |= {"tau": 1.0, "target_update_every": settings.target_update_every}
         algorithm = DQN(actor, DQNConfig(**options))
     else:
         options = {**shared, "policy_learning_rate": rate, "critic_learning_rate": rate}
@@ -190,7 +192,7 @@ def make_agent(run: Run) -> Agent:
 def _evaluate(agent: Agent, run: Run) -> Episodes:
     is_masked = bool(run.sections().get("env", {}).get("mask_velocity", False))
     return episodes.evaluate(
-        agent.predict, partial(episodes.make_env, run.env, mask_velocity=is_masked)
+        agent.predict, partial(episodes.make_env, run.env, True, mask_velocity=is_masked)
     )
 
 

@@ -57,7 +57,14 @@ _BOTH = {"actor": _RATE, "critic": _RATE}
 
 
 def compare_dqn() -> list[Found]:
-    config = DQNConfig(learning_rate=_RATE, double=False, max_grad_norm=10.0, optimizer=OPTIMIZER)
+    config = DQNConfig(
+        learning_rate=_RATE,
+        double=False,
+        tau=1.0,
+        target_update_every=500,
+        max_grad_norm=10.0,
+        optimizer=OPTIMIZER,
+    )
     env = Noisy(is_discrete=True)
     actor = _actor(env, "greedy", num_critics=1)
     return [_replayed(_model("DQN", env), actor, partial(DQN, config=config))]

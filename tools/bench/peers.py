@@ -40,7 +40,10 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
     settings = workload.settings
     policy = "MlpPolicy"
     networks: dict[str, object] = {"net_arch": list(settings.hidden_sizes)}
+    vectorizer = "DummyVecEnv"
     if isinstance(settings, PPOSettings):
+        if settings.image_net:
+            policy, vectorizer = "CnnPolicy", "SubprocVecEnv"
         name, num_envs, options = "PPO", settings.num_envs, _ppo_options(settings)
         if settings.lstm_size is not None:
             name, policy = "RecurrentPPO", "MlpLstmPolicy"
@@ -49,10 +52,9 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
         name, num_envs, options = "TRPO", settings.num_envs, _trpo_options(settings)
     else:
         name, num_envs, options = settings.algorithm.upper(), 1, _replay_options(settings)
-    vec_env = importlib.import_module("stable_baselines3.common.env_util")
     model = _algorithm(system, name)(
         policy,
-        vec_env.make_vec_env(workload.env, n_envs=num_envs, seed=0),
+        _make_envs(workload.env, num_envs, 0, vectorizer),
         learning_rate=settings.learning_rate,
         batch_size=settings.minibatch_size,
         gamma=settings.gamma,
@@ -172,14 +174,16 @@ def make_model(run: Run) -> Any:
     """Build the model of a run, with its environments.
 
     Beside the algorithm's own arguments the options may hold ``name``, where the algorithm has
-    another one there, ``n_envs``, ``policy``, ``mask_velocity`` to hide velocities as our
-    environments do, ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for
-    Gaussian noise on actions in [-1, 1], ``reward_scale`` for a factor on the rewards that are
-    learned from, ``normalize`` for running statistics of observations and rewards, and ``as_ours``
-    for a way of `bench.as_ours`. A text such as ``linear(0.001, 0.0)`` is a schedule.
+    another one there, ``n_envs``, ``vectorizer`` for the class that steps them, ``policy``,
+    ``mask_velocity`` to hide velocities as our environments do, ``hindsight`` for the arguments of
+    its ``HerReplayBuffer``, ``noise_std`` for Gaussian noise on actions in [-1, 1],
+    ``reward_scale`` for a factor on the rewards that are learned from, ``normalize`` for running
+    statistics of observations and rewards, and ``as_ours`` for a way of `bench.as_ours`. A text
+    such as ``linear(0.001, 0.0)`` is a schedule.
     """
     options: dict[str, object] = dict(run.options)
-    num_envs = options.pop("n_envs", 1)
+    num_envs = cast("int", options.pop("n_envs", 1))
+    vectorizer = str(options.pop("vectorizer", "DummyVecEnv"))
     name = str(options.pop("name", run.algorithm.upper()))
     policy = options.pop("policy", "MlpPolicy")
     is_masked = bool(options.pop("mask_velocity", False))
@@ -196,13 +200,14 @@ def make_model(run: Run) -> Any:
     if (hindsight := options.pop("hindsight", None)) is not None:
         options["replay_buffer_class"] = library.HerReplayBuffer
         options["replay_buffer_kwargs"] = hindsight
-    make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
     normalize = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize
     scale = options.pop("reward_scale", None)
-    envs = make_vec_env(
-        partial(make_env, run.env, mask_velocity=is_masked),
-        n_envs=num_envs,
-        seed=run.seed,
+    envs = _make_envs(
+        run.env,
+        num_envs,
+        run.seed,
+        vectorizer,
+        mask_velocity=is_masked,
         wrapper_class=None if scale is None else _scaled_rewards(cast("float", scale)),
     )
     if is_normalized:
@@ -215,6 +220,27 @@ def make_model(run: Run) -> Any:
     if way is not None:
         importlib.import_module("bench.as_ours").WAYS[str(way)](model)
     return model
+
+
+def _make_envs(
+    env: str,
+    num_envs: int,
+    seed: int,
+    vectorizer: str,
+    *,
+    mask_velocity: bool = False,
+    wrapper_class: Callable[[object], object] | None = None,
+) -> Any:
+    """Make environments as ours are, for training."""
+    make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
+    vec_env = importlib.import_module("stable_baselines3.common.vec_env")
+    return make_vec_env(
+        partial(make_env, env, mask_velocity=mask_velocity),
+        n_envs=num_envs,
+        seed=seed,
+        vec_env_cls=getattr(vec_env, vectorizer),
+        wrapper_class=wrapper_class,
+    )
 
 
 def _save(model: Any, path: Path) -> None:
@@ -247,7 +273,8 @@ def predictor(model: Any) -> episodes.Predict:
 
 def _evaluate(model: Any, run: Run) -> Episodes:
     is_masked = bool(run.options.get("mask_velocity", False))
-    return episodes.evaluate(predictor(model), partial(make_env, run.env, mask_velocity=is_masked))
+    make = partial(make_env, run.env, True, mask_velocity=is_masked)
+    return episodes.evaluate(predictor(model), make)
 
 
 def _scaled_rewards(scale: float) -> Callable[[object], object]:

@@ -106,6 +106,19 @@ def measure_envs(payload: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
+def measure_envs_added(payload: Mapping[str, Json]) -> dict[str, Json]:
+    """Measure what one of our vectorisers adds to another one's step."""
+    from bench import envs_run
+
+    return {
+        **envs_run.measure_added(
+            cast("int", payload["count"]),
+            cast("str", payload["system"]),
+            cast("float", payload["seconds"]),
+        )
+    }
+
+
 def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Carry out one run of a plan."""
     run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
@@ -146,6 +159,7 @@ _TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {
     "replay": measure_replay,
     "replay-bytes": measure_replay_bytes,
     "envs": measure_envs,
+    "envs-added": measure_envs_added,
     "learn": learn,
     "evaluate": evaluate,
     "clone": clone,

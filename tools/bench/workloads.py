@@ -26,6 +26,7 @@ class PPOSettings:
         minibatch_size: samples per minibatch.
         num_epochs: passes over each rollout.
         hidden_sizes: widths of the tanh layers of policy and value function, one network each.
+        image_net: read images by one NatureCNN for both, behind which these layers come.
         lstm_size: units of an LSTM in each of both, behind these layers in ours and before them in
             the peers'; None leaves it out.
         learning_rate: of Adam.
@@ -42,6 +43,7 @@ class PPOSettings:
     minibatch_size: int
     num_epochs: int
     hidden_sizes: tuple[int, ...] = (64, 64)
+    image_net: bool = False
     lstm_size: int | None = None
     learning_rate: float = 3e-4
     gamma: float = 0.99
@@ -133,6 +135,8 @@ class Workload:
         threads: what systems are given unless the command line says otherwise; small networks are
             fastest with one, on every side.
         warm_up_marks: updates before the measured span.
+        vectorization: of our environments; the peers have their `DummyVecEnv`, or their
+            `SubprocVecEnv` for images.
     """
 
     env: str
@@ -142,6 +146,7 @@ class Workload:
     unit: str = "steps/s"
     threads: int = 1
     warm_up_marks: int = 3
+    vectorization: Literal["auto", "envpool"] = "auto"
 
     @property
     def has_product_limit(self) -> bool:
@@ -160,6 +165,25 @@ WORKLOADS: Mapping[str, Workload] = {
         env="HalfCheetah-v5",
         settings=PPOSettings(num_envs=1, num_steps=2048, minibatch_size=64, num_epochs=10),
         title="PPO `HalfCheetah-v5`, 1 env, 2048 steps, batch 64, 10 epochs, 64x64 tanh",
+    ),
+    "ppo-pong": Workload(
+        env="ALE/Pong-v5",
+        settings=PPOSettings(
+            num_envs=8,
+            num_steps=128,
+            minibatch_size=256,
+            num_epochs=4,
+            hidden_sizes=(),
+            image_net=True,
+            learning_rate=2.5e-4,
+            clip_range=0.1,
+            entropy_coef=0.01,
+        ),
+        title="PPO `ALE/Pong-v5`, 8 envs of EnvPool beside SB3's `SubprocVecEnv`, 128 steps, batch "
+        "256, 4 epochs, NatureCNN",
+        systems=("ours", "ours-eager", "sb3"),
+        threads=2,
+        vectorization="envpool",
     ),
     "recurrent-ppo-cartpole": Workload(
         env="CartPole-v1",

@@ -15,8 +15,8 @@ follows is moved like y, and the loss is that of `rl_algos_offpolicy.critics.dis
 they are noisy, θ, θ' and the θ that chooses in (2) each have noise of their own, one sample per
 batch.
 
-Deviations from the paper: targets are copied every so many gradient steps, or move softly; y
-discounts several rewards when the storage gathers several steps.
+Deviations from the paper: targets follow softly with every gradient step unless told to be copied
+every so many; y discounts several rewards when the storage gathers several steps.
 """
 
 import copy
@@ -92,8 +92,8 @@ class DQNConfig(OffPolicyConfig):
     double: bool = True
     loss: ErrorLoss = "huber"
     clip_reward: ScheduledPositive | None = None
-    tau: ScheduledFraction = 1.0
-    target_update_every: Count = 500
+    tau: ScheduledFraction = 0.01
+    target_update_every: Count = 1
     max_grad_norm: ScheduledPositive | None = 10.0
     minibatch_size: Count = 128
 
@@ -136,10 +136,10 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Learn from one environment, with one critic that actions are chosen by."""
+        """Learn from windows of three steps of one environment, with one critic."""
         return off_policy_recipe(
             {"policy": "greedy", "num_critics": 1, "hidden_sizes": [120, 84]},
-            storage={"size": 100_000},
+            storage={"size": 100_000, "n_step": 3},
         )
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:

@@ -16,11 +16,11 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, runs_in, warn_of_skipped
 from rl_command.train_arguments import import_modules
-from rl_core.config import ComponentSpec, Config, Count, NonNegativeInt
+from rl_core.config import ComponentSpec, Config, Count, NonNegativeInt, decode
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.types import Json
-from rl_train import EvaluationResult, evaluate_policy
+from rl_train import EvaluationResult, TrainerConfig, evaluate_policy
 from rl_train.builder import build_algorithm, build_envs, resolve_device
 from rl_train.checkpoint import Checkpoint, latest_checkpoint
 from rl_train.evaluation import draws_actions, summarize
@@ -146,6 +146,7 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
             arguments.episodes,
             deterministic=not arguments.stochastic,
             seed=arguments.seed,
+            max_episode_steps=decode(TrainerConfig, run.recipe.trainer).max_test_steps,
             on_step=_counter(arguments.episodes),
         )
     finally:

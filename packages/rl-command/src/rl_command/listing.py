@@ -5,24 +5,20 @@ import contextlib
 import importlib.util
 import json
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO, cast
 
-import gymnasium
-
 from rl_command.errors import UsageError
 from rl_command.options import command_options, first_sentence
 from rl_command.parser import Command, parse
-from rl_command.train_arguments import import_modules
 from rl_core import plugins
 from rl_core.config import Config
 from rl_core.errors import nearest
 from rl_core.plugins import PluginInfo
-from rl_train.builder import VECTORIZER
-from rl_train.presets import preset_envs
 
 _PRESETS = "presets"
 _KINDS = (*plugins.KINDS, _PRESETS)
@@ -56,7 +52,10 @@ def list_plugins(words: Sequence[str]) -> int:
     names = "|".join(_KINDS)
     given = parse(Command("rl list", summary, options, (f"{names}...",)), words)
     arguments = given.into(ListArguments)
-    import_modules(given.tables)
+    if arguments.imports:
+        from rl_command.train_arguments import import_modules  # brings PyTorch
+
+        import_modules(given.tables)
     kinds = [_known_kind(each) for each in given.names]
     found = {
         kind: _presets()
@@ -94,8 +93,9 @@ def _presets() -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for algorithm, info in plugins.available("algorithm").items():
         if info.allowed and not info.rivals:
-            facts = _facts(info)
-            for env in preset_envs(algorithm):
+            facts, folder = _facts(info), _package(info.entry_point) / "presets" / algorithm
+            for path in sorted(folder.rglob("*.toml")):
+                env = path.relative_to(folder).with_suffix("").as_posix()
                 command = f"rl train {algorithm} {env} --preset"
                 found[f"{algorithm}/{env}"] = {**facts, "description": command}
     return found
@@ -103,7 +103,7 @@ def _presets() -> dict[str, dict[str, object]]:
 
 def _facts(info: PluginInfo) -> dict[str, object]:
     summary = _description(*info.entry_point.split(":", 1))
-    if (info.kind, info.name) == ("envs", VECTORIZER):
+    if (info.kind, info.name) == ("envs", "gymnasium"):
         summary = "Makes the environments that Gymnasium registers, such as CartPole-v1."
     with contextlib.suppress(metadata.PackageNotFoundError, KeyError):
         summary = summary or str(metadata.metadata(info.distribution)["Summary"])
@@ -119,15 +119,21 @@ def _facts(info: PluginInfo) -> dict[str, object]:
 
 def _own_environments(imported: Sequence[str]) -> Iterator[PluginInfo]:
     """Yield the ids that rl_envs and the user's modules register with Gymnasium."""
+    ours = tomllib.loads((_package("rl_envs") / "envs.toml").read_text(encoding="utf-8"))
+    for env_id, how in ours.items():
+        version = metadata.version("rl-envs")
+        yield PluginInfo("envs", env_id, "rl-envs", version, how["entry_point"])
+    if not imported:
+        return
+    import gymnasium
+
     for spec in gymnasium.registry.values():
         where = spec.entry_point
         name = getattr(where, "__qualname__", "")
         text = where if isinstance(where, str) else f"{where.__module__}:{name}"
-        if (module := text.partition(":")[0]).partition(".")[0] in {"rl_envs", *imported}:
-            home, version = module, "-"
-            if module.startswith("rl_envs"):
-                home, version = "rl-envs", metadata.version("rl-envs")
-            yield PluginInfo("envs", spec.id, home, version, text)
+        module = text.partition(":")[0]
+        if module.partition(".")[0] in imported:
+            yield PluginInfo("envs", spec.id, module, "-", text)
 
 
 def _described(facts: Mapping[str, object]) -> str:
@@ -157,6 +163,12 @@ def _source(module: str) -> Path | None:
     base = Path(spec.origin).parent.joinpath(*rest)
     files = (Path(spec.origin),) if not rest else (base / "__init__.py", base.with_suffix(".py"))
     return next((file for file in files if file.suffix == ".py" and file.is_file()), None)
+
+
+def _package(entry_point: str) -> Path:
+    """Return the folder of the package that an entry point is in."""
+    source = _source(entry_point.partition(":")[0].partition(".")[0])
+    return Path() if source is None else source.parent
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]], stream: TextIO) -> None:

@@ -95,7 +95,7 @@ def _dispatch(words: Sequence[str]) -> int:
         raise UsageError(f"unknown {what} '{name}'; {hint}")
     if not rest and name in _MISSING:
         raise UsageError(_MISSING[name])
-    from rl_core.errors import RLError  # brings PyTorch, which takes seconds to import
+    from rl_core.errors import RLError  # --help needs nothing of it
 
     try:
         status: int = pkgutil.resolve_name(f"rl_command.{_COMMANDS[name]}")(rest)

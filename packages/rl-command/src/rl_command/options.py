@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rl_command.values import metavar, table_of, write_value
-from rl_core.config import bounds_of, encode, field_types, options_of
-from rl_core.types import Json
-from rl_train.builder.components import PARTS
+from rl_core.config import Json, bounds_of, encode, field_types, options_of
 
 _PLACEHOLDERS = {
     "config": "FILE",
@@ -106,6 +104,8 @@ def component_options(
         defaults: that section of a complete recipe; options that it does not name are left out.
             None returns all options, without defaults.
     """
+    from rl_train.builder.components import PARTS  # brings PyTorch
+
     options = _table_options((section,), options_of(component), defaults, parameter_docs(component))
     name, kind, is_list = PARTS.get(section, ("", "", False))
     if name not in inspect.signature(component).parameters:

@@ -12,15 +12,15 @@ from typing import NoReturn, TypeVar, cast
 from rl_command.errors import UsageError
 from rl_command.options import Option
 from rl_command.values import is_switch, read_value, takes_list
-from rl_core.config import Tables, decode
+from rl_core.config import Json, Tables, decode
 from rl_core.errors import ConfigError, DeviceError, closest
-from rl_core.types import Json
 
 T = TypeVar("T")
 
 _NUMBER = re.compile(r"[-+]?(\.?\d[\d_.,e+-]*|inf|nan)$", re.IGNORECASE)
 _PATH = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 _SECTION = re.compile(r"--(.*\.)?")
+_BESIDE = re.compile(r"(?<=has no effect )(with|without) ")
 HELP = ("-h", "--help", "--help-all")
 """Words that ask for help."""
 
@@ -114,6 +114,8 @@ class Given:
             for where in (path, f"env.{path}"):
                 if where in self.flags:
                     rest = message.removeprefix(path)
+                    if "." not in path:  # the other option is one of the command too
+                        rest = _BESIDE.sub(r"\1 --", rest)
                     raise UsageError(f"{self.flags[where]}{rest}") from error
                 inside: Json = filed
                 for name in where.split("."):

@@ -196,6 +196,10 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     """
     first = _parse_known(words, ())
     import_modules(first.tables)
+    for name in first.names:
+        module, colon, env_id = name.partition(":")
+        if colon:
+            raise UsageError(f"'{name}': write --import {module}, and {env_id} as ENV")
     file = ConfigFile(cast("str | None", first.tables.get("config")))
     typed = dict(zip(("algorithm", "env"), first.names, strict=False))
     wants_help = not set(HELP).isdisjoint(words)
@@ -235,6 +239,9 @@ def import_modules(given: Tables) -> None:
         UsageError: when one cannot be imported.
     """
     for module in cast("list[str]", given.get("imports", [])):
+        if module.endswith(".py") or "/" in module:
+            name = module.removesuffix(".py").strip("./").replace("/", ".")
+            raise UsageError(f"--import {module}: give a module's name, as in --import {name}")
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         try:

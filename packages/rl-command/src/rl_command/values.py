@@ -8,10 +8,8 @@ from types import NoneType
 from typing import Literal, cast, get_args, get_origin
 
 from rl_command.errors import UsageError
-from rl_core.config import Schedule, decode, is_union
+from rl_core.config import Json, Schedule, decode, is_union
 from rl_core.errors import ConfigError
-from rl_core.types import Json
-from rl_train.recipe_files import parse_json
 
 _SCALARS = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", NoneType: "none"}
 _SEQUENCES = (list, tuple, Sequence)
@@ -126,7 +124,7 @@ def _is_nested(word: str) -> bool:
 def _read(word: str) -> Json:
     """Read a word as TOML, JSON or a number, or else as text."""
     word = word.lower() if word in ("True", "False") else word
-    for read in (_read_toml, parse_json, float):
+    for read in (_read_toml, _read_json, float):
         try:
             return read(word)
         except (ValueError, RecursionError):
@@ -139,9 +137,15 @@ def _read_toml(word: str) -> Json:
     return cast("Json", value)
 
 
+def _read_json(word: str) -> Json:
+    from rl_train.recipe_files import parse_json  # brings PyTorch, which takes seconds to import
+
+    return parse_json(word)
+
+
 def _fault(word: str) -> str:
     """Return why a list or table cannot be read; nothing about other words."""
-    syntax, read = ("TOML", _read_toml) if "=" in word else ("JSON", parse_json)
+    syntax, read = ("TOML", _read_toml) if "=" in word else ("JSON", _read_json)
     if _is_nested(word) and isinstance(_read(word), str):
         try:
             read(word)

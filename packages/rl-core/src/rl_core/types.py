@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core.config._types import Json as Json
+
 Array: TypeAlias = npt.NDArray[np.generic]
 """A NumPy array of any dtype."""
 
@@ -29,9 +31,6 @@ State: TypeAlias = Mapping[str, Tensor]
 
 Metrics: TypeAlias = Mapping[str, float]
 """Scalars by path, such as ``loss/policy``."""
-
-Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
-"""What a JSON document can hold."""
 
 StateValue: TypeAlias = (
     "bool | int | float | str | Tensor | Sequence[StateValue] | StateDict | None"

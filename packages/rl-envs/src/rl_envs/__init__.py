@@ -1,5 +1,8 @@
 """Vector environments, wrappers, and tasks of our own."""
 
+import tomllib
+from importlib.resources import files
+
 import gymnasium
 
 from rl_envs.bit_flipping import BitFlipping as BitFlipping
@@ -21,12 +24,5 @@ from rl_envs.vectorize import make_vec as make_vec
 
 __version__ = "0.1.0"
 
-gymnasium.register("BitFlipping-v0", entry_point="rl_envs.bit_flipping:BitFlipping")
-for _id, _path in {
-    "CartPolePhysics-v0": "physics:CartPolePhysics",
-    "PendulumPhysics-v0": "physics:PendulumPhysics",
-    "HalfCheetahDirection-v0": "locomotion:HalfCheetahDirection",
-    "HalfCheetahVelocity-v0": "locomotion:HalfCheetahVelocity",
-    "AntDirection-v0": "locomotion:AntDirection",
-}.items():
-    gymnasium.register(_id, entry_point=f"rl_envs.tasks.{_path}", max_episode_steps=200)
+for _id, _how in tomllib.loads(files("rl_envs").joinpath("envs.toml").read_text("utf-8")).items():
+    gymnasium.register(_id, **_how)

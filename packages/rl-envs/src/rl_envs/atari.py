@@ -4,7 +4,9 @@ from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.wrappers import AtariPreprocessing, ClipReward, FrameStackObservation
+from gymnasium.wrappers import AtariPreprocessing, ClipReward
+
+from rl_envs.wrappers import FrameStack
 
 _NOOP, _FIRE = 0, 1
 
@@ -32,7 +34,7 @@ def prepare_atari(env: gymnasium.Env, testing: bool) -> gymnasium.Env:
         env = FireReset(env)
     if not testing:
         env = ClipReward(env, -1.0, 1.0)
-    return FrameStackObservation(env, 4)
+    return FrameStack(env, 4)
 
 
 class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):

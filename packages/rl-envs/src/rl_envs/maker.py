@@ -1,6 +1,7 @@
 """Builds environments from an id or a function, and says plainly what fails."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from rl_core.config import ComponentSpec
 from rl_core.errors import (
@@ -101,6 +103,8 @@ class EnvMaker:
                 env = self.env(**self.kwargs)
             for wrapper in self.wrappers:
                 env = wrapper(env)
+            if self.testing and index == 0:
+                self._warn_of_statistics(env)
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(f"{self.name} built a {type(env).__name__}; expected a gymnasium.Env")
         return EnvGuard(env, index, check=self.check)
@@ -170,6 +174,24 @@ class EnvMaker:
             has_tasks = isinstance(envs[0].unwrapped, TaskEnv)
             vector = SyncTaskVecEnv if has_tasks else SyncVecEnv
             return vector(envs, seed=seed, check=self.check, component=component)
+
+    def _warn_of_statistics(self, env: gymnasium.Env) -> None:
+        """Give notice of running statistics that begin anew in an evaluation."""
+        layer = env
+        while isinstance(layer, gymnasium.Wrapper):
+            if isinstance(layer, NormalizeObservation | NormalizeReward):
+                instead = (
+                    "the actor's normalize_observations"
+                    if isinstance(layer, NormalizeObservation)
+                    else "the trainer's scale_rewards"
+                )
+                warnings.warn(
+                    f"{self.name}: {type(layer).__name__} of a test environment has statistics of "
+                    f"its own, not those of training; use {instead}, which evaluations leave alone",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+            layer = layer.env
 
     @contextmanager
     def _building(self) -> Iterator[None]:

@@ -3,7 +3,9 @@
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal, TypeAlias, TypeGuard, cast
 
 import gymnasium
@@ -12,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from rl_core import plugins
 from rl_core.config import (
     ComponentSpec,
+    Count,
     Positive,
     check_argument,
     construct,
@@ -59,6 +62,7 @@ def make_vec(
     wrappers: Sequence[EnvWrapper] = (),
     mask_velocity: bool = False,
     rescale_observation: bool = False,
+    frame_stack: Count = 1,
     time_feature: bool = False,
     rescale_action: bool = False,
     action_mask: bool = False,
@@ -87,6 +91,7 @@ def make_vec(
         wrappers: applied to each environment in this order, the last one outermost.
         mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
         rescale_observation: map observations from the bounds of their space to [-1, 1].
+        frame_stack: stack so many of the last observations along a new first axis.
         time_feature: add the elapsed fraction of the time limit to the observation.
         rescale_action: let actions be in [-1, 1], and map them to the bounds of their space.
         action_mask: take the actions that are allowed from ``info["action_mask"]``.
@@ -131,16 +136,22 @@ def make_vec(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
                 "'async' has processes that could hang; leave it out"
             )
-    named = {
+    check_argument("env.frame_stack", frame_stack, Count)
+    check_argument("env.training_reward_scale", training_reward_scale, Positive)
+    check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
+    named: dict[str, Json] = {
         "mask_velocity": mask_velocity,
         "rescale_observation": rescale_observation,
+        "frame_stack": frame_stack if frame_stack > 1 else False,
         "time_feature": time_feature,
         "rescale_action": rescale_action,
         "action_mask": action_mask,
     }
-    all_wrappers = [wrapper for name, wrapper in WRAPPERS.items() if named[name]]
-    check_argument("env.training_reward_scale", training_reward_scale, Positive)
-    check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
+    all_wrappers = [
+        partial(wrapper, stack_size=frame_stack) if name == "frame_stack" else wrapper
+        for name, wrapper in WRAPPERS.items()
+        if named[name]
+    ]
     if not testing:
         all_wrappers += training_rewards(training_reward_scale, training_reward_clip)
     all_wrappers += wrappers
@@ -160,7 +171,7 @@ def make_vec(
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
             **({"max_restarts": max_restarts} if max_restarts else {}),
-            **{name: True for name, is_wanted in named.items() if is_wanted},
+            **{name: value for name, value in named.items() if value},
             **(
                 {"training_reward_scale": training_reward_scale}
                 if training_reward_scale != 1.0
@@ -212,7 +223,9 @@ def _fastest(maker: EnvMaker, num_envs: int) -> Literal["sync", "async", "native
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     if num_envs == 1 or cores == 1:
         return "sync"
-    env = maker()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the environments that are stepped give the same notices
+        env = maker()
     try:
         if isinstance(env.unwrapped, TaskEnv):  # processes cannot be told tasks
             return "sync"

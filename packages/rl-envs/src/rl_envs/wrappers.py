@@ -7,8 +7,10 @@ from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import (
     ClipReward,
     RescaleAction,
@@ -19,7 +21,8 @@ from gymnasium.wrappers import (
 
 from rl_core.errors import ConfigError, DataError, SpaceError, nearest
 from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, leaf_spaces
-from rl_core.types import Array
+from rl_core.stateful import StateReader
+from rl_core.types import Array, StateDict
 
 _VELOCITIES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "CartPole": ((1, 3), (4,)),
@@ -129,6 +132,83 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             raise DataError(f"info has {sorted(info)}; expected '{ACTION_MASK_KEY}' among them")
         mask = np.asarray(info[ACTION_MASK_KEY]).astype(np.int8).reshape(-1)
         return {**(observation if self._is_dict else {"obs": observation}), ACTION_MASK_KEY: mask}
+
+
+class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Stack the last observations along a new first axis; an episode begins with equal ones.
+
+    A stack is a view of the memory that frames are written to one after the other, so that a step
+    copies one frame, and neighbouring stacks share theirs until a storage copies them. Frames that
+    were handed out are never written to again.
+
+    Args:
+        env: its observations are a Box.
+        stack_size: frames in a stack.
+
+    Raises:
+        SpaceError: for other observations.
+    """
+
+    _ROOM = 60
+    """Frames that are written before new memory is taken."""
+
+    def __init__(self, env: gymnasium.Env, stack_size: int) -> None:
+        RecordConstructorArgs.__init__(self, stack_size=stack_size)
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box):
+            raise SpaceError(f"the observation space is {space}; expected a Box to stack frames of")
+        self.observation_space = batch_space(space, stack_size)
+        self.stack_size = stack_size
+        self._begin(np.zeros((stack_size, *space.shape), space.dtype))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Reset; every frame of the stack is the first observation."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        frame = self._checked(observation)
+        self._begin(np.broadcast_to(frame, (self.stack_size, *frame.shape)))
+        return self._stack(), info
+
+    def step(self, action: Any) -> tuple[Array, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step, and write one frame."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        frame = self._checked(observation)
+        if self._end == len(self._frames):
+            self._begin(self._stack())
+        self._frames[self._end] = frame
+        self._end += 1
+        return self._stack(), reward, terminated, truncated, info
+
+    def state_dict(self) -> StateDict:
+        """Return the stack."""
+        return {"stack": torch.from_numpy(self._stack().copy())}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore what `state_dict` returned."""
+        like = torch.from_numpy(self._stack())
+        self._begin(StateReader(state, "FrameStack").tensor("stack", like=like).numpy(force=True))
+
+    def _begin(self, stack: Array) -> None:
+        """Take new memory that begins with a stack."""
+        shape, dtype = stack.shape[1:], self.observation_space.dtype
+        self._frames = np.empty((self.stack_size + self._ROOM, *shape), dtype)
+        self._frames[: self.stack_size] = stack
+        self._end = self.stack_size
+
+    def _checked(self, observation: object) -> Array:
+        """Return a frame that fits; NumPy would stretch or cut others to fit."""
+        frame, first = np.asarray(observation), self._frames[0]
+        if frame.shape != first.shape or not np.can_cast(frame.dtype, first.dtype, "same_kind"):
+            raise DataError(
+                f"the observation has shape {frame.shape} and dtype {frame.dtype}; expected "
+                f"{first.shape} and {first.dtype}"
+            )
+        return frame
+
+    def _stack(self) -> Array:
+        return self._frames[self._end - self.stack_size : self._end]
 
 
 class FlattenAction(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorArgs):
@@ -254,9 +334,10 @@ def with_time(env: gymnasium.Env) -> gymnasium.Env:
         )
 
 
-WRAPPERS: Mapping[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
+WRAPPERS: Mapping[str, Callable[..., gymnasium.Env]] = {
     "mask_velocity": MaskVelocity,
     "rescale_observation": rescaled_observation,
+    "frame_stack": FrameStack,
     "time_feature": with_time,
     "rescale_action": rescaled_action,
     "action_mask": ActionMask,

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -180,6 +181,8 @@ class Agent:
     ) -> EvaluationResult:
         """Evaluate the policy in new environments; see `evaluate_policy`.
 
+        Episodes are as long as in the evaluations of training, see ``max_test_steps``.
+
         Args:
             num_episodes: number of episodes (>= 1).
             seed: seed of the environments and of the sampled actions.
@@ -189,15 +192,23 @@ class Agent:
         Raises:
             ConfigError: when the run's environments are Python objects and none are given here.
         """
-        if envs is not None:
-            return evaluate_policy(self, envs, num_episodes, seed=seed, deterministic=deterministic)
-        if self.parts.test_envs is None:
-            raise ConfigError(
-                "the agent was given an environment that is built, and none to evaluate in; pass "
-                "envs to evaluate, or give the class of the environment or a function instead"
+        with ExitStack() as stack:
+            if envs is None:
+                if self.parts.test_envs is None:
+                    raise ConfigError(
+                        "the agent was given an environment that is built, and none to evaluate "
+                        "in; pass envs to evaluate, or give the class of the environment or a "
+                        "function instead"
+                    )
+                envs = stack.enter_context(self.parts.test_envs())
+            return evaluate_policy(
+                self,
+                envs,
+                num_episodes,
+                seed=seed,
+                deterministic=deterministic,
+                max_episode_steps=self.parts.trainer_config.max_test_steps,
             )
-        with self.parts.test_envs() as made:
-            return evaluate_policy(self, made, num_episodes, seed=seed, deterministic=deterministic)
 
     def save(self, directory: str | Path) -> Path:
         """Write the recipe and the state, for `load`.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import masked_mean
-from rl_core.returns import n_step_distribution, n_step_target
+from rl_core.returns import n_step_target
 
 
 class ReturnDistribution(nn.Module, ABC):
@@ -95,8 +95,8 @@ class CategoricalReturns(ReturnDistribution):
     def target(self, outputs: Tensor, batch: ReplayBatch, reward: Tensor, gamma: Tensor) -> Tensor:
         """Return the probabilities m of the moved distribution, projected onto the atoms."""
         probabilities = outputs.softmax(-1)
-        steps, ends = batch.num_steps, batch.terminated
-        return n_step_distribution(probabilities, self.atoms, reward, steps, ends, gamma)
+        moved = _moved(self.atoms.expand_as(probabilities), batch, reward, gamma)
+        return project(probabilities, moved, self.atoms)
 
     def errors(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. (1); priorities go by the divergence, which is 0 where the target is met."""
@@ -133,19 +133,38 @@ class QuantileReturns(ReturnDistribution):
 
     def target(self, outputs: Tensor, batch: ReplayBatch, reward: Tensor, gamma: Tensor) -> Tensor:
         """Return the moved quantiles y."""
-        return n_step_target(
-            reward.unsqueeze(-2),
-            batch.num_steps.unsqueeze(-1),
-            batch.terminated.unsqueeze(-1),
-            outputs,
-            gamma,
-        )
+        return _moved(outputs, batch, reward, gamma)
 
     def errors(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. (2); priorities go by the mean of all |u|."""
         difference = target.unsqueeze(-2) - outputs.unsqueeze(-1)
         loss = quantile_huber_loss(difference, self.levels)
         return loss, difference.detach().abs().mean((-1, -2))
+
+
+def _moved(returns: Tensor, batch: ReplayBatch, reward: Tensor, gamma: Tensor) -> Tensor:
+    """Return the returns `(N, K)` as they are some rewards before."""
+    num_steps, terminated = batch.num_steps.unsqueeze(-1), batch.terminated.unsqueeze(-1)
+    return n_step_target(reward.unsqueeze(-2), num_steps, terminated, returns, gamma)
+
+
+def project(probabilities: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
+    """Project a distribution onto evenly spaced atoms, Algorithm 1 of Bellemare et al.
+
+    Args:
+        probabilities: shape `(N, K)`.
+        moved: the returns that have them, shape `(N, K)`.
+        atoms: shape `(K,)`, rising.
+
+    Returns:
+        Probabilities of the atoms, shape `(N, K)`; what falls outside goes to the ends.
+    """
+    spacing = (atoms[-1] - atoms[0]) / (len(atoms) - 1)
+    moved = moved.clamp(atoms[0], atoms[-1])
+    # An atom takes from every moved atom what linear interpolation gives it.
+    distance = (moved.unsqueeze(-2) - atoms.unsqueeze(-1)).abs() / spacing
+    share = (1.0 - distance).clamp(min=0.0)
+    return (share * probabilities.unsqueeze(-2)).sum(-1)
 
 
 def categorical_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

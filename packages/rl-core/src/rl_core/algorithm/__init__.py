@@ -10,6 +10,5 @@ from rl_core.algorithm.hyper import Scheduled as Scheduled
 from rl_core.algorithm.rollouts import evaluate_rollout as evaluate_rollout
 from rl_core.algorithm.update import UpdateSchedule as UpdateSchedule
 from rl_core.algorithm.update import UpdateWatch as UpdateWatch
-from rl_core.algorithm.update import random_step as random_step
 from rl_core.algorithm.update import run_update as run_update
 from rl_core.algorithm.update import whole_batch as whole_batch

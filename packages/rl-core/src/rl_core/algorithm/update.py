@@ -1,18 +1,15 @@
 """The order of an update, and random first steps, which all algorithms share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
-import torch
 from torch import Tensor
 
-from rl_core.actor import ActionOutput
 from rl_core.batch import Rollout
 from rl_core.config import Config, Count, Needs, NonNegativeInt
 from rl_core.errors import DataError
 from rl_core.storage import AnyStorage, HasRollouts, Storage
-from rl_core.types import Observation, State
 
 if TYPE_CHECKING:
     from rl_core.algorithm.algorithm import AnyAlgorithm
@@ -132,39 +129,6 @@ def whole_batch(storage: Storage[BatchT]) -> BatchT:
     """Take everything that a rollout storage holds as one batch, in a random order."""
     (batch,) = storage.generate_batches(1, None)
     return batch
-
-
-def random_step(
-    algorithm: "AnyAlgorithm",
-    observation: Observation,
-    state: State,
-    noise: Tensor,
-    generator: torch.Generator,
-    episode_start: Tensor | None = None,
-) -> ActionOutput:
-    """Choose uniformly random actions, for the first ``start_steps`` of a run.
-
-    Extras and state are those that acting would have returned, but for recurrent cores that see
-    actions.
-
-    Args:
-        algorithm: in whose place actions are chosen.
-        observation: shape `(B, ...)`.
-        state: recurrent state, each `(B, S)`.
-        noise: shape `(B, ...)`, as for `Algorithm.acting_step`.
-        generator: draws the actions; on the actor's device.
-        episode_start: shape `(B,)`, bool.
-    """
-    output = algorithm.acting_step(observation, state, noise, episode_start=episode_start)
-    actor = algorithm.actor
-    action = actor.random_actions(len(noise), generator, observation)
-    return replace(
-        output,
-        action=action,
-        env_action=actor.to_env_action(action),
-        log_prob=None,
-        state=actor.remember_action(observation, action, state, output.state, episode_start),
-    )
 
 
 def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, float]:

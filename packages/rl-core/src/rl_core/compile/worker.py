@@ -11,18 +11,21 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 from unittest.mock import patch
 
 import torch
 import torch._inductor.compile_fx  # once for all graphs, whereas aot_compile imports it when called
 from torch import fx
-from torch._inductor import cpp_builder
+from torch._inductor import codecache, cpp_builder
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+from torch._inductor.cpu_vec_isa import VecISA, pick_vec_isa
 from torch._inductor.decomposition import select_decomp_table
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -49,6 +52,8 @@ def serve(requests: Connection) -> None:
     Args:
         requests: each is the folder of a graph, and a file that is closed when it is compiled.
     """
+    with suppress(Exception):  # it relies on the compiler's insides; graphs ask for them again
+        _begin_headers()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     while requests.poll(180.0):
         try:
@@ -80,7 +85,9 @@ def compile_folder(folder: Path) -> None:
     products = {"post_grad_custom_post_pass": ProductPass()} if has_kernel() else {}
     try:
         with (
-            patch.object(cpp_builder, "run_compile_cmd", _build),
+            patch.object(cpp_builder, "run_compile_cmd", _Build()),
+            patch.object(codecache, "_precompile_header", _precompile_header),
+            patch.object(VecISA, "check_build", _lacks_extension),
             patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", _no_checks),
         ):
             made = _compile(spec["source"], forms, folder, products)
@@ -125,37 +132,103 @@ def _no_checks(wrapper: CppWrapperCpu) -> None:
     )
 
 
-def _build(command: str, cwd: str) -> None:
-    """Compile or link; what all libraries have in common is compiled once.
+def _lacks_extension(isa: VecISA, code: str) -> bool:
+    """Say that the processor has no instructions for small integers and halves: graphs use none.
 
-    Each begins with torch's runtime, which takes the C++ compiler longer than a graph.
+    Torch would compile and load a trial of each, for each graph.
     """
-    words = shlex.split(command)
-    wrapper = next((Path(word) for word in words if word.endswith(".wrapper.cpp")), None)
-    if wrapper is None:
-        _run_compiler(command, cwd)
-        return
-    runtime, model = wrapper.read_text(encoding="utf-8").split(_END_OF_RUNTIME)
-    made = words[words.index("-o") + 1]
+    return False
 
-    def compile_part(text: str, source: Path, target: str) -> None:
-        source.write_text(text, encoding="utf-8")
-        changed = {str(wrapper): str(source), made: target}
-        _run_compiler(shlex.join(changed.get(word, word) for word in words), cwd)
 
-    runtime += f"{_END_OF_RUNTIME}using torch::aot_inductor::AOTInductorModel;\n{_MODEL_BASE}"
-    flags = [word for word in words if word not in (str(wrapper), made)]
-    name = hashlib.sha256(repr((runtime, flags)).encode()).hexdigest()
-    shared = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / f"{name}.o"
-    with shared.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for it, instead of doing the same
-        if not shared.exists():
-            part = shared.with_suffix(".part")
-            compile_part(runtime, shared.with_suffix(".cpp"), str(part))
-            part.rename(shared)
-    compile_part(_HEADERS + model, wrapper, f"{made}.part")
-    joined = [words[0], "-r", "-nostdlib", f"{made}.part", str(shared), "-o", made]
-    _run_compiler(shlex.join(joined), cwd)
+def _begin_headers() -> None:
+    """Begin to compile torch's headers, before the first graph needs them."""
+    with patch.object(VecISA, "check_build", _lacks_extension):
+        options: dict[str, Any] = {
+            "aot_mode": True,
+            "device_type": "cpu",
+            "use_mmap_weights": False,
+            "use_mmap_weights_external": False,
+            "use_relative_path": False,
+            "vec_isa": pick_vec_isa(),
+        }
+    _precompile_header("torch/csrc/inductor/aoti_include/cpu.h", min_optimize=True, **options)
+    _precompile_header("torch/csrc/inductor/cpp_prefix.h", **options)
+
+
+def _precompile_header(header: str, hashable_cmd_line: str = "", **options: Any) -> str:
+    """Begin to compile a header of torch's, unless that was done, and return its path.
+
+    Torch would wait for one after the other, and read both again for each graph.
+    """
+    flags = cpp_builder.CppTorchDeviceOptions(**options, precompiling=True)
+    compiler = cpp_builder.get_compiler_version_info(flags.get_compiler())
+    command = cpp_builder.CppBuilder("", header, flags).get_command_line()
+    path = _shared((command, compiler, torch.__version__), ".h")
+    path.write_text(f"#include <{header}>\n", encoding="utf-8")
+    builder = cpp_builder.CppBuilder(str(path), str(path), flags)
+    _begin(Path(builder.get_target_file_path()), shlex.split(builder.get_command_line()))
+    return str(path)
+
+
+def _shared(parts: object, suffix: str) -> Path:
+    """Return the path of something that all libraries made in the same way share."""
+    name = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / f"{name}{suffix}"
+
+
+def _begin(made: Path, words: list[str]) -> None:
+    """Begin to compile something shared, unless that was done or another process is at it."""
+    with _lock(made) as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not made.exists():
+            command = shlex.join(f"{word}.part" if word == str(made) else word for word in words)
+            script = f"{command} && mv {made}.part {made}"
+            subprocess.Popen(script, shell=True, pass_fds=[lock.fileno()])  # keeps the lock
+
+
+def _wait(made: Path) -> None:
+    """Wait until nobody compiles something shared any more."""
+    with _lock(made) as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def _lock(made: Path) -> IO[str]:
+    return made.with_name(f"{made.name.split('.')[0]}.lock").open("w")
+
+
+class _Build:
+    """Compiles and links a graph; torch's runtime, which all libraries contain, is compiled once.
+
+    It takes the C++ compiler longer than a graph.
+    """
+
+    def __init__(self) -> None:
+        self._runtime: Path | None = None
+
+    def __call__(self, command: str, cwd: str) -> None:
+        """Run one of the commands that make a library."""
+        words = shlex.split(command)
+        if "-include" in words:  # if the header failed, the compiler reads its text
+            _wait(Path(words[words.index("-include") + 1]))
+        for source in words:
+            if source.endswith(".wrapper.cpp"):
+                self._divide(Path(source), words)
+        if "-shared" in words and self._runtime is not None:
+            _wait(self._runtime)
+            words.insert(1, str(self._runtime))
+        _run_compiler(shlex.join(words), cwd)
+
+    def _divide(self, wrapper: Path, words: list[str]) -> None:
+        """Leave a graph only what is its own, and begin to compile the rest."""
+        runtime, model = wrapper.read_text(encoding="utf-8").split(_END_OF_RUNTIME)
+        runtime += f"{_END_OF_RUNTIME}using torch::aot_inductor::AOTInductorModel;\n{_MODEL_BASE}"
+        made = words[words.index("-o") + 1]
+        self._runtime = _shared((runtime, sorted({*words} - {str(wrapper), made})), ".o")
+        source = self._runtime.with_suffix(".cpp")
+        source.write_text(runtime, encoding="utf-8")
+        changed = {str(wrapper): str(source), made: str(self._runtime)}
+        _begin(self._runtime, [changed.get(word, word) for word in words])
+        wrapper.write_text(_HEADERS + model, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
 from rl_core.config.schedules import Schedule
 from rl_core.errors import ConfigError
+
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+"""What a JSON document can hold."""
 
 NONE_TEXT = "none"
 """What stands for None in data, because TOML has no null."""
@@ -82,7 +85,7 @@ def is_union(type_: object) -> bool:
 
 
 def is_json(type_: object) -> bool:
-    """Tell whether a type is `rl_core.types.Json`, which any plain data fits."""
+    """Tell whether a type is `Json`, which any plain data fits."""
     # Resolving hints expands the recursive alias a little, so equality with it does not hold.
     if not is_union(type_):
         return False

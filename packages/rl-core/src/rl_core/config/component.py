@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_core.config._types import Json
 from rl_core.config.layout import COMPONENTS, plain_table
 from rl_core.errors import ConfigError, nearest
-from rl_core.types import Json
 
 CUSTOM = "custom"
 """The name of a component that was given as a Python object and has no registered name."""

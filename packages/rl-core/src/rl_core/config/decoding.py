@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, cast, get_args, get_origin, overload
 from rl_core.config._checks import MAX_DEPTH, at, finite, got, join, text_key
 from rl_core.config._types import (
     NONE_TEXT,
+    Json,
     accepts,
     admits_none,
     describe,
@@ -23,7 +24,6 @@ from rl_core.config._types import (
 )
 from rl_core.config.schedules import parse_schedule
 from rl_core.errors import ConfigError, nearest
-from rl_core.types import Json
 
 T = TypeVar("T")
 

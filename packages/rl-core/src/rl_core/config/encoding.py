@@ -7,10 +7,17 @@ from typing import get_args
 import numpy as np
 
 from rl_core.config._checks import MAX_DEPTH, at, finite, join, text_key
-from rl_core.config._types import NONE_TEXT, admits_none, field_types, fields_of, is_json, reduced
+from rl_core.config._types import (
+    NONE_TEXT,
+    Json,
+    admits_none,
+    field_types,
+    fields_of,
+    is_json,
+    reduced,
+)
 from rl_core.config.schedules import Schedule
 from rl_core.errors import ConfigError
-from rl_core.types import Json
 
 
 def encode(value: object) -> Json:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
+from rl_core.config._types import Json
 from rl_core.config.encoding import encode
 from rl_core.errors import ConfigError, nearest
-from rl_core.types import Json
 
 FORMAT = 1
 """The version of the layout; a recipe of a later version is refused."""

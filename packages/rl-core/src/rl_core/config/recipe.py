@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from rl_core.config._types import Json
 from rl_core.config.component import ComponentSpec, Options
 from rl_core.config.layout import (
     COMPONENTS,
@@ -15,7 +16,6 @@ from rl_core.config.layout import (
     plain_table,
 )
 from rl_core.errors import ConfigError
-from rl_core.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

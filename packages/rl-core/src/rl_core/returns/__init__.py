@@ -14,5 +14,4 @@ from rl_core.returns.estimators import ValueTarget as ValueTarget
 from rl_core.returns.estimators import complete_returns as complete_returns
 from rl_core.returns.estimators import estimate as estimate
 from rl_core.returns.estimators import shift_to_positive as shift_to_positive
-from rl_core.returns.targets import n_step_distribution as n_step_distribution
 from rl_core.returns.targets import n_step_target as n_step_target

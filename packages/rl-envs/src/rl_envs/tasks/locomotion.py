@@ -14,7 +14,7 @@ from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 from torch import Tensor
 
 from rl_core.types import Array
-from rl_envs.tasks.sampler import SampledTasks, TaskSampler, uniform
+from rl_envs.tasks.sampler import SampledTasks, uniform
 
 _Step: TypeAlias = tuple[npt.NDArray[np.float64], np.float64, bool, bool, dict[str, np.float64]]
 
@@ -23,18 +23,14 @@ class HalfCheetahDirection(SampledTasks, HalfCheetahEnv):
     """A half-cheetah that is rewarded for its velocity forward (task 1) or backward (task -1).
 
     Args:
-        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
-        num_test_tasks: the same for test tasks.
-        **kwargs: those of HalfCheetah-v5.
+        **kwargs: those of HalfCheetah-v5, and how many tasks there are; see `TaskSampler`.
     """
 
     direction = 1.0
 
-    def __init__(
-        self, num_train_tasks: int | None = None, num_test_tasks: int | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.tasks = TaskSampler(_forward_or_backward, num_train_tasks, num_test_tasks)
+    def draw_tasks(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw directions, shape `(count, 1)`."""
+        return 2.0 * torch.randint(2, (count, 1), generator=generator).float() - 1.0
 
     def set_task(self, task: Array) -> None:
         """Take over a direction."""
@@ -53,23 +49,18 @@ class HalfCheetahVelocity(SampledTasks, HalfCheetahEnv):
     Args:
         low: slowest velocity of a task.
         high: fastest velocity of a task.
-        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
-        num_test_tasks: the same for test tasks.
-        **kwargs: those of HalfCheetah-v5.
+        **kwargs: those of HalfCheetah-v5, and how many tasks there are; see `TaskSampler`.
     """
 
     velocity = 1.0
 
-    def __init__(
-        self,
-        low: float = 0.0,
-        high: float = 2.0,
-        num_train_tasks: int | None = None,
-        num_test_tasks: int | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, low: float = 0.0, high: float = 2.0, **kwargs: Any) -> None:
+        self._draw_velocities = uniform(low, high, 1)
         super().__init__(**kwargs)
-        self.tasks = TaskSampler(uniform(low, high, 1), num_train_tasks, num_test_tasks)
+
+    def draw_tasks(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw velocities, shape `(count, 1)`."""
+        return self._draw_velocities(count, generator)
 
     def set_task(self, task: Array) -> None:
         """Take over a velocity."""
@@ -88,18 +79,15 @@ class AntDirection(SampledTasks, AntEnv):
     A task is the direction's cosine and sine, uniform on the circle.
 
     Args:
-        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
-        num_test_tasks: the same for test tasks.
-        **kwargs: those of Ant-v5.
+        **kwargs: those of Ant-v5, and how many tasks there are; see `TaskSampler`.
     """
 
     direction = (1.0, 0.0)
 
-    def __init__(
-        self, num_train_tasks: int | None = None, num_test_tasks: int | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.tasks = TaskSampler(_on_circle, num_train_tasks, num_test_tasks)
+    def draw_tasks(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw directions, shape `(count, 2)`."""
+        angle = 2.0 * torch.pi * torch.rand(count, generator=generator)
+        return torch.stack([angle.cos(), angle.sin()], dim=1)
 
     def set_task(self, task: Array) -> None:
         """Take over a direction."""
@@ -111,12 +99,3 @@ class AntDirection(SampledTasks, AntEnv):
         along = self.direction[0] * info["x_velocity"] + self.direction[1] * info["y_velocity"]
         others = info["reward_ctrl"] + info["reward_contact"] + info["reward_survive"]
         return observation, np.float64(along + others), terminated, truncated, info
-
-
-def _forward_or_backward(count: int, generator: torch.Generator) -> Tensor:
-    return 2.0 * torch.randint(2, (count, 1), generator=generator).float() - 1.0
-
-
-def _on_circle(count: int, generator: torch.Generator) -> Tensor:
-    angle = 2.0 * torch.pi * torch.rand(count, generator=generator)
-    return torch.stack([angle.cos(), angle.sin()], dim=1)

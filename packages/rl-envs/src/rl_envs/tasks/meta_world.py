@@ -16,7 +16,7 @@ from rl_core.env import TaskSplit
 from rl_core.errors import ConfigError, nearest
 from rl_core.types import Array, StateDict
 from rl_envs.state import get_state, set_state
-from rl_envs.tasks.sampler import draw_evenly
+from rl_envs.tasks.sampler import draw_fixed
 
 _NUM_GOALS = 50
 
@@ -30,6 +30,7 @@ class MetaWorldML1(gymnasium.Env[Array, Array]):
     Args:
         env_name: Meta-World's name, such as ``"push-v3"``.
         goal_seed: seed of the goals.
+        with_replacement: draw the goals to train on with replacement; see `TaskSampler`.
         render_mode: ``"human"``, ``"rgb_array"``, ``"depth_array"`` or None.
 
     Raises:
@@ -37,8 +38,13 @@ class MetaWorldML1(gymnasium.Env[Array, Array]):
     """
 
     def __init__(
-        self, env_name: str = "reach-v3", goal_seed: int = 0, render_mode: str | None = None
+        self,
+        env_name: str = "reach-v3",
+        goal_seed: int = 0,
+        with_replacement: bool = False,
+        render_mode: str | None = None,
     ) -> None:
+        self._with_replacement = with_replacement
         benchmark = _ml1(env_name, goal_seed)
         (build,) = benchmark.train_classes.values()
         self._goals = [*benchmark.train_tasks, *benchmark.test_tasks]
@@ -53,7 +59,8 @@ class MetaWorldML1(gymnasium.Env[Array, Array]):
     ) -> Tensor:
         """Draw numbers of goals `(count, 1)`; see `TaskVecEnv.sample_tasks`."""
         first = 0.0 if split == "train" else float(_NUM_GOALS)
-        return draw_evenly(first + torch.arange(_NUM_GOALS).unsqueeze(1), count, generator)
+        goals = first + torch.arange(_NUM_GOALS).unsqueeze(1)
+        return draw_fixed(goals, count, generator, self._with_replacement and split == "train")
 
     def num_tasks(self, split: TaskSplit) -> int:
         """Return how many goals there are."""

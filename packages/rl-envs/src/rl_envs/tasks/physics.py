@@ -2,10 +2,12 @@
 
 from typing import Any, ClassVar
 
+import torch
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
+from torch import Tensor
 
 from rl_core.types import Array
-from rl_envs.tasks.sampler import SampledTasks, TaskSampler, uniform
+from rl_envs.tasks.sampler import SampledTasks, uniform
 
 
 class _Physics(SampledTasks):
@@ -13,25 +15,20 @@ class _Physics(SampledTasks):
 
     Args:
         spread: how far factors are from 1, below 1.
-        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
-        num_test_tasks: the same for test tasks.
-        **kwargs: those of the environment.
+        **kwargs: those of the environment, and how many tasks there are; see `TaskSampler`.
     """
 
     _varied: ClassVar[tuple[str, ...]]
     """Attributes that the factors of a task are for."""
 
-    def __init__(
-        self,
-        spread: float = 0.5,
-        num_train_tasks: int | None = None,
-        num_test_tasks: int | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, spread: float = 0.5, **kwargs: Any) -> None:
+        self._draw_factors = uniform(1.0 - spread, 1.0 + spread, len(self._varied))
         super().__init__(**kwargs)
-        factors = uniform(1.0 - spread, 1.0 + spread, len(self._varied))
-        self.tasks = TaskSampler(factors, num_train_tasks, num_test_tasks)
         self._usual = tuple(getattr(self, name) for name in self._varied)
+
+    def draw_tasks(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw factors, shape `(count, 3)`."""
+        return self._draw_factors(count, generator)
 
     def set_task(self, task: Array) -> None:
         """Take over the factors of a task."""
@@ -47,9 +44,7 @@ class CartPolePhysics(_Physics, CartPoleEnv):
 
     Args:
         spread: how far factors are from 1, below 1.
-        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
-        num_test_tasks: the same for test tasks.
-        **kwargs: those of CartPole.
+        **kwargs: those of CartPole, and how many tasks there are; see `TaskSampler`.
     """
 
     _varied = ("length", "masspole", "force_mag")
@@ -69,9 +64,7 @@ class PendulumPhysics(_Physics, PendulumEnv):
 
     Args:
         spread: how far factors are from 1, below 1.
-        num_train_tasks: train with so many tasks, always the same ones; None draws new ones.
-        num_test_tasks: the same for test tasks.
-        **kwargs: those of Pendulum.
+        **kwargs: those of Pendulum, and how many tasks there are; see `TaskSampler`.
     """
 
     _varied = ("g", "m", "l")

@@ -40,6 +40,7 @@ class PointNavigation(TaskVecEnv):
         num_envs: how many points, ``B``.
         num_train_tasks: train with so many goals, always the same ones; None draws new ones.
         num_test_tasks: the same for test tasks.
+        with_replacement: draw train tasks of a fixed number with replacement; see `TaskSampler`.
         seed: used by the first `reset` that is given none.
 
     Raises:
@@ -52,6 +53,7 @@ class PointNavigation(TaskVecEnv):
         num_envs: Count = 1,
         num_train_tasks: Count | None = None,
         num_test_tasks: Count | None = None,
+        with_replacement: bool = False,
         seed: int | None = None,
     ) -> None:
         self._num_envs = num_envs
@@ -59,8 +61,11 @@ class PointNavigation(TaskVecEnv):
             "num_envs": num_envs,
             "num_train_tasks": num_train_tasks,
             "num_test_tasks": num_test_tasks,
+            "with_replacement": with_replacement,
         }
-        self._tasks = TaskSampler(uniform(-0.5, 0.5, 2), num_train_tasks, num_test_tasks)
+        self._tasks = TaskSampler(
+            uniform(-0.5, 0.5, 2), num_train_tasks, num_test_tasks, with_replacement
+        )
         self._generator = np.random.default_rng(seed)
         self._place: _Places = np.zeros((num_envs, 2), np.float32)
         self._goal: _Places = np.zeros((num_envs, 2), np.float32)

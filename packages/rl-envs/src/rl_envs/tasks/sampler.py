@@ -1,7 +1,7 @@
 """Draws tasks, from a distribution or from a fixed number of them."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class TaskSampler:
         num_train_tasks: how many train tasks there are, always the same ones; None draws new ones
             every time.
         num_test_tasks: the same for test tasks.
+        with_replacement: draw each of a fixed number of train tasks independently of the others,
+            so that a batch may hold one twice and lack another. Test tasks are drawn without.
     """
 
     def __init__(
@@ -28,8 +30,10 @@ class TaskSampler:
         draw: DrawTasks,
         num_train_tasks: int | None = None,
         num_test_tasks: int | None = None,
+        with_replacement: bool = False,
     ) -> None:
         self._draw = draw
+        self._with_replacement = with_replacement
         generators = spawn_generators(0, ["train", "test"])
         self._fixed: dict[TaskSplit, Tensor | None] = {
             "train": None
@@ -44,31 +48,56 @@ class TaskSampler:
         return None if tasks is None else len(tasks)
 
     def sample(self, count: int, generator: torch.Generator, split: TaskSplit = "train") -> Tensor:
-        """Draw tasks, each of a fixed number once before any is drawn again."""
+        """Draw tasks; without replacement each once before any is drawn again."""
         tasks = self._fixed[split]
         if tasks is None:
             return self._draw(count, generator)
-        return draw_evenly(tasks, count, generator)
+        return draw_fixed(tasks, count, generator, self._with_replacement and split == "train")
 
 
 class SampledTasks:
-    """Gives a `TaskEnv` the tasks of its sampler, ``tasks``."""
+    """Gives an environment the tasks of a `TaskEnv`; the first base of a class.
 
-    tasks: TaskSampler
+    Args:
+        num_train_tasks: see `TaskSampler`.
+        num_test_tasks: see `TaskSampler`.
+        with_replacement: see `TaskSampler`.
+        **kwargs: those of the environment.
+    """
+
+    def __init__(
+        self,
+        num_train_tasks: int | None = None,
+        num_test_tasks: int | None = None,
+        with_replacement: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._sampler = TaskSampler(
+            self.draw_tasks, num_train_tasks, num_test_tasks, with_replacement
+        )
+
+    def draw_tasks(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw independent tasks, shape `(count, ...)`."""
+        raise NotImplementedError
 
     def sample_tasks(
         self, count: int, generator: torch.Generator, split: TaskSplit = "train"
     ) -> Tensor:
         """Draw tasks; see `TaskVecEnv.sample_tasks`."""
-        return self.tasks.sample(count, generator, split)
+        return self._sampler.sample(count, generator, split)
 
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many different tasks there are; None without a limit."""
-        return self.tasks.num_tasks(split)
+        return self._sampler.num_tasks(split)
 
 
-def draw_evenly(tasks: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draw from given tasks `(n, ...)`, each once before any is drawn again."""
+def draw_fixed(
+    tasks: Tensor, count: int, generator: torch.Generator, with_replacement: bool = False
+) -> Tensor:
+    """Draw from given tasks `(n, ...)`; without replacement each once before any again."""
+    if with_replacement:
+        return tasks[torch.randint(len(tasks), (count,), generator=generator)]
     rounds = -(-count // len(tasks))
     order = [torch.randperm(len(tasks), generator=generator) for _ in range(rounds)]
     return tasks[torch.cat(order)[:count]]

@@ -32,8 +32,9 @@ from rl_core.errors import (
     in_brief,
 )
 from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
-from rl_core.types import ArrayObservation
+from rl_core.types import ArrayObservation, StateDict
 from rl_envs.guard import EnvGuard
+from rl_envs.state import get_state, set_state
 from rl_envs.vector._arrays import LazyInfo, Rows
 from rl_envs.vector.sync import SyncVecEnv
 
@@ -71,7 +72,7 @@ class Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         theirs.close()
-        self._poll = _make_poll(self.pipe)
+        self._poll = make_poll(self.pipe)
         self.is_asked = True  # to report that it has started
 
     def send(self, command: tuple[object, ...] | None) -> None:
@@ -89,10 +90,7 @@ class Worker:
         """Return the reply; None if it is silent."""
         left = -1.0 if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
         if not self._poll(left):
-            raise EnvironmentFaultError(
-                f"environment {self.index}: no response within {timeout_s:g} s; it hangs, or "
-                "timeout_s is too small for it"
-            )
+            raise hangs(self.index, timeout_s)
         try:
             reply = self.pipe.recv_bytes()
         except (EOFError, OSError) as error:
@@ -120,10 +118,23 @@ class Worker:
         self.process.close()
 
     def _died(self) -> EnvironmentFaultError:
-        self.process.join(LAST_WORDS_S)
-        code = self.process.exitcode
-        how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-        return EnvironmentFaultError(f"environment {self.index}: its process ended {how}")
+        return how_it_died(self.index, self.process)
+
+
+def how_it_died(index: int, process: multiprocessing.process.BaseProcess) -> EnvironmentFaultError:
+    """Build the error of an environment whose process has ended, or is about to."""
+    process.join(LAST_WORDS_S)
+    code = process.exitcode
+    how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+    return EnvironmentFaultError(f"environment {index}: its process ended {how}")
+
+
+def hangs(index: int, timeout_s: float | None) -> EnvironmentFaultError:
+    """Build the error of an environment that takes too long."""
+    return EnvironmentFaultError(
+        f"environment {index}: no response within {timeout_s:g} s; it hangs, or timeout_s is too "
+        "small for it"
+    )
 
 
 class _Row(SyncVecEnv):
@@ -137,6 +148,11 @@ class _Row(SyncVecEnv):
         """Reset with the environment's own seed, in a step of all environments."""
         self._steps, self._row_seed = steps, seed
         return self.reset()
+
+    def resume(self, state: StateDict, steps: int) -> None:
+        """Restore the environment, in a step of all environments."""
+        set_state(self.envs[0], map_tree(to_tensor, state))
+        self._steps, self._is_ready = steps, True
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         observation: ArrayObservation = self._arrays.empty_observation()
@@ -188,9 +204,9 @@ def _work(
                         rows[f"observation/{name}"][index] = value[0]
                     pipe.send_bytes(_SILENT)
                 elif command == "save":
-                    reply(map_tree(to_array, row.state_dict()))
+                    reply(map_tree(to_array, get_state(guard.env)))
                 elif command == "load":
-                    row.load_state_dict(map_tree(to_tensor, *arguments))
+                    row.resume(*arguments)
                     pipe.send_bytes(_SILENT)
                 else:
                     row.close()
@@ -289,7 +305,7 @@ def to_tensor(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
-def _make_poll(pipe: Connection) -> Callable[[float], bool]:
+def make_poll(pipe: Connection) -> Callable[[float], bool]:
     """Return a function that waits for a reply, for ever if the seconds are negative."""
     if sys.platform == "win32":
         return lambda seconds: pipe.poll(None if seconds < 0.0 else seconds)

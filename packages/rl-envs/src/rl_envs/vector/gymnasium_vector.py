@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_core.config import ComponentSpec
 from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
@@ -19,6 +19,7 @@ from rl_envs.guard import RESET_FIELDS, STEP_FIELDS, name_and_limit, return_prob
 from rl_envs.state import can_save, get_state, set_state
 from rl_envs.vector._arrays import Arrays, ArraySpec, Fault, Rows
 from rl_envs.vector._envpool import EnvPoolVectorEnv, is_envpool
+from rl_envs.vector._gymnasium_processes import ProcessWatch
 from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
 _DEFERRED_STEPS = 32
@@ -47,6 +48,8 @@ class GymVecEnv(BaseGymVecEnv):
         name: what to call it in messages and as `spec_id`; found out if None.
         max_episode_steps: found out if None, where that is possible.
         component: how a recipe names these environments, if it can.
+        timeout_s: how long a reset, step or close may take if Gymnasium runs each environment in a
+            process of its own.
 
     Raises:
         SpaceError: if the observation space is not supported.
@@ -64,6 +67,7 @@ class GymVecEnv(BaseGymVecEnv):
         name: str | None = None,
         max_episode_steps: int | None = None,
         component: ComponentSpec | None = None,
+        timeout_s: float = 60.0,
     ) -> None:
         if is_envpool(envs):
             envs = EnvPoolVectorEnv(envs)
@@ -86,6 +90,7 @@ class GymVecEnv(BaseGymVecEnv):
         self._mode = _autoreset_mode(envs)
         self._ended: Rows = None  # which rows ended in the last step
         self._can_save = can_save(envs)
+        self._watch = ProcessWatch(base, timeout_s) if isinstance(base, AsyncVectorEnv) else None
 
     @property
     def resets_in_steps(self) -> bool:
@@ -171,7 +176,14 @@ class GymVecEnv(BaseGymVecEnv):
 
     def _close_all(self) -> None:
         with self._locating("close"):
+            if self._watch is not None:
+                self._watch.close()
             self._envs.close()
+
+    def _located(self, call: str, error: BaseException) -> EnvironmentFaultError:
+        if self._watch is not None and isinstance(error, EOFError | ConnectionError):
+            error = self._watch.find_dead() or error
+        return super()._located(call, error)
 
     def _finish(
         self, observation: ArrayObservation, ended: Rows, info: Mapping[str, object]

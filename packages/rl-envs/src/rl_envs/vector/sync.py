@@ -119,12 +119,15 @@ class SyncVecEnv(BaseGymVecEnv):
         return GoalFunctions.of_env(self._guards[0])
 
     def _save_episodes(self) -> StateDict:
-        return {str(index): get_state(guard.env) for index, guard in enumerate(self._guards)}
+        # In the form of `ProcessVecEnv`: each restores what the other saved.
+        rows = {str(index): get_state(guard.env) for index, guard in enumerate(self._guards)}
+        return {"rows": rows, "observation": {}}
 
     def _load_episodes(self, saved: StateReader) -> None:
-        saved.expect(map(str, range(self._num_envs)))
+        rows = saved.reader("rows")
+        rows.expect(map(str, range(self._num_envs)))
         for index, guard in enumerate(self._guards):
-            set_state(guard.env, saved.tree(str(index)))
+            set_state(guard.env, rows.tree(str(index)))
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         seeds = [None] * self._num_envs if seed is None else spread_seed(seed, self._num_envs)

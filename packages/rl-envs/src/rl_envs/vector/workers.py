@@ -160,11 +160,13 @@ class ProcessVecEnv(BaseGymVecEnv):
 
     def _load_episodes(self, saved: StateReader) -> None:
         rows, observation = saved.reader("rows"), saved.tensors("observation")
+        rows.expect(map(str, range(self._num_envs)))
         for index, worker in enumerate(self._workers):
-            worker.send(("load", map_tree(to_array, rows.tree(str(index)))))
+            worker.send(("load", map_tree(to_array, rows.tree(str(index))), self._steps))
         self._receive(self._workers, "load")
         arrays = {name: value.numpy(force=True).copy() for name, value in observation.items()}
-        self._last = arrays.get("", arrays)
+        # A `SyncVecEnv`, whose state this may be, saves no observation.
+        self._last = arrays.get("", arrays) if arrays else None
 
     def _close_all(self) -> None:
         asked = [worker for worker in self._workers if not worker.is_asked]
@@ -239,7 +241,7 @@ class ProcessVecEnv(BaseGymVecEnv):
             try:
                 reply = worker.receive(deadline, self.timeout_s)
             except RLError as fault:
-                if may_restart and self.restarts_left > 0:
+                if may_restart and self.restarts_left > 0 and self._last is not None:
                     told[worker.index] = self._restart(worker, fault)
                 else:
                     faults.append(fault)

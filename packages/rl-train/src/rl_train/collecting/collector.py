@@ -1,13 +1,15 @@
 """The collector: acts in environments and inserts the transitions into a storage."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.algorithm import AnyAlgorithm, random_step
+from rl_core.actor import ActionOutput
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
@@ -18,6 +20,7 @@ from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import (
     ArrayLike,
     ArrayObservation,
+    Observation,
     State,
     StateDict,
     to_flags,
@@ -320,3 +323,36 @@ class Collector(StateFields):
         if self._takes_tensors:
             return action
         return action.cpu().numpy() if action.device.type != "cpu" else action.numpy()
+
+
+def random_step(
+    algorithm: AnyAlgorithm,
+    observation: Observation,
+    state: State,
+    noise: Tensor,
+    generator: torch.Generator,
+    episode_start: Tensor | None = None,
+) -> ActionOutput:
+    """Choose uniformly random actions, for the first ``start_steps`` of a run.
+
+    Extras and state are those that acting would have returned, but for recurrent cores that see
+    actions.
+
+    Args:
+        algorithm: in whose place actions are chosen.
+        observation: shape `(B, ...)`.
+        state: recurrent state, each `(B, S)`.
+        noise: shape `(B, ...)`, as for `Algorithm.acting_step`.
+        generator: draws the actions; on the actor's device.
+        episode_start: shape `(B,)`, bool.
+    """
+    output = algorithm.acting_step(observation, state, noise, episode_start=episode_start)
+    actor = algorithm.actor
+    action = actor.random_actions(len(noise), generator, observation)
+    return replace(
+        output,
+        action=action,
+        env_action=actor.to_env_action(action),
+        log_prob=None,
+        state=actor.remember_action(observation, action, state, output.state, episode_start),
+    )

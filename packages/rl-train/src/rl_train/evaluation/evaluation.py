@@ -21,8 +21,8 @@ from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.collecting import ActionMaskCheck, Episode, EpisodeTracker
 from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
 
-_MOST_STEPS = 27_000
-"""Limit of an episode that has no other: the limit of Atari games, 108,000 frames."""
+_MOST_STEPS = 5_000
+"""Limit of an episode that has no other: 2.5 times the longest of Gymnasium's own environments."""
 
 _Act: TypeAlias = Callable[[Observation, State, Tensor], ActionOutput]
 """From observation, recurrent state and episode starts, each with axis `B`, to actions."""
@@ -43,7 +43,8 @@ class EvaluationResult:
         iqm: interquartile mean of the returns, the mean of the middle half.
         ci95: 95 % bootstrap interval of the interquartile mean, low and high.
         mean_length: mean number of steps per episode; None where it is not known.
-        success_rate: share of successful episodes; None where the environment reports none.
+        success_rate: share of successful episodes, which those that were cut off are not; None
+            where the environment reports no success.
         returns: return of each episode.
         stages: episode returns by stage, where an algorithm evaluates in its own way; the other
             statistics are those of the last one.
@@ -118,7 +119,7 @@ def evaluate_policy(
         num_envs: number of environments that step together, if they are built here.
         seed: seed of the environments and of the sampled actions.
         max_episode_steps: steps after which an episode is cut off and counts as it is; None takes
-            the environments' own limit, or 27,000 if they have none.
+            the environments' own limit, or 5,000 if they have none.
         is_stopping: called before each step; returning True stops the evaluation.
         on_step: called after each step with the number of finished episodes, and of steps.
 
@@ -264,6 +265,7 @@ def _run(
             waits[:] = False
     every = [episode for row in episodes for episode in row]
     successes = [episode.success for episode in every if episode.success is not None]
+    successes += [False] * num_cut if successes else []
     result = summarize(
         [episode.episode_return for episode in every],
         [episode.length for episode in every],

@@ -52,7 +52,7 @@ class TrainerConfig(Config):
             ``num_test_episodes``.
         explore_in_tests: evaluate with the exploration of the algorithm, as in training.
         max_test_steps: steps after which an episode of an evaluation is cut off and counts as it
-            is; None takes the environment's own limit, or 27,000 if it has none.
+            is; None takes the environment's own limit, or 5,000 if it has none.
         keep_best: keep the weights of the best evaluation so far in ``best`` of the run directory;
             only evaluations of ``test_every`` count.
         loggers: registered loggers besides the JSON lines of the run directory, each a name such

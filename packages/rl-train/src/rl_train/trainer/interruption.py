@@ -1,5 +1,6 @@
 """Stopping a run early, on Ctrl-C or another signal."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -72,4 +73,5 @@ class Interruption(Callback):
         self.number = number
         if self._trainer is not None:
             self._trainer.stop()
-        os.write(2, self._notice)  # print is not safe in a signal handler
+        with contextlib.suppress(OSError):  # Ctrl-C also ends the tee that reads standard error
+            os.write(2, self._notice)  # print is not safe in a signal handler

@@ -96,8 +96,10 @@ class Progress(Callback):
             self._write(f"{', '.join(self._parts(trainer, activity, now))}\n")
 
     def on_training_end(self, trainer: "Trainer") -> None:
-        """Remove the bar."""
+        """Draw the bar once more, so that even the shortest run shows one, and remove it."""
         if self._is_bar:
+            self._next_time = -math.inf
+            self.on_tick(trainer, "collecting")
             self._write("\r\x1b[K")
 
     def _parts(self, trainer: "Trainer", activity: str, now: float) -> list[str]:
@@ -138,8 +140,9 @@ class Progress(Callback):
                 (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{now - began:.0f}")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with contextlib.suppress(BrokenPipeError):  # nobody reads it any more: the run goes on
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def _last_compilation() -> str:
