@@ -210,7 +210,6 @@ class Sprout(Base):
             ComponentSpec("storage", "rollout"),
             env={"num_envs": 2},
             algorithm={"soil": "sand"},
-            trainer={},
         )
 '''
 

@@ -130,7 +130,7 @@ class ReplayAlgorithm(Algorithm[ReplayConfig, ReplayBatch]):
             ComponentSpec("actor", "off-policy", {}),
             ComponentSpec("storage", "replay", {}),
         )
-        return DefaultRecipe(actor, storage, env={"num_envs": 1}, algorithm={}, trainer={})
+        return DefaultRecipe(actor, storage, env={"num_envs": 1})
 
     def td_error(self, batch: ReplayBatch, target: Tensor) -> Tensor:
         error: Tensor = self.actor.critics(batch.observation, batch.action) - target

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rl_core.algorithm import DefaultRecipe, UpdateSchedule
+from rl_core.algorithm import DefaultRecipe
 from rl_core.config import (
     ComponentSpec,
     Config,
@@ -50,11 +50,6 @@ class OffPolicyConfig(Config):
     keep_ratio: bool = False
     minibatch_size: Count = 256
 
-    @property
-    def schedule(self) -> UpdateSchedule:
-        """Some gradient steps after every few environment transitions."""
-        return UpdateSchedule.of(self)
-
 
 def off_policy_recipe(
     actor: Mapping[str, Json],
@@ -77,6 +72,5 @@ def off_policy_recipe(
         storage=ComponentSpec("storage", "replay", storage or {}),
         env={"num_envs": 1},
         algorithm=algorithm or {},
-        trainer={},
         recurrent={"storage": {"sequences": {}}, "algorithm": {"minibatch_size": 640}},
     )

@@ -104,7 +104,7 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
     @cached_property
     def schedule(self) -> UpdateSchedule:
         """Take some gradient steps after every few environment transitions."""
-        return self.config.schedule
+        return UpdateSchedule.of(self.config)
 
     @property
     def policy_every(self) -> int:

@@ -319,7 +319,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     @cached_property
     def schedule(self) -> UpdateSchedule:
         """Take some gradient steps after every few environment transitions."""
-        return self.config.schedule
+        return UpdateSchedule.of(self.config)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

@@ -19,12 +19,13 @@ Deviations from the paper: advantages are estimated by GAE and standardised, and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Interval
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig, check_minibatches
@@ -47,7 +48,6 @@ from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
 from rl_core.gradients.trust_region import ConstrainedStep, Parameters, constrained_step
 from rl_core.nn.distributions import Distribution
 from rl_core.storage import Storage
-from rl_core.types import map_observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,18 +270,9 @@ def _every(batch: RolloutBatch, stride: int, recurrent: bool) -> RolloutBatch:
     def keep(column: Tensor) -> Tensor:
         return column[:, ::stride] if recurrent else column[::stride]
 
-    return RolloutBatch(
-        observation=map_observation(keep, batch.observation),
-        action=keep(batch.action),
-        log_prob=keep(batch.log_prob),
-        value=keep(batch.value),
-        advantage=keep(batch.advantage),
-        value_target=keep(batch.value_target),
-        mask=keep(batch.mask),
-        episode_start=keep(batch.episode_start),
-        state={name: state[::stride] for name, state in batch.state.items()},
-        extras={name: keep(column) for name, column in batch.extras.items()},
-    )
+    state = {name: state[::stride] for name, state in batch.state.items()}  # has no axis of time
+    kept: RolloutBatch = tree_map_only(Tensor, keep, replace(batch, state={}))
+    return replace(kept, state=state)
 
 
 def _prefixes(modules: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,13 +7,13 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, cast
+from typing import TypeAlias, cast
 
 from rl_command.errors import UsageError, print_error
 from rl_command.evaluation import described_over_runs, statistics_over_runs
@@ -36,11 +36,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _NUMBER = re.compile(r"\d+")
 
 
-class Start(Protocol):
-    """A command that trains: takes its words, and a title for its progress."""
-
-    def __call__(self, words: Sequence[str], title: str = "") -> int:
-        """Run the command and return its exit status."""
+Start: TypeAlias = Callable[[Sequence[str], str], int]
+"""A command that trains: from its words, and a title for its progress, to an exit status."""
 
 
 def read_seeds(text: str) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import (
-    Run,
     check_new,
     command_on,
     new_run_dir,
@@ -80,12 +79,11 @@ def train(words: Sequence[str], title: str = "") -> int:
                 stack.callback(parts.envs.close)
                 reserved = new_run_dir(given, request.recipe, datetime.now())
                 run_dir = stack.enter_context(reserved)
-                interruption = Interruption(_SIGNALS, "rl: ")
-                callbacks = [*_progress(arguments.progress, title), interruption]
+                callbacks = _progress(arguments.progress, title)
                 trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
         if arguments.seeds is not None:
             return train_seeds(request, train, resume)
-        return _run(trainer, request.goal, run_dir, interruption, title, arguments.imports)
+        return _run(trainer, request.goal, title, arguments.imports)
 
 
 def resume(words: Sequence[str], title: str = "") -> int:
@@ -115,12 +113,11 @@ def resume(words: Sequence[str], title: str = "") -> int:
         if arguments.device is not None:
             recipe = replace(recipe, device=arguments.device)
         parts = build(recipe, is_saved=True)
-        interruption = Interruption(_SIGNALS, "rl: ")
-        callbacks = [*_progress(arguments.progress, title), interruption]
+        callbacks = _progress(arguments.progress, title)
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)
     try:
-        _restore(trainer, run, goal, arguments.imports)
-        return _run(trainer, goal, run.path, interruption, title, arguments.imports)
+        _restore(trainer, goal, arguments.imports)
+        return _run(trainer, goal, title, arguments.imports)
     finally:
         parts.envs.close()
 
@@ -129,31 +126,28 @@ def _progress(mode: ProgressMode, title: str) -> list[Callback]:
     return [] if mode == "none" else [Progress(mode, sys.stderr, title=title)]
 
 
-def _restore(trainer: Trainer, run: Run, goal: Budget, imports: Sequence[str]) -> None:
+def _restore(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> None:
     warn_of_skipped(trainer.resume())
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(
             f"the run has finished: it has {reached:,} of {goal.target:,} {goal.unit}; to "
-            f"continue: {_longer(trainer, goal, run.path, imports)}"
+            f"continue: {_longer(trainer, goal, imports)}"
         )
 
 
-def _longer(trainer: Trainer, goal: Budget, run_dir: Path, imports: Sequence[str]) -> str:
+def _longer(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> str:
     # Whole iterations may exceed the target, so the suggestion doubles what was reached.
     length = f"--total-{goal.unit} {2 * goal.reached_before(trainer)}"
-    return f"{command_on('resume', run_dir, imports)} {length}"
+    assert trainer.run_dir is not None
+    return f"{command_on('resume', trainer.run_dir, imports)} {length}"
 
 
-def _run(
-    trainer: Trainer,
-    goal: Budget,
-    run_dir: Path,
-    interruption: Interruption,
-    title: str,
-    imports: Sequence[str],
-) -> int:
-    assert trainer.recipe is not None
+def _run(trainer: Trainer, goal: Budget, title: str, imports: Sequence[str]) -> int:
+    run_dir = trainer.run_dir
+    assert run_dir is not None
+    interruption = Interruption(_SIGNALS, "rl: ")
+    trainer.callbacks = (*trainer.callbacks, interruption)
     with interruption:
         result = trainer.train(**goal.arguments, progress=False)
     if interruption.number is not None:
@@ -169,7 +163,6 @@ def _run(
         )
         return 128 + interruption.number
     if not title:
-        longer = _longer(trainer, goal, run_dir, imports)
-        following = (command_on("eval", run_dir, imports), longer)
+        following = (command_on("eval", run_dir, imports), _longer(trainer, goal, imports))
         print_training(sys.stdout, trainer.recipe, run_dir, result, following)
     return 0

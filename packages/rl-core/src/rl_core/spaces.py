@@ -96,6 +96,12 @@ def leaf_spaces(space: Space) -> Space | dict[str, Space]:
     return leaves
 
 
+def named_leaves(space: Space) -> dict[str, Space]:
+    """Return the leaves of a space by path; a space that is a leaf itself has the path ``""``."""
+    leaves = leaf_spaces(space)
+    return leaves if isinstance(leaves, dict) else {"": leaves}
+
+
 def flatten_observation(space: Space, observation: object) -> ArrayObservation:
     """Flatten an observation, single or batched, the way `leaf_spaces` flattens its space.
 
@@ -158,7 +164,6 @@ def made_up_observation(space: Space, device: torch.device) -> Observation:
         Shape `(1, ...)`: ones, or the nearest numbers that a leaf's bounds allow; the first
         category of categorical leaves.
     """
-    leaves = leaf_spaces(space)
 
     def made_up(leaf: Space) -> Tensor:
         values: object = np.ones(event_shape(leaf))
@@ -168,9 +173,8 @@ def made_up_observation(space: Space, device: torch.device) -> Observation:
             values = leaf.start
         return torch.as_tensor(values, device=device).to(tensor_dtype(leaf)).unsqueeze(0)
 
-    if isinstance(leaves, dict):
-        return {key: made_up(leaf) for key, leaf in leaves.items()}
-    return made_up(leaves)
+    parts = {key: made_up(leaf) for key, leaf in named_leaves(space).items()}
+    return parts.get("", parts)
 
 
 def random_env_actions(

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.errors import CheckpointError, ConfigError, DataError
-from rl_core.stateful import StateReader
+from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import (
     DataSlice,
     HasSlices,
@@ -27,6 +28,10 @@ BatchT = TypeVar("BatchT", covariant=True)
 AssembledT = TypeVar("AssembledT")
 
 
+INSERTED, _NOTHING = (0, -1), (0, 0)
+"""Sources of rows: a transition that was inserted here, and what no row continues."""
+
+
 @dataclass(slots=True)
 class Row:
     """What one environment did in one step.
@@ -35,14 +40,14 @@ class Row:
         columns: those of a data slice, by name. Below ``next/`` stands what the environment showed
             next, and below ``successor/`` what the action led to: another observation where an
             episode ended and the environment reset in the same step.
-        source: the storage that gave it, and its place there; None for an inserted transition.
+        source: the storage that gave it, and its place there; `INSERTED` for a transition.
         place: its number in its own storage; where two rows continue each other, one apart.
         step: how many rows of its environment were inserted before it.
         begins: it does not continue the row before it.
     """
 
     columns: dict[str, Tensor]
-    source: tuple[int, int] | None = None
+    source: tuple[int, int] = INSERTED
     place: int = 0
     step: int = 0
     begins: bool = True
@@ -64,7 +69,7 @@ class Row:
         return not self.is_last and (starts or following.place != self.place + 1)
 
 
-class Places:
+class Places(StateFields):
     """Numbers the rows of a storage, and leaves a number out wherever they do not continue.
 
     What is known of rows decides, not what they look like: a transition continues the transition
@@ -74,48 +79,31 @@ class Places:
         num_envs: how many environments.
     """
 
+    state_fields = ("_next", "_expected")
+
     def __init__(self, num_envs: int) -> None:
-        self._next = [0] * num_envs
+        self._next = np.zeros(num_envs, np.int64)
+        self._expected = np.zeros((num_envs, 2), np.int64)  # source of what continues each
         self.cut()
 
     def number(self, added: list[list[Row]]) -> None:
         """Give new rows of each environment their places."""
         for env, rows in enumerate(added):
             for row in rows:
-                self._next[env] += row.source != self._expected[env]
-                row.place = self._next[env]
+                self._next[env] += not self.follows([row], env)
+                row.place = int(self._next[env])
                 self._next[env] += 1
-                self._expected[env] = row.source and (row.source[0], row.source[1] + 1)
+                storage, place = row.source
+                self._expected[env] = INSERTED if row.source == INSERTED else (storage, place + 1)
 
     def follows(self, rows: list[Row], env: int) -> bool:
         """Whether the first of some new rows continues what was numbered last."""
-        return rows[0].source == self._expected[env]
+        return rows[0].source == tuple(self._expected[env])
 
     def cut(self) -> None:
         """Let nothing continue, neither here nor where this storage's rows are sent."""
         self.storage = uuid.uuid4().int >> 66
-        # Source of what would continue each environment; None is a transition, (0, 0) nothing.
-        self._expected: list[tuple[int, int] | None] = [(0, 0)] * len(self._next)
-
-    def state_dict(self) -> StateDict:
-        """Return what would continue each environment."""
-        pairs = [(0, -1) if pair is None else pair for pair in self._expected]
-        return {"next": torch.tensor(self._next), "expected": torch.tensor(pairs)}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over a state returned by `state_dict`.
-
-        Raises:
-            CheckpointError: when it does not fit.
-        """
-        saved = StateReader(state, "storage/places")
-        saved.expect(("next", "expected"))
-        like = torch.zeros((len(self._next), 2), dtype=torch.int64)
-        numbers = saved.tensor("next", like[:, 0]).tolist()
-        pairs = saved.tensor("expected", like).tolist()
-        self.cut()
-        self._next = numbers
-        self._expected = [None if pair == [0, -1] else (pair[0], pair[1]) for pair in pairs]
+        self._expected[:] = _NOTHING
 
 
 class RowStorage(HasSlices[BatchT]):
@@ -143,7 +131,7 @@ class RowStorage(HasSlices[BatchT]):
         """
         rows = _rows_of_slice(_slice_of_transition(transition), self.check_allocated())
         for (row,) in rows:
-            row.source = None
+            row.source = INSERTED
         self._insert(rows)
 
     def insert_data_slice(self, data: DataSlice) -> None:
@@ -210,7 +198,6 @@ class RowStorage(HasSlices[BatchT]):
         self.load_fields(saved)
         for rows in added:
             for row in rows:
-                assert row.source is not None
                 row.place = row.source[1]
         self.reset()
         self._inserted = inserted - count

@@ -1,7 +1,6 @@
 """Made-up observations, rollouts and batches, to test actors and algorithms with."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from rl_core.actor import Actor
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch, SequenceStart
-from rl_core.spaces import ACTION_MASK_KEY, Space, event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import ACTION_MASK_KEY, Space, event_shape, named_leaves, tensor_dtype
 from rl_core.types import Array, Observation, State, map_observation
 from rl_testing.stateful import copy_state
 
@@ -35,13 +34,11 @@ def random_observation(
         batch_shape: leading axes.
         generator: draws the numbers.
     """
-    leaves = leaf_spaces(space)
-    if isinstance(leaves, Mapping):
-        parts = {key: _draw(leaf, batch_shape, generator) for key, leaf in leaves.items()}
-        if ACTION_MASK_KEY in parts:
-            parts[ACTION_MASK_KEY] = torch.ones_like(parts[ACTION_MASK_KEY])
-        return parts
-    return _draw(leaves, batch_shape, generator)
+    leaves = named_leaves(space)
+    parts = {key: _draw(leaf, batch_shape, generator) for key, leaf in leaves.items()}
+    if ACTION_MASK_KEY in parts:
+        parts[ACTION_MASK_KEY] = torch.ones_like(parts[ACTION_MASK_KEY])
+    return parts.get("", parts)
 
 
 def random_state(actor: Actor, num_envs: int, generator: torch.Generator) -> State:

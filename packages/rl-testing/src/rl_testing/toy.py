@@ -156,11 +156,9 @@ class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
         """Take short rollouts of two environments."""
         return DefaultRecipe(
-            actor=ComponentSpec("actor", "on-policy", {}),
+            actor=ComponentSpec("actor", "on-policy"),
             storage=ComponentSpec("storage", "rollout", {"num_steps": 8}),
             env={"num_envs": 2},
-            algorithm={},
-            trainer={},
         )
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:

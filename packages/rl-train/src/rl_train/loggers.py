@@ -124,11 +124,11 @@ class CsvLogger(Logger):
         self._path = Path(run_dir) / "metrics.csv"
         self._columns = ["step"]
         with _as_config_error(self._path):
-            rows: list[list[str]] = []
+            rows: list[dict[str, str]] = []
             if resume_step is not None and self._path.exists():
                 self._columns, rows = self._read()
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._replace([row for row in rows if int(row[0]) <= cast("int", resume_step)])
+            self._replace([row for row in rows if int(row["step"]) <= cast("int", resume_step)])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a row.
@@ -143,24 +143,23 @@ class CsvLogger(Logger):
                 self._columns += new
                 self._replace(rows)
             with self._path.open("a", newline="", encoding="utf-8") as file:
-                row = [int(step), *(metrics.get(name, "") for name in self._columns[1:])]
-                csv.writer(file).writerow(row)
+                csv.DictWriter(file, self._columns).writerow({"step": int(step), **metrics})
 
     def close(self) -> None:
         """Do nothing: every row is in the file already."""
 
-    def _read(self) -> tuple[list[str], list[list[str]]]:
+    def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         with self._path.open(newline="", encoding="utf-8") as file:
-            columns, *rows = csv.reader(file)
-        return columns, rows
+            reader = csv.DictReader(file)
+            return list(reader.fieldnames or ()), list(reader)
 
-    def _replace(self, rows: Sequence[list[str]]) -> None:
+    def _replace(self, rows: Sequence[dict[str, str]]) -> None:
         """Write the whole file anew, with short rows filled up."""
         temporary = self._path.with_suffix(".csv.tmp")
         with temporary.open("w", newline="", encoding="utf-8") as file:
-            missing = [[""] * (len(self._columns) - len(row)) for row in rows]
-            filled = [[*row, *cells] for row, cells in zip(rows, missing, strict=True)]
-            csv.writer(file).writerows([self._columns, *filled])
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(rows)
         temporary.replace(self._path)
 
 

@@ -40,7 +40,7 @@ class DefaultRecipe:
 
     actor: ComponentSpec
     storage: ComponentSpec
-    env: Mapping[str, Json]
-    algorithm: Mapping[str, Json]
-    trainer: Mapping[str, Json]
+    env: Mapping[str, Json] = field(default_factory=dict)
+    algorithm: Mapping[str, Json] = field(default_factory=dict)
+    trainer: Mapping[str, Json] = field(default_factory=dict)
     recurrent: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from rl_core.nn.cnn import image_network
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentNet
-from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces
+from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces, named_leaves
 from rl_core.types import Observation
 
 CoreKind = Literal["none", "gru", "lstm"]
@@ -264,10 +264,7 @@ def feature_size(extractor: nn.Module) -> int:
 
 def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:
     """List the leaves that networks read."""
-    leaves = leaf_spaces(space)
-    if not isinstance(leaves, Mapping):
-        return [leaves]
-    return [leaf for key, leaf in leaves.items() if key != ACTION_MASK_KEY]
+    return [leaf for key, leaf in named_leaves(space).items() if key != ACTION_MASK_KEY]
 
 
 class _VectorEncoder(nn.Module):

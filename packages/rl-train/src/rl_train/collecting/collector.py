@@ -1,6 +1,6 @@
 """The collector: acts in environments and inserts the transitions into a storage."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
 from rl_core.seeding import resumed_seed
-from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import event_shape, named_leaves, tensor_dtype
 from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import (
@@ -83,14 +83,12 @@ class Collector(StateFields):
 
     def storage_spec(self) -> StorageSpec:
         """Return the shapes and dtypes of what `collect` will insert."""
-        leaves = leaf_spaces(self.envs.single_observation_space)
-        observation = (
-            {key: TensorSpec(event_shape(leaf), tensor_dtype(leaf)) for key, leaf in leaves.items()}
-            if isinstance(leaves, Mapping)
-            else TensorSpec(event_shape(leaves), tensor_dtype(leaves))
-        )
+        leaves = named_leaves(self.envs.single_observation_space)
+        observation = {
+            key: TensorSpec(event_shape(leaf), tensor_dtype(leaf)) for key, leaf in leaves.items()
+        }
         return StorageSpec(
-            observation,
+            observation.get("", observation),
             self.algorithm.actor.action_spec,
             self.envs.num_envs,
             self.algorithm.actor.state_sizes,
@@ -283,8 +281,7 @@ class Collector(StateFields):
 
     def _resume_episodes(self, running: StateReader) -> None:
         observation, state = running.reader("observation"), running.reader("state")
-        leaves = leaf_spaces(self.envs.single_observation_space)
-        observation.expect(leaves if isinstance(leaves, Mapping) else [""])
+        observation.expect(named_leaves(self.envs.single_observation_space))
         state.expect(self.algorithm.actor.state_sizes)
         arrays = {
             key: self._to_array(value) for key, value in running.tensors("observation").items()

@@ -13,7 +13,14 @@ from rl_core.actor import Actor
 from rl_core.batch import Trajectory
 from rl_core.env import observation_problem
 from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
-from rl_core.spaces import Space, action_problem, flatten_observation, leaf_spaces, tensor_dtype
+from rl_core.spaces import (
+    Space,
+    action_problem,
+    flatten_observation,
+    leaf_spaces,
+    named_leaves,
+    tensor_dtype,
+)
 from rl_core.types import Array, Observation
 
 
@@ -137,10 +144,7 @@ def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> 
         expected: space of the environment.
         bounds: whether to compare the bounds of Box spaces, by which actions are scaled.
     """
-    got, wanted = (
-        leaves if isinstance(leaves := leaf_spaces(space), Mapping) else {"": leaves}
-        for space in (recorded, expected)
-    )
+    got, wanted = named_leaves(recorded), named_leaves(expected)
     if ("" in got) != ("" in wanted):
         return f"is {recorded}; expected {expected}"
     if set(got) != set(wanted):

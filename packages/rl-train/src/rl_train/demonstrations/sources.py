@@ -1,6 +1,6 @@
 """Sources of demonstrations, read as trajectories."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_core.actor import Actor
 from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, SpaceError
-from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import event_shape, named_leaves, tensor_dtype
 from rl_core.storage import AnyStorage, HasTrajectories, Storage, TensorSpec
 from rl_train.builder.saved_actors import build_actor, read_run, recipe_of
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint
@@ -96,8 +96,7 @@ def _converted(
 
 def _check(trajectory: Trajectory, actor: Actor, action: TensorSpec, name: str) -> None:
     """Check shapes and dtypes against the observations and actions of an actor."""
-    leaves, observation = leaf_spaces(actor.observation_space), trajectory.observation
-    named = leaves if isinstance(leaves, Mapping) else {"": leaves}
+    named, observation = named_leaves(actor.observation_space), trajectory.observation
     columns = {"": observation} if isinstance(observation, Tensor) else observation
     if set(columns) != set(named):
         raise DataError(

@@ -68,8 +68,6 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
             actor=ComponentSpec("actor", "on-policy", {"hidden_sizes": [32]}),
             storage=ComponentSpec("storage", "rollout", {"num_steps": 32}),
             env={"num_envs": 8},
-            algorithm={},
-            trainer={},
         )
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
