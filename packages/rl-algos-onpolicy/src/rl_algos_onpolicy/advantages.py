@@ -63,7 +63,8 @@ def advantage_columns(
         "value_target": target,
     }
     if keeps_policy:
-        columns |= to_columns(values.distribution, tuple(reward.shape))
+        with torch.no_grad():  # a standard deviation may be a parameter
+            columns |= to_columns(values.distribution, tuple(reward.shape))
     metrics = {}
     if logs_entropy:
         entropy = values.distribution.entropy().detach()

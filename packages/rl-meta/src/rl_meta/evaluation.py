@@ -140,7 +140,8 @@ def _test_tasks(envs: TaskVecEnv, count: int, seed: int) -> Tensor:
         )
     tasks = envs.tasks_of_evaluation(count, seed)
     if trained is not None:
-        known = envs.sample_tasks(trained, torch.Generator(), "train")  # all of them
+        # All of them, also where each is drawn with replacement.
+        known = envs.sample_tasks(10 * trained, torch.Generator(), "train")
         same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
         overlap = int(same.all(2).any(1).sum())
         if overlap:
