@@ -151,9 +151,9 @@ def test_evaluation_may_draw_actions(rl: Run, trained_run: Path) -> None:
 def test_what_an_environment_prints_stays_out_of_the_json(
     rl: Run, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def talkative(spec: ComponentSpec, seed: int | None, *, testing: bool = False) -> VecEnv:
+    def talkative(spec: ComponentSpec, seed: int | None, *, num_test_episodes: int) -> VecEnv:
         print("hello from the simulator")
-        return build_envs(spec, seed, testing=testing)
+        return build_envs(spec, seed, num_test_episodes=num_test_episodes)
 
     monkeypatch.setattr("rl_command.evaluation.build_envs", talkative)
     _, out, err = rl("eval", trained_run, "--episodes=2", "--json")

@@ -210,8 +210,8 @@ def thread_count(count: int) -> Iterator[None]:
 def reuse_freed_memory() -> None:
     """Let the C library keep freed memory for the next block instead of returning it.
 
-    The system zeroes returned memory page by page when it is used again: up to a third of the time of
-    updates whose tensors have some 10 MB. Only Linux's usual C library knows the settings; those
+    The system zeroes returned memory page by page when it is used again: up to a third of the time
+    of updates whose tensors have some 10 MB. Only Linux's usual C library knows the settings; those
     that the user made by environment variables are left alone.
     """
     if sys.platform != "linux" or any(
