@@ -63,8 +63,7 @@ def advantage_columns(
         "value_target": target,
     }
     if keeps_policy:
-        with torch.no_grad():  # a standard deviation may be a parameter
-            columns |= to_columns(values.distribution, tuple(reward.shape))
+        columns |= to_columns(values.distribution.detach(), tuple(reward.shape))
     metrics = {}
     if logs_entropy:
         entropy = values.distribution.entropy().detach()
