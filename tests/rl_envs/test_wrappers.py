@@ -354,7 +354,7 @@ def test_neighbouring_stacks_share_their_frames() -> None:
     ],
 )
 def test_a_frame_is_neither_stretched_nor_cut(spoilt: Any, message: str) -> None:
-    with make_vec(Film, frame_stack=2, vectorization="sync") as envs:
+    with make_vec(Film, stack_size=2, vectorization="sync") as envs:
         envs.reset()
         _first(envs).unwrapped.spoilt = spoilt
         if message:
@@ -366,10 +366,10 @@ def test_a_frame_is_neither_stretched_nor_cut(spoilt: Any, message: str) -> None
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_a_stack_is_recorded_saved_and_kept_at_an_episodes_end(vectorization: Any) -> None:
-    with make_vec("CartPole-v1", 2, 0, vectorization=vectorization, frame_stack=4) as envs:
+    with make_vec("CartPole-v1", 2, 0, vectorization=vectorization, stack_size=4) as envs:
         assert envs.single_observation_space.shape == (4, 4)
         assert envs.component is not None
-        assert envs.component["frame_stack"] == 4
+        assert envs.component["stack_size"] == 4
         assert envs.resume_grade == "exact"
         envs.reset()
         shown = cast("Array", envs.reset())
@@ -383,16 +383,16 @@ def test_a_stack_is_recorded_saved_and_kept_at_an_episodes_end(vectorization: An
                 break
         state = envs.state_dict()
         expected = envs.step(np.ones(2, np.int64)).observation
-    with make_vec("CartPole-v1", 2, vectorization=vectorization, frame_stack=4) as envs:
+    with make_vec("CartPole-v1", 2, vectorization=vectorization, stack_size=4) as envs:
         envs.load_state_dict(state)
         np.testing.assert_array_equal(envs.step(np.ones(2, np.int64)).observation, expected)
 
 
 def test_only_arrays_are_stacked() -> None:
     with pytest.raises(SpaceError, match="expected a Box to stack frames of"):
-        make_vec("FrozenLake-v1", frame_stack=2)
-    with pytest.raises(ConfigError, match=r"env\.frame_stack"):
-        make_vec("CartPole-v1", frame_stack=0)
+        make_vec("FrozenLake-v1", stack_size=2)
+    with pytest.raises(ConfigError, match=r"env\.stack_size"):
+        make_vec("CartPole-v1", stack_size=0)
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,8 @@ def num_dimensions(env: str) -> int:
 
 def check_same(row: PlanRow) -> None:
     sections, sb3 = row.options["ours"], row.options["sb3"]
+    if row.algorithm == "dqn":
+        sb3 = {"n_steps": 1, "tau": 1.0, **sb3}  # its defaults are not ours
     same = SAME | SAME_TRPO if row.algorithm == "trpo" else SAME
     compared = set()
     for section, values in sections.items():

@@ -62,7 +62,7 @@ def make_vec(
     wrappers: Sequence[EnvWrapper] = (),
     mask_velocity: bool = False,
     rescale_observation: bool = False,
-    frame_stack: Count = 1,
+    stack_size: Count = 1,
     time_feature: bool = False,
     rescale_action: bool = False,
     action_mask: bool = False,
@@ -91,7 +91,7 @@ def make_vec(
         wrappers: applied to each environment in this order, the last one outermost.
         mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
         rescale_observation: map observations from the bounds of their space to [-1, 1].
-        frame_stack: stack so many of the last observations along a new first axis.
+        stack_size: stack so many of the last observations along a new first axis.
         time_feature: add the elapsed fraction of the time limit to the observation.
         rescale_action: let actions be in [-1, 1], and map them to the bounds of their space.
         action_mask: take the actions that are allowed from ``info["action_mask"]``.
@@ -136,19 +136,19 @@ def make_vec(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
                 "'async' has processes that could hang; leave it out"
             )
-    check_argument("env.frame_stack", frame_stack, Count)
+    check_argument("env.stack_size", stack_size, Count)
     check_argument("env.training_reward_scale", training_reward_scale, Positive)
     check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
     named: dict[str, Json] = {
         "mask_velocity": mask_velocity,
         "rescale_observation": rescale_observation,
-        "frame_stack": frame_stack if frame_stack > 1 else False,
+        "stack_size": stack_size if stack_size > 1 else False,
         "time_feature": time_feature,
         "rescale_action": rescale_action,
         "action_mask": action_mask,
     }
     all_wrappers = [
-        partial(wrapper, stack_size=frame_stack) if name == "frame_stack" else wrapper
+        partial(wrapper, stack_size=stack_size) if name == "stack_size" else wrapper
         for name, wrapper in WRAPPERS.items()
         if named[name]
     ]

@@ -337,7 +337,7 @@ def with_time(env: gymnasium.Env) -> gymnasium.Env:
 WRAPPERS: Mapping[str, Callable[..., gymnasium.Env]] = {
     "mask_velocity": MaskVelocity,
     "rescale_observation": rescaled_observation,
-    "frame_stack": FrameStack,
+    "stack_size": FrameStack,
     "time_feature": with_time,
     "rescale_action": rescaled_action,
     "action_mask": ActionMask,

@@ -1,4 +1,7 @@
-"""Meta-reinforcement learning."""
+"""Meta-reinforcement learning.
+
+`maml` and `pearl` draw their tasks, and give them to the environments, in ``before_rollout``.
+"""
 
 from rl_meta.config import MAMLConfig as MAMLConfig
 from rl_meta.config import MAMLPPOConfig as MAMLPPOConfig

@@ -1,4 +1,8 @@
-"""The order of an update, and random first steps, which all algorithms share."""
+"""The order of an update, which all algorithms share.
+
+It prepares the rollout, learns from each batch, hands what gradient steps return to the storage
+(which sets priorities), and updates running statistics of observations.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

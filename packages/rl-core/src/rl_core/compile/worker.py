@@ -164,9 +164,9 @@ def _precompile_header(header: str, hashable_cmd_line: str = "", **options: Any)
     compiler = cpp_builder.get_compiler_version_info(flags.get_compiler())
     command = cpp_builder.CppBuilder("", header, flags).get_command_line()
     path = _shared((command, compiler, torch.__version__), ".h")
-    path.write_text(f"#include <{header}>\n", encoding="utf-8")
     builder = cpp_builder.CppBuilder(str(path), str(path), flags)
-    _begin(Path(builder.get_target_file_path()), shlex.split(builder.get_command_line()))
+    made = Path(builder.get_target_file_path())
+    _begin(made, shlex.split(builder.get_command_line()), path, f"#include <{header}>\n")
     return str(path)
 
 
@@ -176,13 +176,15 @@ def _shared(parts: object, suffix: str) -> Path:
     return Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / f"{name}{suffix}"
 
 
-def _begin(made: Path, words: list[str]) -> None:
+def _begin(made: Path, words: list[str], source: Path, text: str) -> None:
     """Begin to compile something shared, unless that was done or another process is at it."""
     with _lock(made) as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not made.exists():
-            command = shlex.join(f"{word}.part" if word == str(made) else word for word in words)
-            script = f"{command} && mv {made}.part {made}"
+            source.write_text(text, encoding="utf-8")
+            part = f"{made}.part"
+            compiles = shlex.join(part if word == str(made) else word for word in words)
+            script = f"{compiles} && {shlex.join(['mv', part, str(made)])}"
             subprocess.Popen(script, shell=True, pass_fds=[lock.fileno()])  # keeps the lock
 
 
@@ -225,9 +227,8 @@ class _Build:
         made = words[words.index("-o") + 1]
         self._runtime = _shared((runtime, sorted({*words} - {str(wrapper), made})), ".o")
         source = self._runtime.with_suffix(".cpp")
-        source.write_text(runtime, encoding="utf-8")
         changed = {str(wrapper): str(source), made: str(self._runtime)}
-        _begin(self._runtime, [changed.get(word, word) for word in words])
+        _begin(self._runtime, [changed.get(word, word) for word in words], source, runtime)
         wrapper.write_text(_HEADERS + model, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What action values are learned towards.
+"""What action values are learned towards, and where that stops or bootstraps.
 
 Source: Sutton and Barto 2018, *Reinforcement Learning*, section 7.1; van Hasselt et al. 2016,
 https://arxiv.org/abs/1509.06461, for the two networks of a target.

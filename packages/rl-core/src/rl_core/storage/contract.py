@@ -195,6 +195,8 @@ class Storage(StateFields, ABC, Generic[BatchT]):
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
         """Note what a gradient step returned; prioritized replay sets new priorities here.
 
+        A replay storage hands it on to its sampler; see `IndexSampler.after_gradients`.
+
         Args:
             batch: what `generate_batches` yielded.
             info: what the gradient step returned for it.
@@ -328,7 +330,7 @@ class IndexSampler(ABC):
         """Return the importance weights of K batches of slots, `(K, N)`, float32; 1 by default."""
         return torch.ones(slots.shape)
 
-    def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
+    def after_gradients(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
         """Take in what a gradient step returned; nothing by default."""
         return
 

@@ -23,7 +23,7 @@ from rl_storages.replay.flags import (
     SequenceStarts,
 )
 from rl_storages.replay.frames import FrameStacks, ObservationReader
-from rl_storages.replay.writer import RowWriter, WritePositions
+from rl_storages.replay.row_writer import RowWriter, WritePositions
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 
@@ -39,7 +39,7 @@ class ReplayRing:
 
     Environments advance each at their own pace, because an episode that ended and was reset in the
     same step takes a row for its last observation. For *slots* and *positions* see
-    `WritePositions`; `rl_storages.replay.writer` shows the rows.
+    `WritePositions`; `rl_storages.replay.row_writer` shows the rows.
 
     What is drawn is a row with the flag `drawn`: a transition, or the first one of a sequence. It
     may need some of the rows before it: the older frames of its stack, and its burn-in. The oldest

@@ -186,7 +186,7 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
     def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
         """Pass what a gradient step returned to the sampler, which may set new priorities."""
         if isinstance(batch, ReplayBatch):
-            self._sampler.learn(batch, info)
+            self._sampler.after_gradients(batch, info)
 
     def note_returns(self, returns: Sequence[float]) -> None:
         """Pass the returns of training episodes to the sampler."""

@@ -104,7 +104,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
         ratios = smallest / np.maximum(priorities, smallest)
         return torch.from_numpy(ratios ** np.float32(self._beta))
 
-    def learn(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
+    def after_gradients(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> None:
         """Set priorities from ``info["td_error"]``; samples overwritten since then are skipped.
 
         Raises:
