@@ -13,7 +13,7 @@ from rl_algos_onpolicy import PPO, TRPO, OnPolicyActor, OnPolicyActorConfig, PPO
 from rl_command.main import main
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import RolloutBatch
-from rl_core.compile import CompileMode
+from rl_core.compile.function import CompileMode
 from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_core.gradients import FaultyStep
 from rl_core.types import StateDict

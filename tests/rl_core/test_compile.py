@@ -16,10 +16,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_core.compile import CompiledFunction, has_cpp_compiler
+from rl_core.compile import process
 from rl_core.compile.cache import LIBRARY, GraphCache
 from rl_core.compile.compiler import InProcess
+from rl_core.compile.function import CompiledFunction
 from rl_core.compile.library import Compilation, is_supported
+from rl_core.compile.process import has_cpp_compiler
 from rl_core.compile.products import has_kernel
 from rl_core.compile.trace import TraceError, flatten, rebuild, trace
 from rl_core.errors import ConfigError
@@ -256,9 +258,11 @@ def test_autocast_and_memory_that_is_changed_run_uncompiled() -> None:
     [
         (lambda _, x: {"y": torch.nn.functional.dropout(x)}, "random numbers"),
         (lambda _, x: {"y": x * torch.rand(2)}, "random numbers"),
-        (lambda _, x: {"y": x if float(x.sum()) > 0.0 else -x}, "the function"),
+        (lambda _, x: {"y": x if float(x.sum()) > 0.0 else -x}, "a tensor's value"),
+        (lambda _, x: {"y": x[x > 0.0]}, "the shape of a result depends on values"),
+        (lambda _, x: {"y": x.nonzero()}, "the shape of a result depends on values"),
     ],
-    ids=["dropout", "random", "a branch"],
+    ids=["dropout", "random", "a branch", "picked by a mask", "places"],
 )
 def test_what_is_no_graph_is_not_compiled(function: Function, message: str) -> None:
     compiled = _compiled(function)
@@ -300,6 +304,43 @@ def test_functions_that_do_the_same_have_one_digest() -> None:
     assert made(torch.ones(2), 2.0) != made(torch.ones(2), 3.0)
     assert made(torch.ones(2), 2.0) != made(torch.ones(1), 2.0)
     assert made(torch.ones(2), 2.0) != made(torch.ones(2).double(), 2.0)
+
+
+def test_tracing_does_not_import_the_compiler() -> None:
+    code = (
+        "import sys, torch\n"
+        "from rl_core.compile.trace import trace\n"
+        "weight = torch.ones(2, requires_grad=True)\n"
+        "def step(x):\n"
+        "    with torch.enable_grad():\n"
+        "        gradient, = torch.autograd.grad((weight * x).square().sum(), weight)\n"
+        "    weight.sub_(gradient)\n"
+        "    return [gradient]\n"
+        "assert trace(step, [torch.ones(2)]).writes\n"
+        "assert weight.tolist() == [1.0, 1.0]\n"
+        "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_tracing_draws_no_random_numbers() -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(TraceError, match="random numbers"):
+        trace(lambda x: [x + torch.rand(2)], [torch.ones(2)])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [_random(4, 3).t(), _random(6)[1::2], _random(1, 3).expand(2, -1), torch.zeros(0, 2)],
+    ids=["transposed", "every other", "expanded", "empty"],
+)
+def test_captured_tensors_keep_their_strides(tensor: Tensor) -> None:
+    traced = trace(lambda x: [tensor * x], [torch.ones(())])
+    assert traced.forms[1].stride == tensor.stride()
+    (result,) = traced.module(torch.tensor(2.0), tensor)
+    assert torch.equal(result, tensor * 2.0)
 
 
 def test_tracing_leaves_everything_as_it_is() -> None:
@@ -465,14 +506,39 @@ def test_a_damaged_graph_is_compiled_again_with_one_notice(
 
 
 @needs_libraries
-def test_what_all_libraries_share_is_compiled_once(cache: GraphCache) -> None:
-    assert _compiled(lambda _, x: {"y": x * 9.5})(None, torch.ones(2)) is not None
-    parts = {part: part.stat().st_mtime_ns for part in (cache.folder / "inductor").glob("*.o")}
-    assert parts
-    assert _compiled(lambda _, x: {"y": x * 10.5})(None, torch.ones(2)) is not None
-    assert {
-        part: part.stat().st_mtime_ns for part in (cache.folder / "inductor").glob("*.o")
-    } == parts
+def test_headers_are_compiled_once_where_many_graphs_need_them(cache: GraphCache) -> None:
+    def compiled_headers() -> dict[Path, int]:
+        found = (cache.folder / "inductor").glob("*.gch")
+        return {header: header.stat().st_mtime_ns for header in found}
+
+    (cache.folder / "inductor").unlink()  # the one that all tests share
+    for factor in (9.5, 10.5):
+        assert _compiled(lambda _, x, f=factor: {"y": x * f})(None, torch.ones(2)) is not None
+    assert not compiled_headers()
+    assert _compiled(lambda _, x: {"y": x * 11.5})(None, torch.ones(2)) is not None
+    deadline = time.monotonic() + 120.0
+    while len(compiled_headers()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    headers = compiled_headers()
+    assert len(headers) == 2
+    result = _compiled(lambda _, x: {"y": x * 12.5})(None, torch.ones(2))
+    assert result is not None
+    assert result["y"].tolist() == [12.5, 12.5]
+    assert compiled_headers() == headers
+
+
+@needs_libraries
+def test_the_compiler_starts_early_where_nothing_was_compiled(
+    cache: GraphCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_core.compile.process._compilers", {})
+    process.start_early()
+    (started,) = process._compilers.values()
+    assert _compiled(lambda _, x: {"y": x * 13.5})(None, torch.ones(2)) is not None
+    assert list(process._compilers.values()) == [started]
+    process.stop_compilers()
+    process.start_early()
+    assert not process._compilers
 
 
 @needs_libraries
@@ -512,11 +578,11 @@ def test_a_pass_that_fails_is_left_out(tmp_path: Path) -> None:
 def test_the_compiler_ends_with_the_program(tmp_path: Path) -> None:
     code = (
         "import torch, sys\n"
-        "from rl_core.compile import CompiledFunction\n"
+        "from rl_core.compile.function import CompiledFunction\n"
         "f = CompiledFunction(lambda _, x: {'y': x * 2.125}, 'it', torch.device('cpu'))\n"
         "f.mode, f.waits = 'on', False\n"
         "assert f(None, torch.ones(2)) is None\n"
-        "from rl_core.compile.library import _compilers\n"
+        "from rl_core.compile.process import _compilers\n"
         "print(next(iter(_compilers.values()))._process.pid)\n"
     )
     done = subprocess.run(

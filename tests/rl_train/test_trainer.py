@@ -19,7 +19,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.algorithm import PolicyLossAddOn, UpdateSchedule
 from rl_core.batch import ReplayBatch, RolloutBatch
-from rl_core.compile import CompiledFunctions
+from rl_core.compile.function import CompiledFunctions
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError

@@ -28,7 +28,7 @@ from rl_algos_offpolicy import (
 from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_onpolicy import PPO, TRPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig, TRPOConfig
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.compile import CompileMode
+from rl_core.compile.function import CompileMode
 from rl_core.env import VecEnv
 from rl_core.storage import AnyStorage
 from rl_envs import make_vec

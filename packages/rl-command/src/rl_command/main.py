@@ -97,6 +97,10 @@ def _dispatch(words: Sequence[str]) -> int:
         raise UsageError(_MISSING[name])
     from rl_core.errors import RLError  # --help needs nothing of it
 
+    if name == "train" and not {"-h", "--help", "--help-all", "off"}.intersection(rest):
+        from rl_core.compile.process import start_early
+
+        start_early()
     try:
         status: int = pkgutil.resolve_name(f"rl_command.{_COMMANDS[name]}")(rest)
     except RLError as error:

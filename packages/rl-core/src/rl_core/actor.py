@@ -10,7 +10,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from rl_core.compile import CompiledFunction
+from rl_core.compile.function import CompiledFunction
 from rl_core.errors import ConfigError
 from rl_core.gradients.loss import ModuleWatch
 from rl_core.nn.distributions import Distribution

@@ -13,7 +13,7 @@ from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.hyper import Schedules
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
-from rl_core.compile import CompiledFunctions
+from rl_core.compile.function import CompiledFunctions
 from rl_core.config import Schedule, type_arguments
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError

@@ -71,6 +71,10 @@ class GraphCache:
         """Say whether there is a compiled graph of this key."""
         return (self.folder / key / _DIGEST).exists()
 
+    def is_empty(self) -> bool:
+        """Say whether no graph was ever compiled here."""
+        return not any(self.folder.glob(f"*/{_DIGEST}"))
+
     def compiler_folder(self) -> str:
         """Return the folder in which the compiler keeps what it can use again.
 

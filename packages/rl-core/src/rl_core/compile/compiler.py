@@ -1,7 +1,5 @@
 """Whether and how this machine and this torch compile."""
 
-import os
-import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -10,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_core.compile.library import TESTED_TORCH, Run
+from rl_core.compile.process import has_cpp_compiler
 from rl_core.compile.trace import TracedGraph, tracing_lock
 from rl_core.errors import ConfigError
 
@@ -87,12 +86,6 @@ def check_compiler(device: torch.device) -> None:
             "compile='on' needs a C++ compiler and finds none; install g++ or clang++ (or name "
             "one in the environment variable CXX), or use compile='off'"
         )
-
-
-def has_cpp_compiler() -> bool:
-    """Say whether there is a compiler for the CPU."""
-    named = os.environ.get("CXX")
-    return any(shutil.which(name) for name in ([named] if named else ["g++", "clang++"]))
 
 
 def compilation_error(what: str, error: Exception) -> ConfigError:

@@ -10,8 +10,9 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from rl_core.compile.compiler import InProcess, compilation_error, has_cpp_compiler
+from rl_core.compile.compiler import InProcess, compilation_error
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
+from rl_core.compile.process import has_cpp_compiler
 from rl_core.compile.trace import TracedGraph, flatten, rebuild, trace
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict

@@ -9,24 +9,20 @@ import atexit
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
-from multiprocessing.connection import Connection, Pipe, wait
-from multiprocessing.reduction import send_handle
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from rl_core.compile.cache import LIBRARY, MADE, GraphCache
+from rl_core.compile.process import ERRORS, compile_folder, stop_compilers
 from rl_core.compile.trace import TracedGraph
 
 TESTED_TORCH = ("2.13", "2.15")
@@ -38,16 +34,12 @@ Run: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
 SPEC = "graph.json"
 """What the compiling process reads."""
 
-ERRORS = "errors"
-"""What it has to say if it fails."""
-
-_PARTS = ("worker.py", "products.py")
-"""Modules that decide, beside torch, what becomes of a graph."""
+_PARTS = ("worker.py", "products.py", "runtime.h")
+"""Files that decide, beside torch, what becomes of a graph."""
 
 _lock = threading.Lock()
 _loaded: dict[str, Run] = {}
 _running: dict[str, "Compilation"] = {}
-_compilers: dict[tuple[str, str], "_Compiler"] = {}
 
 
 class CompileError(Exception):
@@ -117,7 +109,7 @@ class Compilation:
         }
         (self._work / SPEC).write_text(json.dumps(spec), encoding="utf-8")
         (self._work / ERRORS).touch()
-        self._until = _compile(self._work, self._cache.compiler_folder())
+        self._until = compile_folder(self._work, self._cache.compiler_folder())
 
     def _is_over(self, seconds: float | None) -> bool:
         if self._until is None:
@@ -151,69 +143,9 @@ class Compilation:
             return self._load()
 
 
-class _Compiler:
-    """The process that compiles. It ends when nobody asks for anything for a while.
-
-    Args:
-        own: folder in which it keeps what it can use again.
-        errors: what it says before it is ready.
-    """
-
-    def __init__(self, own: str, errors: IO[bytes]) -> None:
-        self._requests, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rl_core.compile.worker"],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                    "TORCHINDUCTOR_CACHE_DIR": own,
-                    "TMPDIR": own,  # where it keeps the headers that it compiles once
-                    # It knows the processor; trying vector code first takes it 8 s.
-                    "TORCHINDUCTOR_VEC_ISA_OK": "1",
-                },
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C in a terminal is for this process to act on
-            )
-
-    def compile(self, work: Path) -> Connection:
-        """Have a folder's graph compiled, and return a connection that ends when it is.
-
-        Raises:
-            OSError: when the process has ended.
-        """
-        over, until = Pipe(duplex=False)
-        with until:
-            self._requests.send_bytes(os.fsencode(work))
-            send_handle(self._requests, until.fileno(), None)
-        return over
-
-    def stop(self) -> None:
-        """End it with all that it started."""
-        self._requests.close()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
-def _compile(work: Path, own: str) -> Connection:
-    """Have a folder's graph compiled by the process that compiles, or by a new one."""
-    key = own, os.environ.get("CXX", "")
-    with suppress(KeyError, OSError):
-        return _compilers[key].compile(work)
-    if key in _compilers:
-        _compilers[key].stop()
-    with (work / ERRORS).open("wb") as errors:
-        _compilers[key] = _Compiler(own, errors)
-    return _compilers[key].compile(work)
-
-
 @atexit.register
-def _stop_compilers() -> None:
-    for compiler in _compilers.values():
-        compiler.stop()
+def _discard_unfinished() -> None:
+    stop_compilers()
     for key in _running:
         GraphCache.shared().discard(key)
 

@@ -34,10 +34,16 @@ _SYMBOL = "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb"
 
 _HELPER = """
 #include <algorithm>
-#include <ATen/native/CPUBlas.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+
+// As in ATen/native/CPUBlas.h, which takes the compiler longer than the rest.
+namespace at::native::cpublas {
+void brgemm(
+    int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool,
+    const float*, const float*, float*, bool);
+}
 
 // c (m, n) = a (m, k) b (k, n), all row by row; the rows are divided among threads.
 static inline void rl_core_product(

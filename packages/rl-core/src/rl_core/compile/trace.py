@@ -2,12 +2,12 @@
 
 Trees are dataclasses, mappings, tuples and lists, however deep.
 
-This is the only module that uses ``make_fx`` and fake tensors, which torch keeps under
-``torch.fx.experimental`` and ``torch._subclasses``.
+Torch's own tracers would import its compiler, in some two seconds.
 """
 
 import copy
 import hashlib
+import operator
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +18,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -90,32 +88,67 @@ class TracedGraph:
 
 
 def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> TracedGraph:
-    """Write down what a function does with tensors like these, without doing it.
+    """Write down what a function does, by running it once on copies of its inputs.
 
     Args:
-        function: of tensors; it may change them, and others, in place.
-        inputs: contiguous; only their forms are looked at, so that two of them may be one tensor.
+        function: of tensors; it may change them, and others, in place. Copies are changed instead.
+        inputs: contiguous; two of them may be one tensor, and are two in the graph.
 
     Raises:
-        TraceError: when it draws random numbers, or reads one memory by two tensors and changes it.
-        Exception: whatever the function raises, such as torch's when it asks for a tensor's value.
+        TraceError: when it draws random numbers, asks for a tensor's value, has results whose
+            shapes depend on values, or reads one memory by two tensors and changes it.
+        Exception: whatever the function raises.
     """
-    modes = FakeTensorMode(allow_non_fake_inputs=True), _RealTensorsStay()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    with tracing_lock, _tracing_on(), modes[0], modes[1]:
-        fakes = [TensorForm.of(tensor).empty() for tensor in inputs]
-        # Outputs are new memory, so that none of them is an input or part of one.
-        traced = make_fx(lambda *given: [part.clone() for part in function(*given)])(*fakes)
-    captured = _lift_constants(traced)
-    writes = _check_operations(traced)
+    recorder = _Recorder()
+    with tracing_lock, _tracing_on():
+        given = [recorder.add_input(tensor) for tensor in inputs]
+        with recorder:
+            # Outputs are new memory, so that none of them is an input or part of one.
+            outputs = [part.clone() for part in function(*given)]
+    module = recorder.finish(outputs)
+    captured = recorder.captured
+    writes = any(_is_mutable(node.target) for node in module.graph.nodes)
     if writes:
         _check_apart(captured)
     forms = tuple(TensorForm.of(tensor) for tensor in (*inputs, *captured))
-    digest = hashlib.sha256(f"{traced.code}\n{forms}".encode()).hexdigest()
-    return TracedGraph(traced, traced.code, forms, captured, writes, digest)
+    digest = hashlib.sha256(f"{module.code}\n{forms}".encode()).hexdigest()
+    return TracedGraph(module, module.code, forms, captured, writes, digest)
 
 
-class _RealTensorsStay(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
-    """Lets operations that change nothing but captured tensors leave these as they are."""
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Writes down all operations of torch, which run on copies of the tensors from outside.
+
+    It is below autograd and `torch.func`, so that gradients and batches have become operations.
+
+    Attributes:
+        captured: tensors from outside that are no inputs, in the order in which they were met.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
+        self.captured: list[Tensor] = []
+        self._graph = fx.Graph()
+        self._last_placeholder: fx.Node | None = None
+        self._nodes: dict[int, fx.Node] = {}
+        self._copies: dict[int, Tensor] = {}
+        self._kept: list[Tensor] = []  # so that no other tensor gets the id of one of them
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler, only to tell it to leave the mode alone."""
+        return False
+
+    def add_input(self, tensor: Tensor) -> Tensor:
+        """Return a copy of an input, for the function to be called with."""
+        copied = _copied(tensor)
+        self._add_placeholder(f"arg{len(self._nodes)}", copied)
+        return copied
+
+    def finish(self, outputs: Sequence[Tensor]) -> fx.GraphModule:
+        """Return a module that takes inputs and captured tensors, and returns a list."""
+        self._graph.output([self._nodes[id(part)] for part in outputs])
+        self._graph.eliminate_dead_code()
+        return fx.GraphModule(torch.nn.Module(), self._graph)
 
     def __torch_dispatch__(
         self,
@@ -124,14 +157,81 @@ class _RealTensorsStay(TorchDispatchMode):  # type: ignore[no-untyped-call]  # l
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call an operation, on a fake view where it would change a real tensor."""
+        """Write an operation down, and run it on copies."""
         kwargs = kwargs or {}
-        tensors = [part for part in tree_leaves((args, kwargs)) if isinstance(part, Tensor)]
-        if not func._schema.is_mutable or any(isinstance(part, FakeTensor) for part in tensors):
-            return func(*args, **kwargs)
-        alias = torch.ops.aten.alias.default
-        func(*tree_map_only(Tensor, alias, args), **tree_map_only(Tensor, alias, kwargs))
-        return args[0]
+        _check_operation(func, args)
+        nodes = tree_map_only(Tensor, self._node, (args, kwargs))
+        node = self._graph.call_function(func, *nodes)
+        originals = {id(self._copy(part)): part for part in _tensors((args, kwargs))}
+        copied_args, copied_kwargs = tree_map_only(Tensor, self._copy, (args, kwargs))
+        result = func(*copied_args, **copied_kwargs)
+        if isinstance(result, Tensor):
+            return self._made(result, originals, node)
+        if not isinstance(result, tuple | list):
+            return result
+        parts = [
+            self._made(part, originals, node, index) if isinstance(part, Tensor) else part
+            for index, part in enumerate(result)
+        ]
+        return type(result)(parts)
+
+    def _made(
+        self, tensor: Tensor, originals: Mapping[int, Tensor], node: fx.Node, *index: int
+    ) -> Tensor:
+        """Return an operation's result: a new tensor, or the one that it changed."""
+        if id(tensor) in originals:
+            return originals[id(tensor)]
+        if index:
+            node = self._graph.call_function(operator.getitem, (node, *index))
+        self._nodes[id(tensor)] = node
+        self._kept.append(tensor)
+        return tensor
+
+    def _node(self, tensor: Tensor) -> fx.Node:
+        if id(tensor) not in self._nodes:
+            self.captured.append(tensor)
+            self._copies[id(tensor)] = _copied(tensor)
+            self._add_placeholder(f"captured_{len(self.captured)}", tensor)
+        return self._nodes[id(tensor)]
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        return self._copies.get(id(tensor), tensor)
+
+    def _add_placeholder(self, name: str, tensor: Tensor) -> None:
+        last = self._last_placeholder
+        with self._graph.inserting_after(last):  # at the beginning where there is none
+            self._last_placeholder = self._nodes[id(tensor)] = self._graph.placeholder(name)
+        self._kept.append(tensor)
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    return [part for part in tree_leaves(tree) if isinstance(part, Tensor)]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Copy a tensor with its strides, also where it holds a number more than once."""
+    span = tensor.detach().as_strided((_span(tensor),), (1,))
+    return span.clone().as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def _check_operation(func: Any, args: tuple[Any, ...]) -> None:
+    """Refuse what is not the same in each call of a graph."""
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        raise TraceError(
+            f"it draws random numbers ({func}), which compiled code would draw otherwise; draw "
+            "them in draw_update_noise or draw_noise"
+        )
+    if torch.Tag.data_dependent_output in func.tags:
+        raise TraceError(f"it asks for a tensor's value ({func}), which differs from call to call")
+    picks = func is torch.ops.aten.index.Tensor and any(
+        index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+    )
+    if picks or torch.Tag.dynamic_output_shape in func.tags:
+        raise TraceError(f"the shape of a result depends on values ({func})")
+
+
+def _is_mutable(target: object) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 @contextmanager
@@ -144,46 +244,10 @@ def _tracing_on() -> Iterator[None]:
         _tracing.is_on = False
 
 
-def _lift_constants(traced: fx.GraphModule) -> list[Tensor]:
-    """Let a module take what it captured after its inputs, and return that."""
-    graph = traced.graph
-    last = next(node for node in reversed(graph.nodes) if node.op == "placeholder")
-    lifted: dict[str, fx.Node] = {}
-    captured: list[Tensor] = []
-    for node in [node for node in graph.nodes if node.op == "get_attr"]:
-        name = str(node.target)
-        if name not in lifted:
-            tensor = getattr(traced, name)
-            if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
-                raise TraceError(f"it keeps a {type(tensor).__name__} beside tensors")
-            captured.append(tensor)
-            with graph.inserting_after(last):
-                last = lifted[name] = graph.placeholder(f"captured_{len(captured)}")
-        node.replace_all_uses_with(lifted[name])
-        graph.erase_node(node)
-    traced.recompile()
-    return captured
-
-
-def _check_operations(traced: fx.GraphModule) -> bool:
-    """Refuse operations that draw random numbers, and say whether any changes a tensor."""
-    writes = False
-    for node in traced.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
-            raise TraceError(
-                f"it draws random numbers ({node.target}), which compiled code would draw "
-                "otherwise; draw them in draw_update_noise or draw_noise"
-            )
-        writes = writes or node.target._schema.is_mutable
-    return writes
-
-
 def _check_apart(captured: Sequence[Tensor]) -> None:
     """Refuse tensors that share memory: compiled code takes each for memory of its own."""
     spans = sorted(
-        (tensor.data_ptr(), tensor.data_ptr() + _span(tensor))
+        (tensor.data_ptr(), tensor.data_ptr() + _span(tensor) * tensor.element_size())
         for tensor in captured
         if tensor.numel()
     )
@@ -196,9 +260,10 @@ def _check_apart(captured: Sequence[Tensor]) -> None:
 
 
 def _span(tensor: Tensor) -> int:
-    """Return how many bytes lie between a tensor's first and last number, both included."""
-    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (steps + 1) * tensor.element_size()
+    """Return how many numbers lie from a tensor's first to its last in memory, both included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 TreeT = TypeVar("TreeT")

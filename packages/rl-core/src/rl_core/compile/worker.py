@@ -17,7 +17,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
@@ -25,23 +25,30 @@ import torch._inductor.compile_fx  # once for all graphs, whereas aot_compile im
 from torch import fx
 from torch._inductor import codecache, cpp_builder
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
-from torch._inductor.cpu_vec_isa import VecISA, pick_vec_isa
+from torch._inductor.cpu_vec_isa import VecISA
 from torch._inductor.decomposition import select_decomp_table
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_core.compile.cache import LIBRARY, MADE
-from rl_core.compile.library import ERRORS, SPEC
+from rl_core.compile.library import SPEC
+from rl_core.compile.process import ERRORS
 from rl_core.compile.products import ProductPass, has_kernel
 from rl_core.compile.trace import TensorForm
 
 _END_OF_RUNTIME = '} // extern "C"\n'
-_MODEL_BASE = "template class torch::aot_inductor::AOTInductorModelBase<AOTInductorModel>;\n"
-_HEADERS = f"""\
-#include <torch/csrc/inductor/aoti_include/cpu.h>
-#include <torch/csrc/inductor/aoti_runtime/model.h>
-using torch::aot_inductor::AOTInductorModel;
-extern {_MODEL_BASE}"""
+_HEADERS = {
+    # What all graphs' kernels use.
+    "torch/csrc/inductor/cpp_prefix.h": "#include <torch/csrc/inductor/cpp_prefix.h>\n",
+    # Torch's would bring a runtime that takes the C++ compiler longer than a graph.
+    "torch/csrc/inductor/aoti_include/cpu.h": Path(__file__)
+    .with_name("runtime.h")
+    .read_text(encoding="utf-8"),
+}
+"""Headers by torch's name for them."""
+
+_MANY_GRAPHS = 2
+"""When so many graphs were compiled, more are to be expected, and headers are compiled once."""
 
 _run_compiler = cpp_builder.run_compile_cmd
 
@@ -52,8 +59,6 @@ def serve(requests: Connection) -> None:
     Args:
         requests: each is the folder of a graph, and a file that is closed when it is compiled.
     """
-    with suppress(Exception):  # it relies on the compiler's insides; graphs ask for them again
-        _begin_headers()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     while requests.poll(180.0):
         try:
@@ -85,7 +90,7 @@ def compile_folder(folder: Path) -> None:
     products = {"post_grad_custom_post_pass": ProductPass()} if has_kernel() else {}
     try:
         with (
-            patch.object(cpp_builder, "run_compile_cmd", _Build()),
+            patch.object(cpp_builder, "run_compile_cmd", _run_command),
             patch.object(codecache, "_precompile_header", _precompile_header),
             patch.object(VecISA, "check_build", _lacks_extension),
             patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", _no_checks),
@@ -140,96 +145,47 @@ def _lacks_extension(isa: VecISA, code: str) -> bool:
     return False
 
 
-def _begin_headers() -> None:
-    """Begin to compile torch's headers, before the first graph needs them."""
-    with patch.object(VecISA, "check_build", _lacks_extension):
-        options: dict[str, Any] = {
-            "aot_mode": True,
-            "device_type": "cpu",
-            "use_mmap_weights": False,
-            "use_mmap_weights_external": False,
-            "use_relative_path": False,
-            "vec_isa": pick_vec_isa(),
-        }
-    _precompile_header("torch/csrc/inductor/aoti_include/cpu.h", min_optimize=True, **options)
-    _precompile_header("torch/csrc/inductor/cpp_prefix.h", **options)
-
-
 def _precompile_header(header: str, hashable_cmd_line: str = "", **options: Any) -> str:
-    """Begin to compile a header of torch's, unless that was done, and return its path.
+    """Write a header, and begin to compile it where many graphs will need it; return its path.
 
-    Torch would wait for one after the other, and read both again for each graph.
+    Until it is compiled, the C++ compiler reads its text: compiling it takes as long as two graphs.
     """
+    text = _HEADERS[header]
     flags = cpp_builder.CppTorchDeviceOptions(**options, precompiling=True)
     compiler = cpp_builder.get_compiler_version_info(flags.get_compiler())
     command = cpp_builder.CppBuilder("", header, flags).get_command_line()
-    path = _shared((command, compiler, torch.__version__), ".h")
-    builder = cpp_builder.CppBuilder(str(path), str(path), flags)
-    made = Path(builder.get_target_file_path())
-    _begin(made, shlex.split(builder.get_command_line()), path, f"#include <{header}>\n")
+    name = hashlib.sha256(repr((command, compiler, torch.__version__, text)).encode()).hexdigest()
+    own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    path = own / f"{name}.h"
+    if not path.exists():
+        part = own / f"{name}.{os.getpid()}"
+        part.write_text(text, encoding="utf-8")
+        part.rename(path)
+    if len(list(own.parent.glob(f"*/{LIBRARY}"))) >= _MANY_GRAPHS:
+        builder = cpp_builder.CppBuilder(str(path), str(path), flags)
+        _begin(Path(builder.get_target_file_path()), shlex.split(builder.get_command_line()))
     return str(path)
 
 
-def _shared(parts: object, suffix: str) -> Path:
-    """Return the path of something that all libraries made in the same way share."""
-    name = hashlib.sha256(repr(parts).encode()).hexdigest()
-    return Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / f"{name}{suffix}"
-
-
-def _begin(made: Path, words: list[str], source: Path, text: str) -> None:
-    """Begin to compile something shared, unless that was done or another process is at it."""
-    with _lock(made) as lock, suppress(BlockingIOError):
+def _begin(made: Path, words: list[str]) -> None:
+    """Begin to make a file by a command, unless it is there or another process is at it."""
+    with made.with_suffix(".lock").open("w") as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not made.exists():
-            source.write_text(text, encoding="utf-8")
             part = f"{made}.part"
             compiles = shlex.join(part if word == str(made) else word for word in words)
             script = f"{compiles} && {shlex.join(['mv', part, str(made)])}"
             subprocess.Popen(script, shell=True, pass_fds=[lock.fileno()])  # keeps the lock
 
 
-def _wait(made: Path) -> None:
-    """Wait until nobody compiles something shared any more."""
-    with _lock(made) as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-
-
-def _lock(made: Path) -> IO[str]:
-    return made.with_name(f"{made.name.split('.')[0]}.lock").open("w")
-
-
-class _Build:
-    """Compiles and links a graph; torch's runtime, which all libraries contain, is compiled once.
-
-    It takes the C++ compiler longer than a graph.
-    """
-
-    def __init__(self) -> None:
-        self._runtime: Path | None = None
-
-    def __call__(self, command: str, cwd: str) -> None:
-        """Run one of the commands that make a library."""
-        words = shlex.split(command)
-        if "-include" in words:  # if the header failed, the compiler reads its text
-            _wait(Path(words[words.index("-include") + 1]))
-        for source in words:
-            if source.endswith(".wrapper.cpp"):
-                self._divide(Path(source), words)
-        if "-shared" in words and self._runtime is not None:
-            _wait(self._runtime)
-            words.insert(1, str(self._runtime))
-        _run_compiler(shlex.join(words), cwd)
-
-    def _divide(self, wrapper: Path, words: list[str]) -> None:
-        """Leave a graph only what is its own, and begin to compile the rest."""
-        runtime, model = wrapper.read_text(encoding="utf-8").split(_END_OF_RUNTIME)
-        runtime += f"{_END_OF_RUNTIME}using torch::aot_inductor::AOTInductorModel;\n{_MODEL_BASE}"
-        made = words[words.index("-o") + 1]
-        self._runtime = _shared((runtime, sorted({*words} - {str(wrapper), made})), ".o")
-        source = self._runtime.with_suffix(".cpp")
-        changed = {str(wrapper): str(source), made: str(self._runtime)}
-        _begin(self._runtime, [changed.get(word, word) for word in words], source, runtime)
-        wrapper.write_text(_HEADERS + model, encoding="utf-8")
+def _run_command(command: str, cwd: str) -> None:
+    """Run one of the commands that make a library, whose runtime is in the header."""
+    for word in shlex.split(command):
+        if word.endswith(".wrapper.cpp"):
+            wrapper = Path(word)
+            _, model = wrapper.read_text(encoding="utf-8").split(_END_OF_RUNTIME)
+            wrapper.write_text(model, encoding="utf-8")
+    _run_compiler(command, cwd)
 
 
 if __name__ == "__main__":

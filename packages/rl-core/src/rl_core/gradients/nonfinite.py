@@ -11,7 +11,7 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from rl_core.compile import tensors_of
+from rl_core.compile.trace import tensors_of
 from rl_core.errors import NonFiniteError
 from rl_core.gradients.loss import Due, Noise
 from rl_core.stateful import StateReader

@@ -12,7 +12,7 @@ from annotated_types import Interval
 from torch import Tensor
 from torch.optim.adam import adam
 
-from rl_core.compile import is_tracing
+from rl_core.compile.trace import is_tracing
 from rl_core.config import Config, Needs, NonNegative
 from rl_core.gradients.loss import Due, HyperParameters
 from rl_core.stateful import StateReader

@@ -11,10 +11,9 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
-from rl_core.compile import CompiledFunction, tensors_of
-from rl_core.compile.trace import rebuild
+from rl_core.compile.function import CompiledFunction
+from rl_core.compile.trace import rebuild, tensors_of
 from rl_core.errors import ConfigError, DataError
 from rl_core.gradients.exchange import Gradients
 from rl_core.gradients.loss import (
@@ -244,22 +243,16 @@ class GradientStep(Generic[BatchT]):
 
     def _functional_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
         """Take a step as a function of vectors, which is what a graph is made of."""
-        learned = {name: self._values[name] for name in due.groups}
-        fixed = {name: vector for name, vector in self._values.items() if name not in learned}
+        learned = {name: self._values[name].detach().requires_grad_() for name in due.groups}
         frozen = {name for group in due.groups for name in self.vectors[group].frozen}
-
-        def loss(vectors: dict[str, Tensor]) -> tuple[Tensor, LossOutput]:
-            named = self._layout.named({**vectors, **fixed})
+        with self._loss.moving(due.groups), torch.enable_grad():
+            named = self._layout.named({**self._values, **learned})
             parameters = {n: p.detach() if n in frozen else p for n, p in named.items()}
             output = self._loss.at(parameters, batch, noise)
-            return output.loss, output
-
-        with self._loss.moving(due.groups):
-            gradients, (value, output) = grad_and_value(loss, has_aux=True)(learned)
-        finite = torch.isfinite(value)
-        self._finish(due, gradients, finite, output.stop, output.metrics)
-        samples: Mapping[str, Tensor] = output.samples
-        return samples
+        gradients = _gradients(output.loss, learned)
+        finite = torch.isfinite(output.loss.detach())
+        self._finish(due, gradients, finite, output.stop, _detached(output.metrics))
+        return _detached(output.samples)
 
     def _autograd(self, due: Due, batch: BatchT, noise: Noise) -> tuple[Tensor, LossOutput]:
         for name in self._groups:
@@ -314,6 +307,14 @@ def _num_samples(batch: object) -> int:
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _gradients(loss: Tensor, learned: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the gradient of each vector; zeros where the loss does not depend on it."""
+    if not loss.requires_grad:
+        return {name: torch.zeros_like(vector) for name, vector in learned.items()}
+    found = torch.autograd.grad(loss, list(learned.values()), materialize_grads=True)
+    return dict(zip(learned, found, strict=True))
 
 
 def _gradients_on() -> AbstractContextManager[object]:

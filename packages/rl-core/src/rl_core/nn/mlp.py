@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from annotated_types import Interval
 from torch import Tensor, nn
 
-from rl_core.compile import is_tracing
+from rl_core.compile.trace import is_tracing
 from rl_core.config import Count, checked_arguments
 from rl_core.nn.init import Start, ensemble_biases, ensemble_weights, fan_in_uniform, orthogonal_
 

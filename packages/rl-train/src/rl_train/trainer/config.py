@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Interval
 
-from rl_core.compile import CompileMode
+from rl_core.compile.function import CompileMode
 from rl_core.config import Config, Count
 from rl_core.errors import ConfigError
 from rl_core.gradients import OnNonFinite

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.compile import CompileMode, check_compiler
+from rl_core.compile.compiler import check_compiler
+from rl_core.compile.function import CompileMode
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage, Storage
