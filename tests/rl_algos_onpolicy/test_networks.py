@@ -55,6 +55,24 @@ def test_policy_and_value_function_share_what_they_are_told_to() -> None:
     assert _actor(OnPolicyActorConfig(head=(GRU,))).state_sizes == {"policy": 3, "value": 3}
 
 
+@pytest.mark.parametrize("head", [HEAD, (*HEAD, GRU)], ids=["feedforward", "recurrent"])
+def test_an_encoder_that_both_share_runs_once(head: tuple[LayerConfig, ...]) -> None:
+    actor = _actor(OnPolicyActorConfig(body=BODY, head=head, share_body=True))
+    calls: list[None] = []
+    actor.policy_torso.encoder.register_forward_hook(lambda *_: calls.append(None))
+    observation, action = torch.randn(3, 4), torch.zeros(3, dtype=torch.int64)
+    state = actor.actor_initial_states(3)
+    starts = torch.ones(3, dtype=torch.bool)
+    together = actor.evaluate_actions(observation, action, state, starts)
+    assert len(calls) == 1
+    value, _ = actor.value(observation, state, starts)
+    distribution, states = actor.distribution(observation, state, starts)
+    assert len(calls) == 3
+    torch.testing.assert_close(together.value, value)
+    torch.testing.assert_close(together.log_prob, distribution.log_prob(action))
+    assert list(together.state) == list(states) == (["policy", "value"] if states else [])
+
+
 def test_sharing_an_encoder_that_learns_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^actor\.share_body has no effect where the encoder"):
         _actor(OnPolicyActorConfig(share_body=True))

@@ -141,13 +141,11 @@ class OnPolicyActor(Actor):
         self, observation: Observation, state: State, episode_start: Tensor | None = None
     ) -> tuple[Distribution, State]:
         """Return the policy at the observations; see `Actor.distribution`."""
-        features, after = self.policy_torso(observation, state.get("policy"), episode_start)
-        distribution = self.action_head(features, self._action_mask(observation))
-        if after is None or self.value_torso is None:
-            return distribution, {} if after is None else {"policy": after}
-        # While acting, the value function's core must see every step too.
-        _, value_after = self.value_torso(observation, state.get("value"), episode_start)
-        return distribution, {"policy": after, "value": value_after}
+        if self.is_recurrent:  # while acting, the value function's core must see every step too
+            features, _, states = self._features(observation, state, episode_start)
+        else:
+            features, states = self.policy_torso(observation, None, None)[0], {}
+        return self.action_head(features, self._action_mask(observation)), states
 
     def value(
         self, observation: Observation, state: State, episode_start: Tensor | None = None
@@ -188,15 +186,7 @@ class OnPolicyActor(Actor):
         episode_start: Tensor | None = None,
     ) -> OnPolicyEvaluation:
         """Evaluate policy and value functions, computing what they share once."""
-        features, after = self.policy_torso(observation, state.get("policy"), episode_start)
-        states = {} if after is None else {"policy": after}
-        value_features = features
-        if self.value_torso is not None:
-            value_features, value_after = self.value_torso(
-                observation, state.get("value"), episode_start
-            )
-            if value_after is not None:
-                states["value"] = value_after
+        features, value_features, states = self._features(observation, state, episode_start)
         distribution = self.action_head(features, self._action_mask(observation))
         second = self.intrinsic_value_head
         return OnPolicyEvaluation(
@@ -206,6 +196,26 @@ class OnPolicyActor(Actor):
             states,
             None if second is None else second(value_features).squeeze(-1),
         )
+
+    def _features(
+        self, observation: Observation, state: State, episode_start: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return features of policy and value function, and the recurrent states after each step.
+
+        An encoder that both share runs once.
+        """
+        policy, value = self.policy_torso, self.value_torso
+        encoded = policy.encoder(observation)
+        features, after = policy.after_encoder(encoded, state.get("policy"), episode_start)
+        states = {} if after is None else {"policy": after}
+        if value is None:
+            return features, features, states
+        if value.encoder is not policy.encoder:
+            encoded = value.encoder(observation)
+        value_features, after = value.after_encoder(encoded, state.get("value"), episode_start)
+        if after is not None:
+            states["value"] = after
+        return features, value_features, states
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Clip or scale to the action space."""

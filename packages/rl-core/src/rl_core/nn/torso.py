@@ -93,7 +93,13 @@ class Torso(nn.Module):
         Returns:
             Features `(*batch, F)` and the state after each step, None without a recurrent core.
         """
-        features = self.encode(observation)
+        return self.after_encoder(self.encoder(observation), state, episode_start)
+
+    def after_encoder(
+        self, encoded: Tensor, state: Tensor | None, episode_start: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute features from what the encoder returned; see `forward`."""
+        features: Tensor = self.layers(encoded)
         if self.core is None:
             return features, None
         assert state is not None
