@@ -100,6 +100,21 @@ def test_a_batch_has_transitions_and_contexts_of_the_same_tasks() -> None:
     assert {0.0, 10.0, 210.0} <= seen
 
 
+def test_contexts_end_after_any_of_their_rollouts() -> None:
+    storage = _storage(context_size=40)
+    for first in (0.0, 10.0):
+        _collect(storage, first)
+        storage.store_rollout(TASKS, is_context=True)
+    largest = [
+        float((batch.extras["context/observation"][task] % 100.0).max())
+        for batch in storage.generate_batches(40, 1)
+        for task in range(2)
+    ]
+    share = sum(one < 10.0 for one in largest) / len(largest)
+    assert 0.3 < share < 0.7  # of the first rollout alone
+    assert max(largest) >= 10.0
+
+
 def test_the_state_brings_back_buffers_contexts_and_the_rollout_begun() -> None:
     storage, other = _storage(), _storage()
     _collect(storage, 0.0)

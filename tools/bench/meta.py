@@ -62,7 +62,8 @@ class Learner:
     Attributes:
         algorithm: its registered name.
         env: the environment's.
-        updates: how many; two of them are a meta-update of MAML or an iteration of PEARL.
+        updates: how many; two of them are a meta-update of MAML or an iteration of PEARL, which has
+            three where it collects with the posterior too.
         num_seeds: how many runs.
         num_test_tasks: in the evaluation.
         options: of the recipe, by section.
@@ -86,8 +87,9 @@ class Learner:
 _NAVIGATING: Mapping[str, Mapping[str, Json]] = {
     "actor": {"inner_options": {"hidden_sizes": [64, 64]}, "encoder_hidden_sizes": [64, 64]},
     "algorithm": {
-        "num_minibatches": 100,
-        "kl_coef": 0.01,
+        "num_posterior_rollouts": 1,
+        "num_minibatches": 200,
+        "kl_coef": 0.001,
         "encoder_learning_rate": 1e-3,
         "inner_options": {
             "gamma": 0.9,
@@ -116,7 +118,7 @@ LEARNERS: Mapping[str, Learner] = {
     "maml-vpg": Learner("maml-vpg"),
     "maml-ppo": Learner("maml-ppo"),
     "maml-trpo": Learner("maml-trpo"),
-    "pearl": Learner("pearl", updates=205, options=_NAVIGATING),
+    "pearl": Learner("pearl", updates=305, options=_NAVIGATING),
     "maml-trpo/direction": _running("maml-trpo", "HalfCheetahDirection-v0"),
     "maml-trpo/velocity": _running("maml-trpo", "HalfCheetahVelocity-v0", high=2),
     "pearl/direction": _running("pearl", "HalfCheetahDirection-v0"),

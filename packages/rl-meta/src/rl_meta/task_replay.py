@@ -25,7 +25,9 @@ class TaskReplayStorage(Storage[ReplayBatch]):
 
     A batch takes ``meta_batch_size`` random tasks, and of each ``minibatch_size`` transitions for
     learning and ``context_size`` for inferring the task: M N transitions, those of a task one after
-    the other, and extras ``context/...`` of shape `(M, C, ...)`. All are drawn with replacement.
+    the other, and extras ``context/...`` of shape `(M, C, ...)`. All are drawn with replacement. A
+    context of several rollouts is drawn from a random number of its first ones, because beliefs are
+    asked for after each of them.
 
     Args:
         num_steps: rows per rollout.
@@ -78,8 +80,9 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         self._rollout = rows(self.num_steps, spec.num_envs)
         self._valid = torch.zeros(self.num_steps, spec.num_envs, dtype=torch.bool)
         self._columns = rows(0, self.capacity)  # (tasks, capacity, ...)
-        # Of each task: transitions stored in all, and at which of them its context starts and ends.
-        self._stored = torch.zeros(0, 3, dtype=torch.int64)
+        # Of each task: transitions stored in all, at which of them its context starts and ends, and
+        # of how many rollouts it is.
+        self._stored = torch.zeros(0, 4, dtype=torch.int64)
         self._count = 0
         super().allocate(spec, generator)
 
@@ -128,14 +131,14 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         """
         missing = int(tasks.max()) + 1 - len(self._stored)
         if missing > 0:
-            self._stored = torch.cat([self._stored, self._stored.new_zeros(missing, 3)])
+            self._stored = torch.cat([self._stored, self._stored.new_zeros(missing, 4)])
             for name, column in self._columns.items():
                 more = column.new_zeros(missing, *column.shape[1:])
                 self._columns[name] = torch.cat([column, more])
         for task in sorted(set(tasks.tolist())):
             rows = tasks == task
             valid = self._valid[: self._count, rows].T  # one environment after the other
-            stored, start, _ = self._stored[task].tolist()
+            stored, start, _, _ = self._stored[task].tolist()
             end = stored + int(valid.sum())
             if end - start > self.capacity:
                 raise ConfigError(
@@ -150,6 +153,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
             self._stored[task, 0] = end
             if is_context:
                 self._stored[task, 2] = end
+                self._stored[task, 3] += 1
         self._count = 0
 
     def clear_context(self, tasks: Tensor) -> None:
@@ -159,7 +163,8 @@ class TaskReplayStorage(Storage[ReplayBatch]):
             tasks: int64, their numbers.
         """
         known = tasks[tasks < len(self._stored)]
-        self._stored[known, 1:] = self._stored[known, :1]
+        self._stored[known, 1:3] = self._stored[known, :1]
+        self._stored[known, 3] = 0
 
     def context(self, tasks: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return all that the contexts of tasks hold.
@@ -170,7 +175,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         Returns:
             The `CONTEXT_COLUMNS`, each `(M, C, ...)`, and which entries count, `(M, C)`.
         """
-        start, end = self._stored[tasks, 1:, None].unbind(1)  # (M, 1)
+        start, end = self._stored[tasks, 1:3, None].unbind(1)  # (M, 1)
         order = start + torch.arange(int((end - start).max()))
         return self._rows(tasks, order), (order < end).to(self._device)
 
@@ -182,7 +187,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         Raises:
             ConfigError: when no task has any.
         """
-        stored, start, end = self._stored.unbind(1)
+        stored, start, end, _ = self._stored.unbind(1)
         known = (end > start).nonzero().squeeze(1)
         if not len(known):
             raise ConfigError("no task has a context yet; collect some transitions first")
@@ -198,10 +203,10 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         for row in indices:
             tasks, slots = row // self.capacity, row % self.capacity
             chosen = tasks.view(self.meta_batch_size, -1)[:, 0]
-            start, end = self._stored[chosen, 1:].unbind(1)
-            context = self._rows(
-                chosen, start.unsqueeze(1) + self._draw(end - start, self.context_size)
-            )
+            start, end, rollouts = self._stored[chosen, 1:].unbind(1)
+            first = 1 + self._draw(rollouts, 1).squeeze(1)  # 1 to all of them
+            length = ((end - start) * first // rollouts).clamp(min=1)
+            context = self._rows(chosen, start.unsqueeze(1) + self._draw(length, self.context_size))
             columns = {n: column[tasks, slots].to(device) for n, column in self._columns.items()}
             ones = torch.ones(len(row), device=device)
             yield ReplayBatch(
