@@ -357,5 +357,5 @@ def test_tensors_take_what_arrays_do(
         check_same_state(columns_of(theirs), columns_of(ours))
     with pytest.raises(DataError, match=r"transition\.action: got torch\.float64"):
         with_tensors.insert_transition(
-            replace(transitions[0], action=transitions[0].action.double())
+            replace(transitions[0], action=torch.as_tensor(transitions[0].action).double())
         )

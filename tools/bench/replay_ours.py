@@ -38,7 +38,7 @@ class Buffer:
         self._buffer.insert_transition(
             Transition(
                 observation=step.observation,
-                action=torch.from_numpy(step.action),
+                action=step.action,
                 reward=step.reward,
                 terminated=_FALSE,
                 truncated=step.is_last,

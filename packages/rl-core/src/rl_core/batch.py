@@ -37,7 +37,7 @@ class Transition:
     """
 
     observation: ArrayObservation
-    action: Tensor
+    action: Array | Tensor
     reward: Array | Tensor
     terminated: Array | Tensor
     truncated: Array | Tensor

@@ -108,7 +108,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
             following = torch.where(ended.view(-1, *[1] * (following.dim() - 1)), final, following)
         row: dict[str, Tensor] = {
             "observation": observation,
-            "action": transition.action,
+            "action": torch.as_tensor(transition.action),
             "reward": torch.from_numpy(to_numbers(transition.reward)),
             "terminated": torch.from_numpy(terminated),
             "next_observation": following,

@@ -1,6 +1,7 @@
 """Transitions, compared with what a storage was allocated for before any of it is written."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -18,7 +19,10 @@ Rows = list[tuple[str, ArrayLike]]
 Expected = Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic] | torch.dtype]]
 """Shape `(B, ...)` and dtype of one row of each column; NumPy's dtype where arrays are written."""
 
+_ARRAYS = (np.ndarray, Tensor)  # checked faster than a union
 _BOOL = np.dtype(np.bool_)
+_MASKS = ("episode_start", "terminated", "truncated", "valid")
+_masks_of = attrgetter(*_MASKS)
 
 
 class TransitionFitter:
@@ -51,6 +55,8 @@ class TransitionFitter:
     def fit(self, name: str, value: ArrayLike) -> ArrayLike:
         """Return one row of a column as an array, or as a tensor where tensors are written."""
         shape, dtype = self._expected[name]
+        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+            return value  # the common case
         if type(dtype) is torch.dtype:
             value = torch.as_tensor(value, device=self._device)
         elif isinstance(value, Tensor):
@@ -67,7 +73,7 @@ class TransitionFitter:
 
     def observation(self, field: str, observation: ArrayObservation) -> Rows:
         """Fit the observation in one of a transition's fields."""
-        if isinstance(observation, np.ndarray | Tensor):
+        if isinstance(observation, _ARRAYS):
             if self._keys:
                 raise DataError(f"transition.{field}: got an array; expected a dict of arrays")
             return [(OBSERVATION_COLUMN, self.fit(OBSERVATION_COLUMN, observation))]
@@ -90,8 +96,15 @@ class TransitionFitter:
             values += self._mapping("extras", self._extras, transition.extras)
         return values
 
-    def mask(self, name: str, value: ArrayLike) -> Mask:
-        """Return one of the flags as an array `(B,)`."""
+    def masks(self, transition: Transition) -> Sequence[Mask]:
+        """Return where episodes start, terminate and are truncated, and which rows are valid."""
+        masks: tuple[Mask, ...] = _masks_of(transition)
+        for mask in masks:
+            if type(mask) is not np.ndarray or mask.dtype is not _BOOL or mask.shape != self._shape:
+                return [self._mask(*named) for named in zip(_MASKS, masks, strict=True)]
+        return masks
+
+    def _mask(self, name: str, value: ArrayLike) -> Mask:
         mask = to_flags(value)
         if mask.shape != self._shape or mask.dtype != _BOOL:
             raise DataError(

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.storage import EpisodeBoundaries
-from rl_core.types import ArrayLike
+from rl_core.types import ArrayLike, ArrayObservation
 from rl_storages.replay.columns import DEPTH, FIRST, Columns
 from rl_storages.replay.flags import (
     EPISODE_START,
@@ -161,6 +161,7 @@ class RowWriter:
         if self.lost:
             self.kept[self.lost] = np.uint8(0xFF & ~(VALID | STEP | SEQUENCE))
         self._flags: Flags = columns.slots["flags"]
+        self._next_observation: ArrayObservation | None = None
         self._fitter = TransitionFitter(
             columns.expected, places.num_envs, observations.names, columns.device
         )
@@ -172,27 +173,29 @@ class RowWriter:
             DataError: when a column is missing or has another shape or dtype; nothing is written.
         """
         places, fit, stacks = self._places, self._fitter, self._stacks
-        observation = fit.observation("observation", transition.observation)
+        starts, terminated, truncated, valid = fit.masks(transition)
+        # Rows without any event are the common case; looking through bytes is the fastest check.
+        starts_any = 1 in starts.tobytes()
+        ended_any = 1 in terminated.tobytes() or 1 in truncated.tobytes()
         after = fit.observation("next_observation", transition.next_observation)
         last = transition.final_observation
         final = None if last is None else fit.observation("final_observation", last)
         values = fit.values(transition)
-        starts = fit.mask("episode_start", transition.episode_start)
-        terminated = fit.mask("terminated", transition.terminated)
-        truncated = fit.mask("truncated", transition.truncated)
-        valid = fit.mask("valid", transition.valid)
+        # What the step before led to is in the row already, and was checked.
+        is_stored = transition.observation is self._next_observation
+        observation: Rows = []
+        if not is_stored or starts_any or self.boundaries.is_pending or stacks is not None:
+            observation = fit.observation("observation", transition.observation)
         if stacks is not None:
             ended = terminated | truncated
             stays = valid if final is None else valid & ~ended
             stacks.check_goes_on(observation, after, stays, "next_observation")
             if final is not None:
                 stacks.check_goes_on(observation, final, valid & ended, "final_observation")
-        num_starts = np.count_nonzero(starts)
-        num_ended = np.count_nonzero(terminated) + np.count_nonzero(truncated)
         flags: int | Flags = VALID | STEP
-        if num_starts or num_ended or np.count_nonzero(valid) < places.num_envs:
+        if starts_any or ended_any or 0 in valid.tobytes():
             flags = _pack_flags(starts, terminated, truncated, valid)
-        if num_starts or self.boundaries.is_pending:
+        if starts_any or self.boundaries.is_pending:
             self._join(observation, starts | self.boundaries.breaks().numpy())
             self.boundaries.inserted()
         if self._sequence_starts is not None:
@@ -201,8 +204,9 @@ class RowWriter:
             depths = (DEPTH, stacks.following_depths(places.slots(places.positions)))
             after = [*stacks.newest(after), depths]
             final = None if final is None else [*stacks.newest(final), depths]
+        self._next_observation = transition.next_observation
         self._write([*values, ("flags", flags)])
-        if num_ended and final is not None:
+        if ended_any and final is not None:
             self._advance()
             jumps = (terminated | truncated).nonzero()[0]
             self._write_some(final, jumps)
@@ -211,7 +215,8 @@ class RowWriter:
             return
         places.step()
         self._write([*after, ("flags", 0)])
-        self._retire()
+        if self.kept:
+            self._retire()
 
     def append(self, data: Mapping[str, Tensor], num_rows: Positions) -> None:
         """Take in rows of each environment, of which the last is no step but what followed.

@@ -237,8 +237,8 @@ class ReplaySuite(StorageSuite[AnyStorage]):
         storage, oracle = self.pair(life)
         for transition in deepcopy(life.transitions(self.share)):
             insert_all([transition], oracle, storage)
-            for tensor in (transition.action, *transition.extras.values()):
-                tensor.zero_()
+            for part in (transition.action, *transition.extras.values()):
+                torch.as_tensor(part).zero_()
             for batch in storage.generate_batches(2, 16):
                 self.check(batch, oracle)
                 assert bool((batch.weight > 0.0).all()), "a weight is not above 0"

@@ -180,7 +180,8 @@ def _next_state(actor: Actor, transition: Transition) -> State:
     starts = torch.from_numpy(transition.episode_start).to(device)
     inputs = to_tensors(transition.observation, device)
     _, after = actor.distribution(inputs, state, starts)
-    return actor.remember_action(inputs, transition.action.to(device), state, after, starts)
+    action = torch.as_tensor(transition.action, device=device)
+    return actor.remember_action(inputs, action, state, after, starts)
 
 
 def _stacked(rows: list[dict[str, Array]]) -> ArrayObservation:
