@@ -14,7 +14,7 @@ from rl_storages import ReplayBuffer, RolloutStorage
 from rl_testing.scripted import WalkVecEnv
 from rl_train import Callback, Trainer
 
-PAYS_AFTER = 15_000
+PAYS_AFTER = 7_500
 """Gradient steps from which compiling pays on a CPU."""
 
 _WALKS = WalkVecEnv(1)
