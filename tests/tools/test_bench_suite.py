@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 from bench import replay, speed
 from bench.child import ChildError, Json
+from bench.machine import processor
 from bench.measurement import (
     Figures,
     Found,
@@ -54,29 +55,35 @@ def test_parts_are_measured_in_order_and_kept(tmp_path: Path) -> None:
     assert parts.run(tmp_path) == 1  # the second one is not complete
     assert parts.measured == ["first", "second"]
     kept = {"first": {"seconds": 2.5}, "second": {"rounds": 3}}
-    assert read_results(tmp_path / "toy.json") == kept
-    assert f"kept {kept}" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert read_results(tmp_path / "toy.json") == {processor(): kept}
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert f"**{processor()}**\n\nkept {kept}" in page
 
 
 def test_only_what_is_asked_for_is_measured_anew(tmp_path: Path) -> None:
-    write_results(tmp_path / "toy.json", {"second": 1})
+    others = {"another processor": {"first": 2}}
+    write_results(tmp_path / "toy.json", {**others, processor(): {"second": 1}})
     parts = Parts()
     assert parts.run(tmp_path, "--only", "first", "--seconds", "1") == 0
     assert parts.measured == ["first"]
-    assert read_results(tmp_path / "toy.json") == {"second": 1, "first": {"seconds": 1.0}}
+    assert read_results(tmp_path / "toy.json") == {
+        **others,
+        processor(): {"second": 1, "first": {"seconds": 1.0}},
+    }
 
 
 def test_a_table_is_made_of_what_is_kept(tmp_path: Path) -> None:
-    write_results(tmp_path / "toy.json", {"second": 1})
+    write_results(tmp_path / "toy.json", {"one": {"second": 1}, "another": {"first": 2}})
     parts = Parts()
     assert parts.run(tmp_path, "--table") == 0
     assert parts.measured == []
-    assert "kept {'second': 1}" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    content = "**another**\n\nkept {'first': 2}\n\n**one**\n\nkept {'second': 1}"
+    assert content in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
 def test_an_interruption_keeps_what_was_measured_to_its_end(tmp_path: Path) -> None:
     assert Parts(is_interrupted=True).run(tmp_path) == 130
-    assert read_results(tmp_path / "toy.json") == {"first": {"seconds": 2.5}}
+    assert read_results(tmp_path / "toy.json") == {processor(): {"first": {"seconds": 2.5}}}
     assert "kept" not in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 

@@ -17,6 +17,8 @@ _LIBRARIES = (
     "numpy",
 )
 
+_VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
+
 
 def machine_line(threads: int) -> str:
     """Describe processor, interpreter, libraries and thread setting in one line.
@@ -24,10 +26,23 @@ def machine_line(threads: int) -> str:
     Args:
         threads: what every system was given.
     """
-    parts = [f"{_cpu_model()}, {_num_cores()} cores", f"Python {platform.python_version()}"]
+    parts = [f"{processor()}, {_num_cores()} cores", f"Python {platform.python_version()}"]
     parts += [f"{name} {version}" for name in _LIBRARIES if (version := _version(name))]
     parts.append(f"threads {threads}")
     return "; ".join(parts)
+
+
+def processor() -> str:
+    """Name the processor and its widest vector instructions, by which libraries choose kernels."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor() or platform.machine()
+    lines = info.read_text(encoding="utf-8").splitlines()
+    fields = {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
+    model = " ".join(fields.get("model name", platform.machine()).split())
+    flags = fields.get("flags", "").split()
+    width = next((title for flag, title in _VECTORS.items() if flag in flags), None)
+    return model if width is None else f"{model} ({width})"
 
 
 def source_version() -> str:
@@ -53,15 +68,6 @@ def peak_memory_mb() -> float:
 
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
-    return platform.processor() or platform.machine()
 
 
 def _num_cores() -> int:

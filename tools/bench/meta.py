@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.only = missing if options.learning else [_SPEED]
         options.table = options.table or not options.only
     torch.set_num_threads(options.threads)
-    status = run_suite("meta", parts, render, options)
+    status = run_suite("meta", parts, render, options, by_processor=False)
     draw_curves(read_results(options.results), options.page.parent)
     return status
 
@@ -166,9 +166,10 @@ def _measure_update(options: argparse.Namespace) -> Found:
 
 
 def batched_update() -> Callable[[], None]:
-    """Return a function that collects and learns as a run does."""
+    """Return a function that collects and learns as a run with ``--trainer.compile on`` does."""
     agent = rl_train.make("maml-trpo", _ENV, seed=1)
     trainer = build_trainer(agent.parts)
+    agent.algorithm.compiled.set_mode("on")  # acting; the rest of it is not compiled
 
     def update() -> None:
         for _ in range(2):

@@ -3,9 +3,10 @@
 import argparse
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from bench.child import Json, termination_interrupts
+from bench.machine import processor
 from bench.markdown import write_block
 from bench.measurement import Found, read_results, write_results
 
@@ -47,6 +48,8 @@ def run_suite(
     parts: Mapping[str, Part],
     render: Callable[[Mapping[str, Json]], str],
     options: argparse.Namespace,
+    *,
+    by_processor: bool = True,
 ) -> int:
     """Measure the chosen parts, keep each when it ends, and write the block of the page.
 
@@ -55,11 +58,11 @@ def run_suite(
         parts: by name, in their order.
         render: makes Markdown of everything that is kept, by part.
         options: of `suite_parser`.
+        by_processor: keep and show what each kind of processor measured, since ratios depend on it.
 
     Returns:
         An exit status; 1 when something failed.
     """
-    results = read_results(options.results)
     chosen = [] if options.table else options.only or list(parts)
     status = 0
     try:
@@ -68,15 +71,32 @@ def run_suite(
                 if part not in chosen:
                     continue
                 found = parts[part](options)
-                # read again: a command beside this one may have measured other parts meanwhile
-                results = {**read_results(options.results), part: found.values}
+                # read only now: a command beside this one may have measured other parts meanwhile
+                results = read_results(options.results)
+                if by_processor:
+                    own = cast("dict[str, Json]", results.get(processor(), {}))
+                    results[processor()] = {**own, part: found.values}
+                else:
+                    results[part] = found.values
                 write_results(options.results, results)
                 if not found.is_complete:
                     status = 1
     except KeyboardInterrupt:
         print("stopped; what was measured to its end is kept", flush=True)
         return 130
-    content = render(results)
+    results = read_results(options.results)
+    content = render_by_processor(results, render) if by_processor else render(results)
     print(f"\n{content}\n")
     write_block(options.page, name, content)
     return status
+
+
+def render_by_processor(
+    results: Mapping[str, Json], render: Callable[[Mapping[str, Json]], str]
+) -> str:
+    """Render what each kind of processor measured, below its name."""
+    blocks = [
+        f"**{name}**\n\n{render(cast('Mapping[str, Json]', found))}"
+        for name, found in sorted(results.items())
+    ]
+    return "\n\n".join(blocks) or "Nothing was measured yet."
