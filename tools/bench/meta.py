@@ -84,6 +84,8 @@ class Learner:
         return self.env if high is None else f"{self.env}, 0 to {high} m/s"
 
 
+# Chosen on seeds 10 and 11: a larger kl_coef keeps the latent from telling tasks apart (0.1 closes
+# 9 % of the gap), and with less entropy the first episode of adaptation explores too little.
 _NAVIGATING: Mapping[str, Mapping[str, Json]] = {
     "actor": {"inner_options": {"hidden_sizes": [64, 64]}, "encoder_hidden_sizes": [64, 64]},
     "algorithm": {
@@ -93,6 +95,7 @@ _NAVIGATING: Mapping[str, Mapping[str, Json]] = {
         "encoder_learning_rate": 1e-3,
         "inner_options": {
             "gamma": 0.9,
+            "target_entropy": 0.0,
             "policy_learning_rate": 1e-3,
             "critic_learning_rate": 1e-3,
         },
