@@ -534,6 +534,8 @@ def test_the_compiler_starts_early_where_nothing_was_compiled(
     monkeypatch.setattr("rl_core.compile.process._compilers", {})
     process.start_early()
     (started,) = process._compilers.values()
+    process.start_early()
+    assert list(process._compilers.values()) == [started]
     assert _compiled(lambda _, x: {"y": x * 13.5})(None, torch.ones(2)) is not None
     assert list(process._compilers.values()) == [started]
     process.stop_compilers()

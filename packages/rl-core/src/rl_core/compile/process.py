@@ -75,8 +75,9 @@ def start_early() -> None:
     """
     if has_cpp_compiler():
         cache = GraphCache.shared()
-        if cache.is_empty():
-            _start(cache.compiler_folder(), None)
+        own = cache.compiler_folder()
+        if cache.is_empty() and _key(own) not in _compilers:
+            _start(own, None)
 
 
 def compile_folder(work: Path, own: str) -> Connection:
