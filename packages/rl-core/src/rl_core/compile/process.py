@@ -77,7 +77,8 @@ def start_early() -> None:
         cache = GraphCache.shared()
         own = cache.compiler_folder()
         if cache.is_empty() and _key(own) not in _compilers:
-            _start(own, None)
+            with suppress(OSError):  # whoever needs it says so
+                _start(own, None)
 
 
 def compile_folder(work: Path, own: str) -> Connection:
