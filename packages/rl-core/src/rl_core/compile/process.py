@@ -73,12 +73,13 @@ def start_early() -> None:
 
     It imports the compiler while this process imports PyTorch.
     """
-    if has_cpp_compiler():
-        cache = GraphCache.shared()
+    if not has_cpp_compiler():
+        return
+    cache = GraphCache.shared()
+    with suppress(OSError):  # whoever needs it says so
         own = cache.compiler_folder()
         if cache.is_empty() and _key(own) not in _compilers:
-            with suppress(OSError):  # whoever needs it says so
-                _start(own, None)
+            _start(own, None)
 
 
 def compile_folder(work: Path, own: str) -> Connection:
