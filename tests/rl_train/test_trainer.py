@@ -973,7 +973,7 @@ def test_compiling_without_a_compiler_is_refused_before_anything_is_collected(
 
 @pytest.mark.parametrize(
     ("remembers", "num_steps", "gradient_steps"),
-    [(False, 64, 15_000), (True, 8, 15_000), (True, 32, 15_000), (True, 64, 30_000)],
+    [(False, 64, 7_500), (True, 8, 7_500), (True, 32, 7_500), (True, 64, 15_000)],
 )
 def test_long_runs_compile_and_those_of_long_sequences_later(
     remembers: bool, num_steps: int, gradient_steps: int
