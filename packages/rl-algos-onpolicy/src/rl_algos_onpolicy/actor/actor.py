@@ -206,13 +206,12 @@ class OnPolicyActor(Actor):
         """
         policy, value = self.policy_torso, self.value_torso
         encoded = policy.encoder(observation)
-        features, after = policy.after_encoder(encoded, state.get("policy"), episode_start)
+        features, after = policy(observation, state.get("policy"), episode_start, encoded)
         states = {} if after is None else {"policy": after}
         if value is None:
             return features, features, states
-        if value.encoder is not policy.encoder:
-            encoded = value.encoder(observation)
-        value_features, after = value.after_encoder(encoded, state.get("value"), episode_start)
+        shared = encoded if value.encoder is policy.encoder else None
+        value_features, after = value(observation, state.get("value"), episode_start, shared)
         if after is not None:
             states["value"] = after
         return features, value_features, states

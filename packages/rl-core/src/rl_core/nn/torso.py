@@ -81,7 +81,11 @@ class Torso(nn.Module):
         return 0 if self.core is None else self.core.state_size
 
     def forward(
-        self, observation: Observation, state: Tensor | None, episode_start: Tensor | None
+        self,
+        observation: Observation,
+        state: Tensor | None,
+        episode_start: Tensor | None,
+        encoded: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute features, and advance the recurrent core.
 
@@ -89,16 +93,13 @@ class Torso(nn.Module):
             observation: with batch axes `(N,)`, or `(T, N)`.
             state: shape `(N, S)`; None without a recurrent core.
             episode_start: shape of the batch axes, bool; None without a recurrent core.
+            encoded: what the encoder returns for the observations, where that is known already.
 
         Returns:
             Features `(*batch, F)` and the state after each step, None without a recurrent core.
         """
-        return self.after_encoder(self.encoder(observation), state, episode_start)
-
-    def after_encoder(
-        self, encoded: Tensor, state: Tensor | None, episode_start: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute features from what the encoder returned; see `forward`."""
+        if encoded is None:
+            encoded = self.encoder(observation)
         features: Tensor = self.layers(encoded)
         if self.core is None:
             return features, None
