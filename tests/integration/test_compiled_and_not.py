@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch, RolloutBatch
-from rl_core.compile.process import has_cpp_compiler
+from rl_core.compile import has_cpp_compiler
 from rl_core.config import Recipe
 from rl_core.errors import ConfigError
 from rl_core.types import Json

@@ -12,9 +12,9 @@ from gymnasium import spaces
 
 from rl_algos_offpolicy import TD3, OffPolicyActor, OffPolicyActorConfig, TD3Config
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
+from rl_core.compile import has_cpp_compiler
 from rl_core.compile.compiler import InProcess
 from rl_core.compile.library import Compilation, is_supported
-from rl_core.compile.process import has_cpp_compiler
 from rl_core.env import EnvStep
 from rl_core.types import ArrayLike
 from rl_storages import ReplayBuffer, RolloutStorage

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import rl_train
 from rl_command.main import main
-from rl_core.compile.process import has_cpp_compiler
+from rl_core.compile import has_cpp_compiler
 from rl_core.errors import SpaceError
 from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
 from rl_core.types import Array, StateDict

@@ -16,12 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_core.compile import process
+from rl_core.compile import has_cpp_compiler, process
 from rl_core.compile.cache import LIBRARY, GraphCache
 from rl_core.compile.compiler import InProcess
 from rl_core.compile.function import CompiledFunction
 from rl_core.compile.library import Compilation, is_supported
-from rl_core.compile.process import has_cpp_compiler
 from rl_core.compile.products import has_kernel
 from rl_core.compile.trace import TraceError, flatten, rebuild, trace
 from rl_core.errors import ConfigError
@@ -329,6 +328,13 @@ def test_tracing_draws_no_random_numbers() -> None:
     with pytest.raises(TraceError, match="random numbers"):
         trace(lambda x: [x + torch.rand(2)], [torch.ones(2)])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_rows_may_be_picked_by_their_places() -> None:
+    places = torch.tensor([2, 0])
+    traced = trace(lambda x: [x[places, places]], [_random(3, 3)])
+    (result,) = traced.module(_random(3, 3), places)
+    assert torch.equal(result, _random(3, 3)[places, places])
 
 
 @pytest.mark.parametrize(

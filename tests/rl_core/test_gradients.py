@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rl_core.compile import has_cpp_compiler
 from rl_core.compile.function import CompileMode
-from rl_core.compile.process import has_cpp_compiler
 from rl_core.errors import CheckpointError, ConfigError, DataError, NonFiniteError
 from rl_core.gradients import (
     Gradients,

@@ -98,7 +98,7 @@ def _dispatch(words: Sequence[str]) -> int:
     from rl_core.errors import RLError  # --help needs nothing of it
 
     if name == "train" and not {"-h", "--help", "--help-all", "off"}.intersection(rest):
-        from rl_core.compile.process import start_early
+        from rl_core.compile import start_early
 
         start_early()
     try:

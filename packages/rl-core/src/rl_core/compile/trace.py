@@ -223,10 +223,10 @@ def _check_operation(func: Any, args: tuple[Any, ...]) -> None:
         )
     if torch.Tag.data_dependent_output in func.tags:
         raise TraceError(f"it asks for a tensor's value ({func}), which differs from call to call")
-    picks = func is torch.ops.aten.index.Tensor and any(
-        index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-    )
-    if picks or torch.Tag.dynamic_output_shape in func.tags:
+    depends = torch.Tag.dynamic_output_shape in func.tags
+    if func is torch.ops.aten.index.Tensor:  # by masks, not by places
+        depends = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if depends:
         raise TraceError(f"the shape of a result depends on values ({func})")
 
 

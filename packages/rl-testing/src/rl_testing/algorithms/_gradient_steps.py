@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.compile.process import has_cpp_compiler
+from rl_core.compile import has_cpp_compiler
 from rl_core.errors import ConfigError, NonFiniteError
 from rl_testing.algorithms._case import AlgorithmCase, learned, period, poisoned, tensors_of
 from rl_testing.stateful import check_same_state, copy_state
