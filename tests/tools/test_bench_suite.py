@@ -61,7 +61,7 @@ def test_parts_are_measured_in_order_and_kept(tmp_path: Path) -> None:
 
 
 def test_only_what_is_asked_for_is_measured_anew(tmp_path: Path) -> None:
-    others = {"another processor": {"first": 2}}
+    others: dict[str, Json] = {"another processor": {"first": 2}}
     write_results(tmp_path / "toy.json", {**others, processor(): {"second": 1}})
     parts = Parts()
     assert parts.run(tmp_path, "--only", "first", "--seconds", "1") == 0
