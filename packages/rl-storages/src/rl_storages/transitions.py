@@ -51,6 +51,11 @@ class TransitionFitter:
         self._keys = names_below(f"{OBSERVATION_COLUMN}/", observation_names)
         self._states = names_below("state/", expected)
         self._extras = names_below("extras/", expected)
+        self._whole: tuple[object, ...] | None = None
+        if not (self._keys or self._states or self._extras):  # three arrays and the masks
+            names = (OBSERVATION_COLUMN, "action", "reward")
+            shapes, dtypes = zip(*(expected[name] for name in names), strict=True)
+            self._whole = (*dtypes, *shapes)
 
     def fit(self, name: str, value: ArrayLike) -> ArrayLike:
         """Return one row of a column as an array, or as a tensor where tensors are written."""
@@ -84,6 +89,16 @@ class TransitionFitter:
             )
         return [(name, self.fit(name, observation[key])) for key, name in self._keys.items()]
 
+    def step(self, transition: Transition) -> tuple[Rows, Rows]:
+        """Fit action, reward, states and extras, and the next observation."""
+        after, action, reward = transition.next_observation, transition.action, transition.reward
+        # In the common case, comparing all at once is faster than one after the other.
+        if type(after) is type(action) is type(reward) is np.ndarray and self._whole == (
+            (after.dtype, action.dtype, reward.dtype, after.shape, action.shape, reward.shape)
+        ):
+            return [("action", action), ("reward", reward)], [(OBSERVATION_COLUMN, after)]
+        return self.values(transition), self.observation("next_observation", after)
+
     def values(self, transition: Transition) -> Rows:
         """Fit action, reward, states and extras."""
         values = [
@@ -100,7 +115,7 @@ class TransitionFitter:
         """Return where episodes start, terminate and are truncated, and which rows are valid."""
         masks: tuple[Mask, ...] = _masks_of(transition)
         for mask in masks:
-            if type(mask) is not np.ndarray or mask.dtype is not _BOOL or mask.shape != self._shape:
+            if mask.dtype is not _BOOL or mask.shape != self._shape:
                 return [self._mask(*named) for named in zip(_MASKS, masks, strict=True)]
         return masks
 

@@ -15,8 +15,7 @@ a step of its own (next-step autoreset), that row is this step, with the flag ``
 the write position holds the observation that the next action will be taken in.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.storage import EpisodeBoundaries
-from rl_core.types import ArrayLike, ArrayObservation
+from rl_core.types import ArrayObservation
 from rl_storages.replay.columns import DEPTH, FIRST, Columns
 from rl_storages.replay.flags import (
     EPISODE_START,
@@ -161,6 +160,9 @@ class RowWriter:
         if self.lost:
             self.kept[self.lost] = np.uint8(0xFF & ~(VALID | STEP | SEQUENCE))
         self._flags: Flags = columns.slots["flags"]
+        self._flag_bytes = memoryview(self._flags)  # a few bytes are written faster than by NumPy
+        self._no_flags = bytes(places.num_envs)
+        self._step_flags = bytes([VALID | STEP] * places.num_envs)
         self._next_observation: ArrayObservation | None = None
         self._fitter = TransitionFitter(
             columns.expected, places.num_envs, observations.names, columns.device
@@ -177,10 +179,9 @@ class RowWriter:
         # Rows without any event are the common case; looking through bytes is the fastest check.
         starts_any = 1 in starts.tobytes()
         ended_any = 1 in terminated.tobytes() or 1 in truncated.tobytes()
-        after = fit.observation("next_observation", transition.next_observation)
+        values, after = fit.step(transition)
         last = transition.final_observation
         final = None if last is None else fit.observation("final_observation", last)
-        values = fit.values(transition)
         # What the step before led to is in the row already, and was checked.
         is_stored = transition.observation is self._next_observation
         observation: Rows = []
@@ -192,20 +193,21 @@ class RowWriter:
             stacks.check_goes_on(observation, after, stays, "next_observation")
             if final is not None:
                 stacks.check_goes_on(observation, final, valid & ended, "final_observation")
-        flags: int | Flags = VALID | STEP
-        if starts_any or ended_any or 0 in valid.tobytes():
-            flags = _pack_flags(starts, terminated, truncated, valid)
         if starts_any or self.boundaries.is_pending:
             self._join(observation, starts | self.boundaries.breaks().numpy())
             self.boundaries.inserted()
-        if self._sequence_starts is not None:
-            flags = flags | self._sequence_starts.mark(self._begins()[None])[0] * valid
+        flags = self._step_flags
+        if starts_any or ended_any or self._sequence_starts is not None or 0 in valid.tobytes():
+            packed = _pack_flags(starts, terminated, truncated, valid)
+            if self._sequence_starts is not None:
+                packed |= self._sequence_starts.mark(self._begins()[None])[0] * valid
+            flags = packed.tobytes()
         if stacks is not None:
             depths = (DEPTH, stacks.following_depths(places.slots(places.positions)))
             after = [*stacks.newest(after), depths]
             final = None if final is None else [*stacks.newest(final), depths]
         self._next_observation = transition.next_observation
-        self._write([*values, ("flags", flags)])
+        self._write(values, flags)
         if ended_any and final is not None:
             self._advance()
             jumps = (terminated | truncated).nonzero()[0]
@@ -214,7 +216,7 @@ class RowWriter:
             self._write_some(after)
             return
         places.step()
-        self._write([*after, ("flags", 0)])
+        self._write(after, self._no_flags)
         if self.kept:
             self._retire()
 
@@ -312,19 +314,23 @@ class RowWriter:
 
     def _retire(self) -> None:
         """Let the oldest rows keep only some flags, because what they need is overwritten."""
-        flags = self._at_write_positions()["flags"]
+        columns = self._columns.slots if self._places.common is None else self._columns.rows
         for oldest, kept in self.kept.items():
-            flags[self._places.index(oldest)] &= kept
+            columns["flags"][self._places.index(oldest)] &= kept
 
-    def _at_write_positions(self) -> Mapping[str, Any]:
-        """Return the columns that `WritePositions.index` is an index of."""
-        return self._columns.slots if self._places.common is None else self._columns.rows
-
-    def _write(self, row: Iterable[tuple[str, ArrayLike | int]]) -> None:
+    def _write(self, row: Rows, flags: bytes) -> None:
         """Write one row of all environments at their write positions."""
-        columns, index = self._at_write_positions(), self._places.index()
+        places = self._places
+        index = places.common
+        if index is None:
+            columns, where = self._columns.slots, places.index()
+            self._flags[where] = np.frombuffer(flags, np.uint8)
+        else:
+            columns, where = self._columns.rows, index % places.num_rows
+            first = where * places.num_envs
+            self._flag_bytes[first : first + places.num_envs] = flags
         for name, value in row:
-            columns[name][index] = value
+            columns[name][where] = value
 
     def _advance(self, envs: Positions | None = None) -> None:
         """Advance environments by one row, clearing the rows they come to; None advances all."""
