@@ -96,7 +96,7 @@ def test_modules_to_import_may_be_repeated() -> None:
         ("-s 3", "unknown option -s"),
         ("--seed", "argument --seed: expected one argument"),
         ("--seed --actor.sizes 3", "argument --seed: expected one argument"),
-        ("--actor.sizes --seed 3", "argument --actor.sizes: expected at least one argument"),
+        ("--actor.sizes --seed 3", "--actor.sizes: expected at least one argument; write []"),
         ("--seed 1 --seed 2", "--seed is given twice"),
         ("--actor.sizes 1 --seed=1 --actor.sizes=1", "--actor.sizes is given twice"),
         ("--algorithm.clip-value --no-algorithm.clip-value", "clip-value is given twice"),
@@ -111,6 +111,7 @@ def test_modules_to_import_may_be_repeated() -> None:
         ("ppo CartPole more", "'more' is one argument too many: rl train takes ALGO ENV"),
         ("--algorithm.clip-value maybe ppo CartPole", "--algorithm.clip-value: got 'maybe'"),
         ("--seed=", "--seed is empty; expected VALUE"),
+        ("--actor.sizes=", "--actor.sizes is empty; expected VALUE; write []"),
     ],
 )
 def test_what_cannot_be_read_is_refused(line: str, message: str) -> None:

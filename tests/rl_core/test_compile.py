@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -258,10 +259,17 @@ def test_autocast_and_memory_that_is_changed_run_uncompiled() -> None:
         (lambda _, x: {"y": torch.nn.functional.dropout(x)}, "random numbers"),
         (lambda _, x: {"y": x * torch.rand(2)}, "random numbers"),
         (lambda _, x: {"y": x if float(x.sum()) > 0.0 else -x}, "a tensor's value"),
+        (lambda _, x: {"y": x * x.tolist()[0]}, "a tensor's value"),
+        (lambda _, x: {"y": x * x.detach().numpy().item(0)}, "a tensor's value"),
+        (lambda _, x: {"y": x * np.asarray(x).item(0)}, "a tensor's value"),
+        (lambda _, x: {"y": x * np.from_dlpack(x).item(0)}, "a tensor's value"),
         (lambda _, x: {"y": x[x > 0.0]}, "the shape of a result depends on values"),
         (lambda _, x: {"y": x.nonzero()}, "the shape of a result depends on values"),
     ],
-    ids=["dropout", "random", "a branch", "picked by a mask", "places"],
+    ids=[
+        *("dropout", "random", "a branch", "tolist", "numpy", "asarray", "dlpack"),
+        *("picked by a mask", "places"),
+    ],
 )
 def test_what_is_no_graph_is_not_compiled(function: Function, message: str) -> None:
     compiled = _compiled(function)

@@ -57,6 +57,9 @@ class Command:
     sections: Mapping[str, str] = field(default_factory=dict)
 
 
+_EMPTY_LIST = "; write [] for an empty list"
+
+
 @dataclass(slots=True)
 class Given:
     """What the user typed.
@@ -78,7 +81,8 @@ class Given:
             UsageError: when it has the wrong type, or repeats or contradicts another one.
         """
         if "" in words:
-            raise UsageError(f"{option.flag} is empty; expected {option.placeholder}")
+            hint = _EMPTY_LIST if takes_list(option.type_) else ""
+            raise UsageError(f"{option.flag} is empty; expected {option.placeholder}{hint}")
         dotted = ".".join(option.path)
         value, table = read_value(option.type_, words, option.flag), self.tables
         for path, flag in self.flags.items():
@@ -129,7 +133,8 @@ class _Parser(argparse.ArgumentParser):
     """Leaves errors to the caller."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+        # Only lists take one argument or more.
+        raise UsageError(message + (_EMPTY_LIST if "at least one argument" in message else ""))
 
 
 class _Formatter(argparse.HelpFormatter):

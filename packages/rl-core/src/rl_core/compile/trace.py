@@ -18,12 +18,15 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _tracing = threading.local()
 tracing_lock = threading.RLock()
 """Held while a function is traced, which torch knows of the whole process, not of a thread."""
+
+_READS_VALUE = "it asks for a tensor's value ({}), which differs from call to call"
 
 
 class TraceError(Exception):
@@ -102,7 +105,7 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -
     recorder = _Recorder()
     with tracing_lock, _tracing_on():
         given = [recorder.add_input(tensor) for tensor in inputs]
-        with recorder:
+        with _NoValues(), recorder:
             # Outputs are new memory, so that none of them is an input or part of one.
             outputs = [part.clone() for part in function(*given)]
     module = recorder.finish(outputs)
@@ -204,6 +207,24 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._kept.append(tensor)
 
 
+class _NoValues(TorchFunctionMode):
+    """Refuses what gets at a tensor's numbers without an operation that could be recorded."""
+
+    _reads = frozenset({Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__})
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call any other function."""
+        if func in self._reads:
+            raise TraceError(_READS_VALUE.format(f"Tensor.{func.__name__}"))
+        return func(*args, **(kwargs or {}))
+
+
 def _tensors(tree: object) -> list[Tensor]:
     return [part for part in tree_leaves(tree) if isinstance(part, Tensor)]
 
@@ -222,7 +243,7 @@ def _check_operation(func: Any, args: tuple[Any, ...]) -> None:
             "them in draw_update_noise or draw_noise"
         )
     if torch.Tag.data_dependent_output in func.tags:
-        raise TraceError(f"it asks for a tensor's value ({func}), which differs from call to call")
+        raise TraceError(_READS_VALUE.format(func))
     depends = torch.Tag.dynamic_output_shape in func.tags
     if func is torch.ops.aten.index.Tensor:  # by masks, not by places
         depends = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])

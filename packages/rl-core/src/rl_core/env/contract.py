@@ -12,7 +12,7 @@ from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EnvStep:
     """One step of all environments. Its arrays belong to the caller: nobody writes to them again.
 

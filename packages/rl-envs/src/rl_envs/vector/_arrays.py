@@ -292,7 +292,7 @@ class NumpyArrays(Arrays):
 
     def may_hold(self, mask: Rows) -> bool:
         """See `Arrays.may_hold`."""
-        return bool(np.count_nonzero(mask))
+        return 1 in mask.tobytes()  # faster than NumPy's own ways
 
     def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
         """See `Arrays.check_values`."""
@@ -300,7 +300,7 @@ class NumpyArrays(Arrays):
             fits = (rows >= spec.least) & (rows <= spec.greatest)
         # The dot product with itself is the cheapest look at all entries. Large finite entries can
         # overflow it; the second look finds no fault then.
-        elif rows.dtype.kind != "f" or math.isfinite(np.vdot(rows, rows)):
+        elif not spec.torch_dtype.is_floating_point or math.isfinite(np.vdot(rows, rows)):
             return
         else:
             fits = np.isfinite(rows)
