@@ -19,7 +19,15 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
 from rl_core.types import Array
-from rl_envs import EnvMaker, GymVecEnv, ProcessVecEnv, SyncVecEnv, make_vec, presets
+from rl_envs import (
+    EnvMaker,
+    GymVecEnv,
+    ProcessVecEnv,
+    SyncVecEnv,
+    make_vec,
+    presets,
+    vectorize,
+)
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
@@ -42,6 +50,11 @@ def _in_workers(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
     return ProcessVecEnv(makers, timeout_s=timeout_s)
 
 
+def _in_shared_workers(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
+    makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
+    return ProcessVecEnv(makers, num_workers=2, timeout_s=timeout_s)
+
+
 def _in_turn(env_functions: EnvFunctions) -> VecEnv:
     return make_vec(_by_turns(env_functions), len(env_functions), vectorization="sync")
 
@@ -56,8 +69,19 @@ def _in_gymnasium_async(env_functions: EnvFunctions, timeout_s: float = 20.0) ->
     return GymVecEnv(AsyncVectorEnv(makers), timeout_s=timeout_s)
 
 
-PROCESS_VECTORIZERS = [_in_workers, _in_gymnasium_async]
-VECTORIZERS = [_in_turn, _in_workers, _in_gymnasium_sync, _in_gymnasium_async]
+def _rows_of_bad(vectorize: object) -> str:
+    """Say how the second of three environments is named when its process fails."""
+    return "one of environments 1 to 2" if vectorize is _in_shared_workers else "environment 1"
+
+
+PROCESS_VECTORIZERS = [_in_workers, _in_shared_workers, _in_gymnasium_async]
+VECTORIZERS = [
+    _in_turn,
+    _in_workers,
+    _in_shared_workers,
+    _in_gymnasium_sync,
+    _in_gymnasium_async,
+]
 
 
 class TestSync(VecEnvSuite):
@@ -76,6 +100,16 @@ class TestAsync(VecEnvSuite):
 
     def vectorize(self, env_functions: EnvFunctions) -> VecEnv:
         return _in_workers(env_functions)
+
+
+class TestSharedProcesses(VecEnvSuite):
+    num_steps = 60
+
+    def make_env(self) -> VecEnv:
+        return make_vec("CartPole-v1", 3, vectorization="async", num_workers=2)
+
+    def vectorize(self, env_functions: EnvFunctions) -> VecEnv:
+        return _in_shared_workers(env_functions)
 
 
 class TestNative(VecEnvSuite):
@@ -133,7 +167,7 @@ def test_every_fault_names_the_environment_the_step_and_the_field(
     assert expected.get(fault, fault.partition("_")[2]) in message
 
 
-@pytest.mark.parametrize("vectorize", [_in_turn, _in_workers])
+@pytest.mark.parametrize("vectorize", [_in_turn, _in_workers, _in_shared_workers])
 def test_a_failing_close_is_raised_and_not_repeated(
     vectorize: Callable[[EnvFunctions], VecEnv],
 ) -> None:
@@ -153,7 +187,8 @@ def test_a_worker_that_dies_is_named(
 ) -> None:
     before = set(multiprocessing.active_children())
     message = _run_until_fault(vectorize(_trio(fault)))
-    assert "step 3, environment 1" in message
+    rows = _rows_of_bad(vectorize)
+    assert f"step 3, {rows}: the process" in message
     assert how in message
     assert set(multiprocessing.active_children()) <= before
 
@@ -170,7 +205,8 @@ def test_a_worker_that_hangs_is_named_within_its_timeout_and_close_returns(
     assert time.monotonic() - start < 10.0
     if vectorize is _in_gymnasium_async and fault == "hang_reset":
         step += 1  # it resets in a step of its own
-    assert f"step {step}, environment 1: no response within 1.5 s" in message
+    rows = _rows_of_bad(vectorize)
+    assert f"step {step}, {rows}: no response within 1.5 s" in message
     assert message.endswith("(in close)") == (fault == "hang_close")
     assert set(multiprocessing.active_children()) <= before
 
@@ -183,6 +219,33 @@ def test_an_environment_that_raises_in_close_ends_gymnasiums_processes_too() -> 
         envs.close()
     envs.close()
     assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_process_that_several_environments_share_ends_the_episodes_of_all_of_them() -> None:
+    def bad() -> gymnasium.Env:
+        return FaultyEnv(CountingEnv([99]), "exit", at_step=3)
+
+    good = partial(CountingEnv, [99])
+    with ProcessVecEnv([good, good, bad, good, good], num_workers=2, max_restarts=1) as envs:
+        assert len(envs.processes) == 2
+        envs.reset()
+        zeros = np.zeros(5, np.int64)
+        for _ in range(2):
+            envs.step(zeros)
+        with pytest.warns(RuntimeWarning, match=r"one of environments 2 to 4: the process ended"):
+            step = envs.step(zeros)
+        assert np.asarray(step.truncated).tolist() == [False, False, True, True, True]
+        assert np.asarray(step.reward).tolist() == [3.0, 3.0, 0.0, 0.0, 0.0]
+        assert cast("Array", step.observation)[:, 2].tolist() == [3, 3, 0, 0, 0]
+        assert cast("Array", step.successor)[:, 2].tolist() == [3, 3, 2, 2, 2]
+
+
+def test_environments_in_one_process_share_their_spaces_too() -> None:
+    counting = EnvMaker(partial(CountingEnv, [3]))
+    other = partial(EnvMaker(partial(IdentityEnv, gymnasium.spaces.Discrete(3))), 2)
+    with pytest.raises(SpaceError, match=r"environment 2 is .* like environment 1"):
+        ProcessVecEnv([counting, partial(counting, 1), other], num_workers=2)
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("fault", ["exit", "hang", "raise_step", "nan_reward"])
@@ -284,7 +347,7 @@ def test_a_worker_killed_between_two_steps_is_named() -> None:
     workers = cast("ProcessVecEnv", envs)
     os.kill(workers.processes[1].pid or 0, signal.SIGKILL)
     workers.processes[1].join()
-    with pytest.raises(EnvironmentFaultError, match="environment 1: its process ended by signal 9"):
+    with pytest.raises(EnvironmentFaultError, match="environment 1: the process ended by signal 9"):
         envs.step(np.zeros(2, np.int64))
     envs.close()
 
@@ -319,7 +382,7 @@ def test_an_environment_that_fails_to_build_in_its_worker_is_named() -> None:
             os._exit(5)
         return CountingEnv([3])
 
-    with pytest.raises(EnvironmentFaultError, match="environment 0: its process ended with exit"):
+    with pytest.raises(EnvironmentFaultError, match="environment 0: the process ended with exit"):
         make_vec(build, 2, vectorization="async")
 
 
@@ -507,8 +570,21 @@ def test_make_vec_is_registered_as_a_plug_in() -> None:
     assert found["gymnasium"] == "rl_envs:make_vec"
 
 
+class Busy(CountingEnv):
+    """Computes in every step for two milliseconds."""
+
+    def __init__(self) -> None:
+        super().__init__([4, 2, 5])
+
+    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, object]]:
+        end = time.process_time() + 0.002
+        while time.process_time() < end:
+            pass
+        return super().step(action)
+
+
 class Slow(CountingEnv):
-    """Sleeps in every step, as a simulator would compute."""
+    """Sleeps in every step, as if it waited for a simulator."""
 
     def __init__(self, step_s: float = 0.002) -> None:
         super().__init__([4, 2, 5])
@@ -523,7 +599,8 @@ class Slow(CountingEnv):
 @pytest.mark.parametrize(
     ("env", "num_envs", "cores", "expected"),
     [
-        (Slow, 4, 4, "async"),
+        (Slow, 4, 4, "async-4"),
+        (Slow, 6, 2, "async-6"),
         (Slow, 4, 1, "sync"),
         (Slow, 1, 4, "sync"),
         (lambda: Slow(0.0), 4, 4, "sync"),
@@ -536,10 +613,28 @@ def test_auto_measures_the_step_and_picks(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     with make_vec(env, num_envs) as envs:
-        assert cast("SyncVecEnv", envs).vectorization == expected
+        vectorization, _, num_workers = expected.partition("-")
+        assert cast("SyncVecEnv", envs).vectorization == vectorization
+        if isinstance(envs, ProcessVecEnv):
+            assert len(envs.processes) == int(num_workers)
         if isinstance(env, str):
             assert envs.component is not None
             assert envs.component.kwargs["vectorization"] == expected
+
+
+def test_auto_takes_a_process_per_core_where_environments_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, computing_s = vectorize._step_times(Busy())
+    assert computing_s >= 0.002
+    _, computing_s = vectorize._step_times(Slow())
+    assert computing_s < 0.001
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(vectorize, "_step_times", lambda _: (0.002, 0.0015))
+    with make_vec("CartPole-v1", 5) as envs:
+        assert len(cast("ProcessVecEnv", envs).processes) == 2
+        assert envs.component is not None
+        assert envs.component.kwargs["num_workers"] == 2
 
 
 def test_auto_leaves_it_to_the_first_step_to_report_a_fault(

@@ -1,6 +1,7 @@
 """Environments that were saved in the middle of an episode continue bit for bit."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -213,19 +214,24 @@ def test_a_vector_of_environments_that_cannot_be_saved_cannot_either() -> None:
         assert envs.resume_grade == "episode"
 
 
-@pytest.mark.parametrize(("saved", "restored"), [("sync", "async"), ("async", "sync")])
-def test_it_makes_no_difference_which_of_both_saved_the_episodes(
-    saved: Literal["sync", "async"], restored: Literal["sync", "async"]
-) -> None:
+_FORMS: Mapping[str, Mapping[str, Any]] = {
+    "sync": {"vectorization": "sync"},
+    "async": {"vectorization": "async"},
+    "shared": {"vectorization": "async", "num_workers": 2},
+}
+
+
+@pytest.mark.parametrize(("saved", "restored"), list(itertools.permutations(_FORMS, 2)))
+def test_it_makes_no_difference_what_saved_the_episodes(saved: str, restored: str) -> None:
     """For environments without a name, no recipe says what a measurement had chosen."""
-    actions = np.random.default_rng(0).integers(2, size=(40, 2))
-    with make_vec(SavedDrift, 2, 0, vectorization=saved) as envs:
+    actions = np.random.default_rng(0).integers(2, size=(40, 3))
+    with make_vec(SavedDrift, 3, 0, **_FORMS[saved]) as envs:
         envs.reset()
         for action in actions:
             envs.step(action)
         state = envs.state_dict()
         expected = [envs.step(action) for action in actions]
-    with make_vec(SavedDrift, 2, vectorization=restored) as envs:
+    with make_vec(SavedDrift, 3, **_FORMS[restored]) as envs:
         envs.load_state_dict(state)
         for action, told in zip(actions, expected, strict=True):
             step = envs.step(action)

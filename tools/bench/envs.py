@@ -42,6 +42,7 @@ COUNTS = (1, 8, 32)
 SYSTEMS: Mapping[str, str] = {
     "ours-sync": "ours, sync",
     "ours-async": "ours, async",
+    "ours-cores": "ours, async, one process per core",
     "ours-native": "ours, native",
     "ours-envpool": "ours, EnvPool",
     "gymnasium-sync": "Gymnasium, sync",

@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import os
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -108,7 +109,10 @@ def _make(env: str, count: int, system: str) -> tuple[Any, Callable[[Any], objec
     functions = [lambda: _build(env)] * count
     envs: Any
     if library == "ours":
-        envs = make_vec(ENVS[env] or Millisecond, count, seed=1, vectorization=cast("Any", kind))
+        options: dict[str, Any] = {"vectorization": kind}
+        if kind == "cores":
+            options = {"vectorization": "async", "num_workers": os.cpu_count()}
+        envs = make_vec(ENVS[env] or Millisecond, count, seed=1, **options)
     elif library == "sb3":
         module = importlib.import_module("stable_baselines3.common.vec_env")
         envs = getattr(module, {"dummy": "DummyVecEnv", "subproc": "SubprocVecEnv"}[kind])(

@@ -139,21 +139,21 @@ class EnvGuard(gymnasium.Wrapper):
         return EnvironmentFaultError(f"environment {self.index}: {message}")
 
 
-def shared_spaces(envs: Sequence[gymnasium.Env]) -> tuple[Space, Space]:
+def shared_spaces(envs: Sequence[EnvGuard]) -> tuple[Space, Space]:
     """Return the observation and the action space of environments that step together.
 
     Raises:
         SpaceError: if they differ.
     """
     first = envs[0]
-    for index, env in enumerate(envs):
+    for env in envs:
         for name in ("observation_space", "action_space"):
             space, expected = getattr(env, name), getattr(first, name)
             if space != expected:
                 raise SpaceError(
-                    f"the {name.replace('_', ' ')} of environment {index} is {space}; expected "
-                    f"{expected} like environment 0: environments that step together share "
-                    "their spaces"
+                    f"the {name.replace('_', ' ')} of environment {env.index} is {space}; "
+                    f"expected {expected} like environment {first.index}: environments that step "
+                    "together share their spaces"
                 )
     return first.observation_space, first.action_space
 

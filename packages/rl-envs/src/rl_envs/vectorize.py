@@ -42,7 +42,7 @@ AnyEnv: TypeAlias = str | EnvFunction | BuiltEnv
 VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
 
 _TIMEOUT_S = 60.0
-_WORKER_S = 6e-5
+_WORKER_S = 1e-4
 """What it costs to have a step done in another process, in seconds."""
 
 _MEASURE_S = 0.05
@@ -69,6 +69,7 @@ def make_vec(
     training_reward_scale: Positive = 1.0,
     training_reward_clip: Positive | None = None,
     check: bool = True,
+    num_workers: Count | None = None,
     timeout_s: float | None = _TIMEOUT_S,
     max_restarts: int = 0,
     testing: bool = False,
@@ -80,8 +81,8 @@ def make_vec(
         env: a registered id (``"CartPole-v1"``), or a function that builds one environment.
         num_envs: how many step together, ``B``.
         seed: used by the first `reset` that is given none.
-        vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` each in a
-            process of its own. ``"native"`` is the vectorised form that some ids have. ``"auto"``
+        vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` in other
+            processes. ``"native"`` is the vectorised form that some ids have. ``"auto"``
             is native from 6 environments on if there is a native form that takes the arguments.
             Otherwise it measures a step, and is async if that pays and sync if not, which makes no
             difference but speed; the result's ``vectorization`` says which. Sync and async reset a
@@ -99,6 +100,9 @@ def make_vec(
         training_reward_clip: bound of scaled rewards in training; testing leaves them alone.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
+        num_workers: at most so many processes for all environments; None gives each one of its
+            own. Async only; ``"auto"`` chooses one for each core where environments compute, and
+            one for each environment where they wait.
         timeout_s: how long a start, reset, step or close may take before its process counts as
             hung; async only, None for no limit.
         max_restarts: how often failed processes are started again, their episodes truncated; async
@@ -128,13 +132,14 @@ def make_vec(
     if not isinstance(wrappers, Sequence):
         raise ConfigError(f"wrappers={wrappers!r}; expected a list of functions of environments")
     for name, value, default in (
+        ("num_workers", num_workers, None),
         ("timeout_s", timeout_s, _TIMEOUT_S),
         ("max_restarts", max_restarts, 0),
     ):
         if vectorization != "async" and value != default:
             raise ConfigError(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
-                "'async' has processes that could hang; leave it out"
+                "'async' has processes; leave it out"
             )
     check_argument("env.stack_size", stack_size, Count)
     check_argument("env.training_reward_scale", training_reward_scale, Positive)
@@ -162,7 +167,7 @@ def make_vec(
     if vectorization != "envpool":
         maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
     if vectorization == "auto":
-        vectorization = _fastest(maker, num_envs)
+        vectorization, num_workers = _fastest(maker, num_envs)
     component = None
     if isinstance(env, str) and not wrappers:
         options: dict[str, Json] = {
@@ -170,6 +175,7 @@ def make_vec(
             "vectorization": vectorization,
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
+            **({"num_workers": num_workers} if num_workers else {}),
             **({"max_restarts": max_restarts} if max_restarts else {}),
             **{name: value for name, value in named.items() if value},
             **(
@@ -203,6 +209,7 @@ def make_vec(
     if vectorization == "async":
         return ProcessVecEnv(
             maker.numbered(num_envs),
+            num_workers=num_workers,
             seed=seed,
             check=check,
             timeout_s=timeout_s,
@@ -215,45 +222,59 @@ def make_vec(
     return maker.sync(num_envs, seed=seed, component=component)
 
 
-def _fastest(maker: EnvMaker, num_envs: int) -> Literal["sync", "async", "native"]:
-    """Choose how environments step: by a native form if there are many, else by their own time."""
+def _fastest(
+    maker: EnvMaker, num_envs: int
+) -> tuple[Literal["sync", "async", "native"], int | None]:
+    """Choose how environments step, and in how many processes; None is one for each.
+
+    If there are many they have their native form, else their own time decides.
+    """
     if num_envs >= _MANY and maker.has_native_vector:
-        return "native"
+        return "native", None
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     if num_envs == 1 or cores == 1:
-        return "sync"
+        return "sync", None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the environments that are stepped give the same notices
         env = maker()
     try:
         if isinstance(env.unwrapped, TaskEnv):  # processes cannot be told tasks
-            return "sync"
-        step_s = _step_time(env)
+            return "sync", None
+        step_s, computing_s = _step_times(env)
     finally:
         env.close()
-    in_turn = num_envs * step_s
-    at_once = -(-num_envs // cores) * step_s + num_envs * _WORKER_S
-    return "async" if at_once < 0.8 * in_turn else "sync"
+    waits = step_s > 2.0 * computing_s  # for a simulator or a sleep, which others need not
+    workers = num_envs if waits else min(cores, num_envs)
+    in_each = -(-num_envs // workers) * step_s
+    at_once = max(in_each, num_envs * computing_s / cores) + workers * _WORKER_S
+    if at_once >= 0.8 * num_envs * step_s:
+        return "sync", None
+    return "async", None if workers == num_envs else workers
 
 
-def _step_time(env: gymnasium.Env) -> float:
-    """Return the median time of an environment's step in seconds; 0 if it fails."""
+def _step_times(env: gymnasium.Env) -> tuple[float, float]:
+    """Return the median time of an environment's step, and what it computes of it, in seconds.
+
+    Both are 0 if a step fails.
+    """
     times: list[float] = []
+    computing: list[float] = []
     space = env.action_space
     space.seed(0)
     try:
         env.reset(seed=0)
         while len(times) < 3 or (sum(times) < _MEASURE_S and len(times) < 100):
             action = space.sample()
-            start = time.perf_counter()
+            start, start_computing = time.perf_counter(), time.process_time()
             _, _, terminated, truncated, _ = env.step(action)
+            computing.append(time.process_time() - start_computing)
             times.append(time.perf_counter() - start)
             if terminated or truncated:
                 env.reset()
     except EnvironmentFaultError:  # whoever steps it will see what is wrong
-        return 0.0
-    return statistics.median(times)
+        return 0.0, 0.0
+    return statistics.median(times), statistics.median(computing)
 
 
 def make_gym_vec(

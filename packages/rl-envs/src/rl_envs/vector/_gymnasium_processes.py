@@ -55,7 +55,8 @@ class ProcessWatch:
         """Say which process ended, where a pipe broke."""
         running = {process.sentinel: (index, process) for index, _, process in self._running()}
         for sentinel in wait(list(running), LAST_WORDS_S):
-            return how_it_died(*running[cast("int", sentinel)])
+            index, process = running[cast("int", sentinel)]
+            return how_it_died(range(index, index + 1), process)
         return None
 
     def _wait(self, timeout: float | None = None) -> bool:
@@ -63,7 +64,7 @@ class ProcessWatch:
         deadline = time.monotonic() + self._timeout_s
         for index, _, _ in self._running():
             if not self._polls[index](max(deadline - time.monotonic(), 0.0)):
-                raise hangs(index, self._timeout_s)
+                raise hangs(range(index, index + 1), self._timeout_s)
         return True
 
     def _wait_for_ends(self) -> None:
@@ -72,9 +73,9 @@ class ProcessWatch:
         for index, _, process in self._running():
             process.join(max(deadline - time.monotonic(), 0.0))
             if process.is_alive():
-                raise hangs(index, self._timeout_s)
+                raise hangs(range(index, index + 1), self._timeout_s)
             if process.exitcode:
-                raise how_it_died(index, process)
+                raise how_it_died(range(index, index + 1), process)
 
     def _running(self) -> Iterator[tuple[int, Any, Any]]:
         """Yield number, pipe and process of each environment that has not raised before."""

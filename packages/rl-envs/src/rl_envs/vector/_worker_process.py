@@ -1,6 +1,6 @@
-"""One worker: the process that steps an environment, and the other end of the pipe to it.
+"""One worker: the process that steps environments, and the other end of the pipe to it.
 
-A worker steps its environment through a `SyncVecEnv` of its own, so that all checks and resets
+A worker steps its environments through a `SyncVecEnv` of its own, so that all checks and resets
 happen there, in parallel. Numbers go through shared memory; over the pipe goes an empty message per
 step, and infos and faults as they occur.
 """
@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler  # what pipes themselves send objects with
 from typing import Any
@@ -51,21 +51,31 @@ _ERRORS: dict[str, type[RLError]] = {
 
 
 class Worker:
-    """One process with one environment, and this end of the pipe to it.
+    """One process with some environments, and this end of the pipe to it.
+
+    Args:
+        rows: the numbers of its environments, consecutive.
+        functions: build them.
+        check: as in `SyncVecEnv`.
+        shared: the memory that all workers write into, and what is where.
 
     Attributes:
         is_asked: it was sent a command whose reply has not been received.
     """
 
     def __init__(
-        self, index: int, function: Callable[[], gymnasium.Env], check: bool, shared: Any
+        self,
+        rows: range,
+        functions: Sequence[Callable[[], gymnasium.Env]],
+        check: bool,
+        shared: Any,
     ) -> None:
-        self.index = index
+        self.rows = rows
         self.pipe, theirs = multiprocessing.Pipe()
         # The type of context differs by the method to start processes; all have `Process`.
         self.process: multiprocessing.process.BaseProcess = multiprocessing.Process(
             target=_work,
-            args=(theirs, self.pipe, index, CloudpickleWrapper(function), check, shared),
+            args=(theirs, self.pipe, rows, list(map(CloudpickleWrapper, functions)), check, shared),
             daemon=True,
         )
         with warnings.catch_warnings():  # of forks beside threads, which Python 3.12 gives
@@ -90,7 +100,7 @@ class Worker:
         """Return the reply; None if it is silent."""
         left = -1.0 if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
         if not self._poll(left):
-            raise hangs(self.index, timeout_s)
+            raise hangs(self.rows, timeout_s)
         try:
             reply = self.pipe.recv_bytes()
         except (EOFError, OSError) as error:
@@ -118,56 +128,68 @@ class Worker:
         self.process.close()
 
     def _died(self) -> EnvironmentFaultError:
-        return how_it_died(self.index, self.process)
+        return how_it_died(self.rows, self.process)
 
 
-def how_it_died(index: int, process: multiprocessing.process.BaseProcess) -> EnvironmentFaultError:
-    """Build the error of an environment whose process has ended, or is about to."""
+def how_it_died(rows: range, process: multiprocessing.process.BaseProcess) -> EnvironmentFaultError:
+    """Build the error of environments whose process has ended, or is about to."""
     process.join(LAST_WORDS_S)
     code = process.exitcode
     how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-    return EnvironmentFaultError(f"environment {index}: its process ended {how}")
+    return EnvironmentFaultError(f"{_named(rows)}: the process ended {how}")
 
 
-def hangs(index: int, timeout_s: float | None) -> EnvironmentFaultError:
-    """Build the error of an environment that takes too long."""
+def hangs(rows: range, timeout_s: float | None) -> EnvironmentFaultError:
+    """Build the error of environments that take too long."""
     return EnvironmentFaultError(
-        f"environment {index}: no response within {timeout_s:g} s; it hangs, or timeout_s is too "
+        f"{_named(rows)}: no response within {timeout_s:g} s; a step hangs, or timeout_s is too "
         "small for it"
     )
 
 
-class _Row(SyncVecEnv):
-    """The environment of one worker, under the number it has among all."""
+def _named(rows: range) -> str:
+    first, last = rows[0], rows[-1]
+    return f"environment {first}" if first == last else f"one of environments {first} to {last}"
 
-    def __init__(self, env: gymnasium.Env, index: int, check: bool) -> None:
-        self.index = index
-        super().__init__([env], check=check)
 
-    def begin(self, seed: int | None, steps: int) -> ArrayObservation:
-        """Reset with the environment's own seed, in a step of all environments."""
-        self._steps, self._row_seed = steps, seed
+class _Rows(SyncVecEnv):
+    """The environments of one worker, under the numbers that they have among all."""
+
+    def __init__(self, envs: Sequence[gymnasium.Env], numbers: range, check: bool) -> None:
+        self._numbers = numbers
+        super().__init__(envs, check=check)
+
+    def begin(self, seeds: Sequence[int | None], steps: int) -> ArrayObservation:
+        """Reset with the environments' own seeds, in a step of all environments."""
+        self._steps, self._row_seeds = steps, seeds
         return self.reset()
 
-    def resume(self, state: StateDict, steps: int) -> None:
-        """Restore the environment, in a step of all environments."""
-        set_state(self.envs[0], map_tree(to_tensor, state))
+    def save(self) -> StateDict:
+        """Return the state of each environment, by its number among all."""
+        states = map(get_state, self.envs)
+        return {str(number): state for number, state in zip(self._numbers, states, strict=True)}
+
+    def resume(self, states: Sequence[StateDict], steps: int) -> None:
+        """Restore the environments, in a step of all environments."""
+        for env, state in zip(self.envs, states, strict=True):
+            set_state(env, map_tree(to_tensor, state))
         self._steps, self._is_ready = steps, True
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         observation: ArrayObservation = self._arrays.empty_observation()
-        self._reset_row(observation, 0, self._row_seed)
+        for index, row_seed in enumerate(self._row_seeds):
+            self._reset_row(observation, index, row_seed)
         return observation
 
     def _fault(self, message: str, index: int | None = None) -> EnvironmentFaultError:
-        return super()._fault(message, None if index is None else self.index)
+        return super()._fault(message, None if index is None else self._numbers[index])
 
 
 def _work(
     pipe: Connection,
     other_end: Connection,
-    index: int,
-    function: Callable[[], gymnasium.Env],
+    numbers: range,
+    functions: Sequence[Callable[[], gymnasium.Env]],
     check: bool,
     shared: tuple[Any, Mapping[str, Any]] | None,
 ) -> None:
@@ -178,68 +200,77 @@ def _work(
     def reply(value: object) -> None:
         pipe.send_bytes(ForkingPickler.dumps((False, value)))
 
+    number = numbers[0]  # of the environment that is being built
     try:
-        row = None
+        envs = None
         try:
-            env = function()
-            guard = env if isinstance(env, EnvGuard) else EnvGuard(env, index, check=check)
+            guards = []
+            for number, function in zip(numbers, functions, strict=True):
+                env = function()
+                guards.append(
+                    env if isinstance(env, EnvGuard) else EnvGuard(env, number, check=check)
+                )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the process that waits gives the notice
-                row = _Row(guard, index, check)
-            facts = (guard.observation_space, guard.action_space, row.spec_id)
-            reply((*facts, row.max_episode_steps, row.resume_grade == "exact"))
+                envs = _Rows(guards, numbers, check)
+            facts = [(guard.observation_space, guard.action_space) for guard in guards]
+            can_save = envs.resume_grade == "exact"
+            reply((facts, envs.spec_id, envs.max_episode_steps, can_save))
         except (Exception, SystemExit) as error:
-            _report(pipe, index, error)
+            _report(pipe, number, error)
         rows = {} if shared is None else shared_views(*shared)
-        while row is not None:
+        own = slice(numbers.start, numbers.stop)
+        while envs is not None:
             message = pipe.recv_bytes()
             try:
                 command, *arguments = (
                     ("step",) if message == _SILENT else ForkingPickler.loads(message)
                 )
                 if command == "step":
-                    _step(pipe, row, rows)
+                    _step(pipe, envs, rows, own)
                 elif command == "reset":
-                    for name, value in named_arrays(row.begin(*arguments)):
-                        rows[f"observation/{name}"][index] = value[0]
+                    for name, value in named_arrays(envs.begin(*arguments)):
+                        rows[f"observation/{name}"][own] = value
                     pipe.send_bytes(_SILENT)
                 elif command == "save":
-                    reply(map_tree(to_array, get_state(guard.env)))
+                    reply(map_tree(to_array, envs.save()))
                 elif command == "load":
-                    row.resume(*arguments)
+                    envs.resume(*arguments)
                     pipe.send_bytes(_SILENT)
                 else:
-                    row.close()
+                    envs.close()
                     pipe.send_bytes(_SILENT)
                     return
             except (Exception, SystemExit) as error:
-                _report(pipe, index, error)
+                _report(pipe, numbers[0], error)
     except (EOFError, OSError):
         return  # the process that waited is gone
 
 
-def _step(pipe: Connection, row: _Row, rows: Mapping[str, Rows]) -> None:
-    index = row.index
-    step: Any = row.step(rows["action"][index : index + 1].copy())
+def _step(pipe: Connection, envs: _Rows, rows: Mapping[str, Rows], own: slice) -> None:
+    """Step the environments whose rows are ``own``, and reply what shared memory does not hold."""
+    step: Any = envs.step(rows["action"][own].copy())
     for name, value in named_arrays(step.observation):
-        rows[f"observation/{name}"][index] = value[0]
-    rows["reward"][index] = step.reward[0]
-    rows["terminated"][index], rows["truncated"][index] = step.terminated[0], step.truncated[0]
+        rows[f"observation/{name}"][own] = value
+    rows["reward"][own] = step.reward
+    rows["terminated"][own], rows["truncated"][own] = step.terminated, step.truncated
     assert isinstance(step.info, LazyInfo)
     infos, ended = step.info.parts()
-    if not ended and not infos[0]:
-        pipe.send_bytes(_SILENT)
-        return
     if ended:
         for name, value in named_arrays(step.final_observation):
-            rows[f"final/{name}"][index] = value[0]
-    pipe.send_bytes(ForkingPickler.dumps((False, (infos[0], ended.get(0)))))
+            rows[f"final/{name}"][own] = value
+    told = {
+        own.start + index: (info, ended.get(index))
+        for index, info in enumerate(infos)
+        if info or index in ended
+    }
+    pipe.send_bytes(ForkingPickler.dumps((False, told)) if told else _SILENT)
 
 
-def _report(pipe: Connection, index: int, error: BaseException) -> None:
+def _report(pipe: Connection, number: int, error: BaseException) -> None:
     """Send an exception as text, since it may not be possible to pickle it."""
     is_ours = isinstance(error, RLError)
-    message = str(error) if is_ours else f"environment {index}: raised {in_brief(error)}"
+    message = str(error) if is_ours else f"environment {number}: raised {in_brief(error)}"
     try:
         trace = traceback.format_exc()
     except Exception:  # of an exception whose message raises

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from rl_core.config import ComponentSpec
+from rl_core.config import ComponentSpec, Count, check_argument
 from rl_core.env import EnvStep, GoalFunctions, action_error
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
 from rl_core.seeding import resumed_seed
@@ -33,22 +33,26 @@ from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
 
 class ProcessVecEnv(BaseGymVecEnv):
-    """Environments that each run in a process of their own, reset in the step that ends an episode.
+    """Environments in other processes, reset in the step that ends an episode.
 
     If an environment raises, dies or hangs, an `EnvironmentFaultError` names it, the step and the
-    cause. After that, call `reset`, or if that fails too, `close`. Workers ignore Ctrl-C, which a
-    terminal sends to every process of a command; the process that started them ends them.
+    cause; where several share a process that died or hangs, it names these. After that, call
+    `reset`, or if that fails too, `close`. Workers ignore Ctrl-C, which a terminal sends to every
+    process of a command; the process that started them ends them.
 
     Args:
         env_functions: build the environments, each in its worker; the first one is also called in
             a process that only reports its spaces.
+        num_workers: at most so many processes, over which the environments are spread evenly; None
+            gives each a process of its own. Environments that compute need no more processes than
+            there are cores, and those that wait step at once only in processes of their own.
         seed: used by the first `reset` that is given none.
         check: as in `SyncVecEnv`.
         timeout_s: how long a start, reset, step or close of any environment may take; None for no
             limit.
         max_restarts: how often environments that failed in a step are started again, all together.
             The episode then counts as truncated at its last observation, with a reward of 0 and a
-            warning.
+            warning; so do those of the other environments in its process.
         component: how a recipe names these environments, if it can.
 
     Raises:
@@ -63,6 +67,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         self,
         env_functions: Sequence[Callable[[], gymnasium.Env]],
         *,
+        num_workers: int | None = None,
         seed: int | None = None,
         check: bool = True,
         timeout_s: float | None = 60.0,
@@ -78,33 +83,36 @@ class ProcessVecEnv(BaseGymVecEnv):
         self.restarts_left = max_restarts
         self._functions = list(env_functions)
         self._workers: list[Worker] = []
-        observation_space, action_space, name, limit, self._can_save = self._scout(check)
+        check_argument("num_workers", num_workers, Count | None)
+        count = len(self._functions)
+        workers = min(num_workers or count, count)
+        spaces, name, limit, self._can_save = self._scout(check)
         super().__init__(
-            len(self._functions),
-            (observation_space, action_space),
+            count,
+            spaces[0],
             name,
             limit,
             seed=seed,
             check=check,
             component=component,
         )
-        fields = shared_fields(observation_space, action_space, self._num_envs)
+        fields = shared_fields(self._observation_space, self._action_space, count)
         size = sum(shared_size(shape, dtype) for shape, dtype in fields.values())
         self._shared = RawArray("b", size), fields
         self._rows = shared_views(*self._shared)
         self._last: ArrayObservation | None = None
         try:
-            for index in range(self._num_envs):
-                self._workers.append(self._start(index))
-            for index, found in self._receive(self._workers, "start").items():
-                self._check_spaces(index, found)
+            for k in range(workers):
+                rows = range(k * count // workers, (k + 1) * count // workers)
+                self._workers.append(self._start(rows))
+            self._hear_starts(self._workers)
         except BaseException:
             self._kill_all()
             raise
 
     @property
     def processes(self) -> "list[multiprocessing.process.BaseProcess]":
-        """The processes of the environments, in their order."""
+        """The processes of the environments, in the environments' order."""
         return [worker.process for worker in self._workers]
 
     def step(self, action: ArrayLike) -> EnvStep:
@@ -119,7 +127,8 @@ class ProcessVecEnv(BaseGymVecEnv):
         self._steps += 1
         for worker in self._workers:
             worker.send(None)
-        told = self._receive(self._workers, "step", may_restart=True)
+        replies = self._receive(self._workers, "step", may_restart=True)
+        told = {index: row for reply in replies for index, row in reply.items()}
         rows = self._rows
         reward = rows["reward"].copy()
         terminated, truncated = rows["terminated"].copy(), rows["truncated"].copy()
@@ -145,8 +154,8 @@ class ProcessVecEnv(BaseGymVecEnv):
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         seeds = [None] * self._num_envs if seed is None else spread_seed(seed, self._num_envs)
         self._receive([worker for worker in self._workers if worker.is_asked], "reset")
-        for worker, row_seed in zip(self._workers, seeds, strict=True):
-            worker.send(("reset", row_seed, self._steps))
+        for worker in self._workers:
+            worker.send(("reset", [seeds[row] for row in worker.rows], self._steps))
         self._receive(self._workers, "reset")
         self._last = self._observation("observation")
         return self._last
@@ -154,15 +163,17 @@ class ProcessVecEnv(BaseGymVecEnv):
     def _save_episodes(self) -> StateDict:
         for worker in self._workers:
             worker.send(("save",))
-        told = {str(index): row for index, row in self._receive(self._workers, "save").items()}
+        replies = self._receive(self._workers, "save")
+        rows = {number: state for reply in replies for number, state in reply.items()}
         last = dict(named_arrays(self._last))
-        return {"rows": map_tree(to_tensor, told), "observation": map_tree(to_tensor, last)}
+        return {"rows": map_tree(to_tensor, rows), "observation": map_tree(to_tensor, last)}
 
     def _load_episodes(self, saved: StateReader) -> None:
         rows, observation = saved.reader("rows"), saved.tensors("observation")
         rows.expect(map(str, range(self._num_envs)))
-        for index, worker in enumerate(self._workers):
-            worker.send(("load", map_tree(to_array, rows.tree(str(index))), self._steps))
+        for worker in self._workers:
+            states = [map_tree(to_array, rows.tree(str(row))) for row in worker.rows]
+            worker.send(("load", states, self._steps))
         self._receive(self._workers, "load")
         arrays = {name: value.numpy(force=True).copy() for name, value in observation.items()}
         # A `SyncVecEnv`, whose state this may be, saves no observation.
@@ -184,7 +195,7 @@ class ProcessVecEnv(BaseGymVecEnv):
 
     def _scout(self, check: bool) -> tuple[Any, ...]:
         """Return spaces, name and time limit of the first environment, built in a process."""
-        scout = Worker(0, self._functions[0], check, None)
+        scout = Worker(range(1), self._functions[:1], check, None)
         try:
             facts: tuple[Any, ...] = self._receive([scout], "start")[0]
             with contextlib.suppress(EnvironmentFaultError):
@@ -194,12 +205,19 @@ class ProcessVecEnv(BaseGymVecEnv):
             scout.kill()
         return facts
 
-    def _start(self, index: int) -> "Worker":
-        return Worker(index, self._functions[index], self._check, self._shared)
+    def _start(self, rows: range) -> "Worker":
+        functions = self._functions[rows.start : rows.stop]
+        return Worker(rows, functions, self._check, self._shared)
 
-    def _check_spaces(self, index: int, found: tuple[Any, ...]) -> None:
+    def _hear_starts(self, workers: Sequence["Worker"]) -> None:
+        """Wait until workers have started, and compare the spaces of their environments."""
+        for worker, (found, *_) in zip(workers, self._receive(workers, "start"), strict=True):
+            for index, spaces in zip(worker.rows, found, strict=True):
+                self._check_spaces(index, spaces)
+
+    def _check_spaces(self, index: int, found: tuple[Any, Any]) -> None:
         wanted = self._observation_space, self._action_space
-        for kind, space, expected in zip(("observation", "action"), found, wanted, strict=False):
+        for kind, space, expected in zip(("observation", "action"), found, wanted, strict=True):
             if space != expected:
                 raise SpaceError(
                     f"the {kind} space of environment {index} is {space}; expected {expected} like "
@@ -228,29 +246,29 @@ class ProcessVecEnv(BaseGymVecEnv):
         call: str,
         *,
         may_restart: bool = False,
-    ) -> dict[int, Any]:
-        """Wait for the replies of workers, and return those that are not silent, by row.
+    ) -> list[Any]:
+        """Wait for the replies of workers, and return those that are not silent.
 
         All are heard before the first fault is raised, so that none is left with a reply to give.
         `Worker.receive` notices that a worker died or hangs.
         """
         deadline = math.inf if self.timeout_s is None else time.monotonic() + self.timeout_s
-        told: dict[int, Any] = {}
+        replies: list[Any] = []
         faults: list[RLError] = []
         for worker in workers:
             try:
                 reply = worker.receive(deadline, self.timeout_s)
             except RLError as fault:
                 if may_restart and self.restarts_left > 0 and self._last is not None:
-                    told[worker.index] = self._restart(worker, fault)
+                    replies.append(self._restart(worker, fault))
                 else:
                     faults.append(fault)
             else:
                 if reply is not None:
-                    told[worker.index] = reply
+                    replies.append(reply)
         if faults:
             self._raise(faults[0], call)
-        return told
+        return replies
 
     def _raise(self, fault: RLError, call: str) -> NoReturn:
         if not isinstance(fault, EnvironmentFaultError) or not hasattr(self, "_name"):
@@ -265,9 +283,11 @@ class ProcessVecEnv(BaseGymVecEnv):
             error.add_note(note)
         raise error from fault
 
-    def _restart(self, worker: "Worker", fault: RLError) -> tuple[dict[str, object], Last]:
-        """Replace a failed worker; return an info, and the end of the episode as its last one."""
-        index = worker.index
+    def _restart(
+        self, worker: "Worker", fault: RLError
+    ) -> dict[int, tuple[dict[str, object], Last]]:
+        """Replace a failed worker; by row, return an info and the end of the episode."""
+        numbers = worker.rows
         self.restarts_left -= 1
         warnings.warn(
             f"{fault}; it is started again, and its episode counts as truncated",
@@ -275,15 +295,15 @@ class ProcessVecEnv(BaseGymVecEnv):
             stacklevel=4,
         )
         worker.kill()
-        self._workers[index] = again = self._start(index)
-        self._receive([again], "start")
-        seed = 0 if self._seed is None else self._seed
-        again.send(
-            ("reset", spread_seed(resumed_seed(seed, self._steps), index + 1)[-1], self._steps)
-        )
+        self._workers[self._workers.index(worker)] = again = self._start(numbers)
+        self._hear_starts([again])
+        seed = resumed_seed(0 if self._seed is None else self._seed, self._steps)
+        seeds = spread_seed(seed, numbers.stop)[numbers.start :]
+        again.send(("reset", seeds, self._steps))
         self._receive([again], "reset")
+        own = slice(numbers.start, numbers.stop)
         for name, value in named_arrays(self._last):
-            self._rows[f"final/{name}"][index] = value[index]
-        self._rows["reward"][index] = 0.0
-        self._rows["terminated"][index], self._rows["truncated"][index] = False, True
-        return {}, (None, {})
+            self._rows[f"final/{name}"][own] = value[own]
+        self._rows["reward"][own] = 0.0
+        self._rows["terminated"][own], self._rows["truncated"][own] = False, True
+        return {index: ({}, (None, {})) for index in numbers}
