@@ -188,7 +188,7 @@ def test_a_worker_that_dies_is_named(
     before = set(multiprocessing.active_children())
     message = _run_until_fault(vectorize(_trio(fault)))
     rows = _rows_of_bad(vectorize)
-    assert f"step 3, {rows}: the process" in message
+    assert f"step 3, {rows}: its process" in message
     assert how in message
     assert set(multiprocessing.active_children()) <= before
 
@@ -232,7 +232,7 @@ def test_a_process_that_several_environments_share_ends_the_episodes_of_all_of_t
         zeros = np.zeros(5, np.int64)
         for _ in range(2):
             envs.step(zeros)
-        with pytest.warns(RuntimeWarning, match=r"one of environments 2 to 4: the process ended"):
+        with pytest.warns(RuntimeWarning, match=r"one of environments 2 to 4: its process ended"):
             step = envs.step(zeros)
         assert np.asarray(step.truncated).tolist() == [False, False, True, True, True]
         assert np.asarray(step.reward).tolist() == [3.0, 3.0, 0.0, 0.0, 0.0]
@@ -347,7 +347,7 @@ def test_a_worker_killed_between_two_steps_is_named() -> None:
     workers = cast("ProcessVecEnv", envs)
     os.kill(workers.processes[1].pid or 0, signal.SIGKILL)
     workers.processes[1].join()
-    with pytest.raises(EnvironmentFaultError, match="environment 1: the process ended by signal 9"):
+    with pytest.raises(EnvironmentFaultError, match="environment 1: its process ended by signal 9"):
         envs.step(np.zeros(2, np.int64))
     envs.close()
 
@@ -382,7 +382,7 @@ def test_an_environment_that_fails_to_build_in_its_worker_is_named() -> None:
             os._exit(5)
         return CountingEnv([3])
 
-    with pytest.raises(EnvironmentFaultError, match="environment 0: the process ended with exit"):
+    with pytest.raises(EnvironmentFaultError, match="environment 0: its process ended with exit"):
         make_vec(build, 2, vectorization="async")
 
 

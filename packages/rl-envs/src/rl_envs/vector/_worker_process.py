@@ -136,13 +136,13 @@ def how_it_died(rows: range, process: multiprocessing.process.BaseProcess) -> En
     process.join(LAST_WORDS_S)
     code = process.exitcode
     how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-    return EnvironmentFaultError(f"{_named(rows)}: the process ended {how}")
+    return EnvironmentFaultError(f"{_named(rows)}: its process ended {how}")
 
 
 def hangs(rows: range, timeout_s: float | None) -> EnvironmentFaultError:
     """Build the error of environments that take too long."""
     return EnvironmentFaultError(
-        f"{_named(rows)}: no response within {timeout_s:g} s; a step hangs, or timeout_s is too "
+        f"{_named(rows)}: no response within {timeout_s:g} s; it hangs, or timeout_s is too "
         "small for it"
     )
 
@@ -217,7 +217,7 @@ def _work(
             can_save = envs.resume_grade == "exact"
             reply((facts, envs.spec_id, envs.max_episode_steps, can_save))
         except (Exception, SystemExit) as error:
-            _report(pipe, number, error)
+            _report(pipe, range(number, number + 1), error)
         rows = {} if shared is None else shared_views(*shared)
         own = slice(numbers.start, numbers.stop)
         while envs is not None:
@@ -242,7 +242,7 @@ def _work(
                     pipe.send_bytes(_SILENT)
                     return
             except (Exception, SystemExit) as error:
-                _report(pipe, numbers[0], error)
+                _report(pipe, numbers, error)
     except (EOFError, OSError):
         return  # the process that waited is gone
 
@@ -267,10 +267,10 @@ def _step(pipe: Connection, envs: _Rows, rows: Mapping[str, Rows], own: slice) -
     pipe.send_bytes(ForkingPickler.dumps((False, told)) if told else _SILENT)
 
 
-def _report(pipe: Connection, number: int, error: BaseException) -> None:
+def _report(pipe: Connection, rows: range, error: BaseException) -> None:
     """Send an exception as text, since it may not be possible to pickle it."""
     is_ours = isinstance(error, RLError)
-    message = str(error) if is_ours else f"environment {number}: raised {in_brief(error)}"
+    message = str(error) if is_ours else f"{_named(rows)}: raised {in_brief(error)}"
     try:
         trace = traceback.format_exc()
     except Exception:  # of an exception whose message raises

@@ -48,8 +48,8 @@ class ProcessVecEnv(BaseGymVecEnv):
             there are cores, and those that wait step at once only in processes of their own.
         seed: used by the first `reset` that is given none.
         check: as in `SyncVecEnv`.
-        timeout_s: how long a start, reset, step or close of any environment may take; None for no
-            limit.
+        timeout_s: how long a start, reset, step or close may take in any of the processes; None for
+            no limit.
         max_restarts: how often environments that failed in a step are started again, all together.
             The episode then counts as truncated at its last observation, with a reward of 0 and a
             warning; so do those of the other environments in its process.
