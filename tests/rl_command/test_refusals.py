@@ -158,7 +158,10 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
             "ppo CartPole-v1 --trainer.log-every 0",
             ["error: --trainer.log-every must be a whole number of at least 1"],
         ),
-        ("ppo CartPole-v1 --env.timeout-s 5", ["error: --env.timeout-s=5.0 has no effect"]),
+        (
+            "ppo CartPole-v1 --env.timeout-s 5",
+            ["error: --env.timeout-s=5.0 has no effect with --env.vectorization"],
+        ),
         (
             "ppo CartPole-v1 --env.check maybe",
             ["--env.check: got 'maybe'", "; write true or false"],

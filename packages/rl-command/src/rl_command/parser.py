@@ -118,8 +118,8 @@ class Given:
             for where in (path, f"env.{path}"):
                 if where in self.flags:
                     rest = message.removeprefix(path)
-                    if "." not in path:  # the other option is one of the command too
-                        rest = _BESIDE.sub(r"\1 --", rest)
+                    if "." not in path:  # the other option is one of the same section
+                        rest = _BESIDE.sub(rf"\1 --{where.removesuffix(path)}", rest)
                     raise UsageError(f"{self.flags[where]}{rest}") from error
                 inside: Json = filed
                 for name in where.split("."):
