@@ -45,14 +45,15 @@ def _by_turns(env_functions: EnvFunctions) -> Callable[[], gymnasium.Env]:
     return lambda: next(functions)()
 
 
-def _in_workers(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
+def _in_workers(
+    env_functions: EnvFunctions, timeout_s: float = 20.0, num_workers: int | None = None
+) -> VecEnv:
     makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
-    return ProcessVecEnv(makers, timeout_s=timeout_s)
+    return ProcessVecEnv(makers, num_workers=num_workers, timeout_s=timeout_s)
 
 
 def _in_shared_workers(env_functions: EnvFunctions, timeout_s: float = 20.0) -> VecEnv:
-    makers = [partial(EnvMaker(build), index) for index, build in enumerate(env_functions)]
-    return ProcessVecEnv(makers, num_workers=2, timeout_s=timeout_s)
+    return _in_workers(env_functions, timeout_s, num_workers=2)
 
 
 def _in_turn(env_functions: EnvFunctions) -> VecEnv:

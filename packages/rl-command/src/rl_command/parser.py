@@ -20,6 +20,7 @@ T = TypeVar("T")
 _NUMBER = re.compile(r"[-+]?(\.?\d[\d_.,e+-]*|inf|nan)$", re.IGNORECASE)
 _PATH = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 _SECTION = re.compile(r"--(.*\.)?")
+_EMPTY_LIST = "; write [] for an empty list"
 _BESIDE = re.compile(r"(?<=has no effect )(with|without) ")
 HELP = ("-h", "--help", "--help-all")
 """Words that ask for help."""
@@ -55,9 +56,6 @@ class Command:
     places: tuple[str, ...] = ()
     required: int = 0
     sections: Mapping[str, str] = field(default_factory=dict)
-
-
-_EMPTY_LIST = "; write [] for an empty list"
 
 
 @dataclass(slots=True)

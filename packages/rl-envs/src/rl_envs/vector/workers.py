@@ -86,10 +86,10 @@ class ProcessVecEnv(BaseGymVecEnv):
         check_argument("num_workers", num_workers, Count | None)
         count = len(self._functions)
         workers = min(num_workers or count, count)
-        spaces, name, limit, self._can_save = self._scout(check)
+        (spaces,), name, limit, self._can_save = self._scout(check)
         super().__init__(
             count,
-            spaces[0],
+            spaces,
             name,
             limit,
             seed=seed,
