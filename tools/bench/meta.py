@@ -113,7 +113,7 @@ def _running(algorithm: str, env: str, **env_kwargs: Json) -> Learner:
         options["algorithm"] = {"meta_batch_size": 40, "num_exploration_episodes": 20}
         options["env"]["num_envs"] = 800
     options["env"]["env_kwargs"] = env_kwargs
-    updates = 405 if algorithm == "pearl" else 200
+    updates = 405 if algorithm == "pearl" else 100
     return Learner(algorithm, env, updates, 3, 30, options)
 
 
