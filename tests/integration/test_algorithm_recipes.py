@@ -40,9 +40,13 @@ def test_a_recipe_names_layers_and_a_memory_brings_sequences() -> None:
 @pytest.mark.parametrize("algorithm", sorted({*plugins.available("algorithms")} - {"pearl"}))
 def test_options_that_replace_others_also_replace_those_of_the_algorithm(algorithm: str) -> None:
     usual = compose(algorithm, DEFAULT_ENVS[algorithm])
-    noise: dict[str, Json] = {"noisy": False} if algorithm == "rainbow" else {}  # needs own layers
+    own_layers: dict[str, dict[str, Json]] = {
+        "rainbow": {"noisy": False},
+        "droq": {"critic_dropout": 0.0, "critic_layer_norm": False},
+    }
     head: Json = [{"func": "Linear", "kwargs": {"out_features": 5}}, {"func": "GRU"}]
-    actor: dict[str, Json] = {"name": usual.actor.name, "head": head, **noise}
+    without = own_layers.get(algorithm, {})
+    actor: dict[str, Json] = {"name": usual.actor.name, "head": head, **without}
     recipe = compose(algorithm, DEFAULT_ENVS[algorithm], {"actor": actor})
     assert (
         recipe.actor["hidden_sizes"]
@@ -68,12 +72,14 @@ DEFAULT_ENVS = {
     "bc": "CartPole-v1",
     "ddpg": "Pendulum-v1",
     "dqn": "CartPole-v1",
+    "droq": "Pendulum-v1",
     "maml-ppo": "PointNavigation-v0",
     "maml-trpo": "PointNavigation-v0",
     "maml-vpg": "PointNavigation-v0",
     "pearl": "PointNavigation-v0",
     "ppo": "Pendulum-v1",
     "rainbow": "CartPole-v1",
+    "redq": "Pendulum-v1",
     "rnd-ppo": "MountainCar-v0",
     "sac": "Pendulum-v1",
     "td3": "Pendulum-v1",
@@ -130,3 +136,21 @@ def test_a_run_begins_with_random_steps_and_goes_on_where_it_was(algorithm: str)
     other = build_trainer(build(recipe))
     other.load_state_dict(saved)
     check_same_state(other.algorithm.state_dict(), whole.algorithm.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "actor", "options"),
+    [
+        ("redq", {"num_critics": 10}, {"num_target_critics": 2}),
+        ("droq", {"critic_dropout": 0.01, "critic_layer_norm": True}, {}),
+    ],
+)
+def test_redq_and_droq_are_sac_with_these_options(
+    algorithm: str, actor: dict[str, Json], options: dict[str, Json]
+) -> None:
+    many_steps: dict[str, Json] = {"policy_value": "mean", "num_minibatches": 20}
+    options |= {**many_steps, "policy_delay": 20}
+    sac = compose("sac", "Pendulum-v1", {"actor": actor, "algorithm": options})
+    ours = compose(algorithm, "Pendulum-v1")
+    assert ours.algorithm.kwargs == sac.algorithm.kwargs
+    assert (ours.actor, ours.storage, ours.env) == (sac.actor, sac.storage, sac.env)

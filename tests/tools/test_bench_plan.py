@@ -58,6 +58,7 @@ SAME = {
     ("algorithm", "update_after"): "learning_starts",
     ("algorithm", "tau"): "tau",
     ("algorithm", "start_steps"): "learning_starts",
+    ("algorithm", "policy_delay"): "policy_delay",
     ("algorithm", "reward_scale"): "reward_scale",
     ("storage", "size"): "buffer_size",
     ("storage", "n_step"): "n_steps",
@@ -74,8 +75,16 @@ SAME_TRPO = {
 PER_DIMENSION = {"target_kl", "cg_damping"}
 """What sb3-contrib takes for a divergence that is averaged over the dimensions of real actions."""
 
+NETWORK = {
+    "hidden_sizes": "net_arch",
+    "activation": "activation_fn",
+    "critic_dropout": "dropout_rate",
+    "critic_layer_norm": "layer_norm",
+}
+
 TRANSLATED = {"normalize", "policy_kwargs", "vf_coef", "gradient_steps", "target_update_interval"}
 TRANSLATED |= {
+    "library",
     "noise_std",
     "exploration_fraction",
     "exploration_final_eps",
@@ -258,7 +267,7 @@ def check_same(row: PlanRow) -> None:
     assert normalize == [sb3.get("normalize", False)] * 2, row.label
     network = sb3.get("policy_kwargs", {})
     assert isinstance(network, dict)
-    for ours, theirs in (("hidden_sizes", "net_arch"), ("activation", "activation_fn")):
+    for ours, theirs in NETWORK.items():
         assert option(sections, "actor", ours) == network.get(theirs, False), row.label
     if "vf_coef" in sb3:
         coefficient = option(sections, "algorithm", "value_loss_coef")

@@ -68,7 +68,8 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
     """Render the comparison of rows with several runs of both systems.
 
     Args:
-        rows: of all plans; those of which a good run must fail are left out.
+        rows: of all plans; those of which a good run must fail, and those with another peer than
+            Stable-Baselines3, are left out.
         records: finished runs.
     """
     generator = np.random.default_rng(0)
@@ -76,6 +77,8 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
     compared: list[tuple[Scores, Scores]] = []
     for row in rows:
         if row.at_most or not {OURS, PEER} <= set(row.options):
+            continue
+        if "library" in row.options[PEER]:
             continue
         found = records_of(row, records)
         ours, theirs = (_scores(found[system], row.metric) for system in (OURS, PEER))

@@ -126,7 +126,7 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
 
 
 def learn(run: Run, weights: Path) -> Outcome:
-    """Train with the interface of Stable-Baselines3 or sb3-contrib, and keep the weights.
+    """Train with the interface that the peers share, and keep the policy's weights.
 
     See `make_model` for the options.
     """
@@ -162,7 +162,7 @@ def evaluate(run: Run, weights: Path) -> Episodes:
     model = make_model(run)
     tensors = importlib.import_module("safetensors.torch").load_file(weights)
     statistics = {name: tensors.pop(f"obs_rms.{name}") for name in _statistics(model)}
-    model.policy.load_state_dict(tensors)
+    _set_weights(model, tensors)
     for name, tensor in statistics.items():
         setattr(model.get_vec_normalize_env().obs_rms, name, tensor.numpy())
     found = _evaluate(model, run)
@@ -173,17 +173,18 @@ def evaluate(run: Run, weights: Path) -> Episodes:
 def make_model(run: Run) -> Any:
     """Build the model of a run, with its environments.
 
-    Beside the algorithm's own arguments the options may hold ``name``, where the algorithm has
-    another one there, ``n_envs``, ``vectorizer`` for the class that steps them, ``policy``,
-    ``mask_velocity`` to hide velocities as our environments do, ``hindsight`` for the arguments of
-    its ``HerReplayBuffer``, ``noise_std`` for Gaussian noise on actions in [-1, 1],
-    ``reward_scale`` for a factor on the rewards that are learned from, ``normalize`` for running
-    statistics of observations and rewards, and ``as_ours`` for a way of `bench.as_ours`. A text
-    such as ``linear(0.001, 0.0)`` is a schedule.
+    Beside the algorithm's own arguments the options may hold ``library``, which is ``sb3`` or
+    ``sbx``, ``name``, where the algorithm has another one there, ``n_envs``, ``vectorizer`` for the
+    class that steps them, ``policy``, ``mask_velocity`` to hide velocities as our environments do,
+    ``hindsight`` for the arguments of its ``HerReplayBuffer``, ``noise_std`` for Gaussian noise on
+    actions in [-1, 1], ``reward_scale`` for a factor on the rewards that are learned from,
+    ``normalize`` for running statistics of observations and rewards, and ``as_ours`` for a way of
+    `bench.as_ours`. A text such as ``linear(0.001, 0.0)`` is a schedule.
     """
     options: dict[str, object] = dict(run.options)
     num_envs = cast("int", options.pop("n_envs", 1))
     vectorizer = str(options.pop("vectorizer", "DummyVecEnv"))
+    system = str(options.pop("library", "sb3"))
     name = str(options.pop("name", run.algorithm.upper()))
     policy = options.pop("policy", "MlpPolicy")
     is_masked = bool(options.pop("mask_velocity", False))
@@ -216,7 +217,7 @@ def make_model(run: Run) -> Any:
         noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
         size = envs.action_space.shape[0]
         options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
-    model = _algorithm("sb3", name)(policy, envs, seed=run.seed, device="cpu", **options)
+    model = _algorithm(system, name)(policy, envs, seed=run.seed, device="cpu", **options)
     if way is not None:
         importlib.import_module("bench.as_ours").WAYS[str(way)](model)
     return model
@@ -244,9 +245,29 @@ def _make_envs(
 
 
 def _save(model: Any, path: Path) -> None:
-    tensors = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
+    tensors = {name: tensor.clone() for name, tensor in _weights(model).items()}
     tensors |= {f"obs_rms.{name}": value for name, value in _statistics(model).items()}
     importlib.import_module("safetensors.torch").save_file(tensors, path)
+
+
+def _weights(model: Any) -> dict[str, Any]:
+    """Return a policy's parameters, whose tree JAX has under ``actor_state``."""
+    if not hasattr(model.policy, "actor_state"):
+        return dict(model.policy.state_dict())
+    as_tensor = importlib.import_module("torch").as_tensor
+    tree = importlib.import_module("flax.traverse_util")
+    flat = tree.flatten_dict(model.policy.actor_state.params, sep="/")
+    return {name: as_tensor(np.array(array)) for name, array in flat.items()}
+
+
+def _set_weights(model: Any, tensors: dict[str, Any]) -> None:
+    if not hasattr(model.policy, "actor_state"):
+        model.policy.load_state_dict(tensors)
+        return
+    tree = importlib.import_module("flax.traverse_util")
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    params = tree.unflatten_dict(arrays, sep="/")
+    model.policy.actor_state = model.policy.actor_state.replace(params=params)
 
 
 def _statistics(model: Any) -> dict[str, Any]:
