@@ -1,17 +1,20 @@
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
-from rl_core.env import TaskSplit, TaskVecEnv
+from rl_core.batch import Rollout
+from rl_core.env import EnvStep, TaskSplit, TaskVecEnv
 from rl_core.errors import ConfigError
-from rl_core.gradients.trust_region import constrained_step
-from rl_core.types import Observation
+from rl_core.gradients.trust_region import Parameters, constrained_step
+from rl_core.types import ArrayLike, Json, Observation
 from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
 from rl_meta import (
@@ -28,7 +31,8 @@ from rl_meta import (
 from rl_meta.rollouts import as_batch, task_columns
 from rl_storages import RolloutStorage
 from rl_testing.stateful import check_same_state
-from rl_train import Trainer, evaluate_policy
+from rl_train import Trainer, TrainerConfig, evaluate_policy
+from rl_train.builder import compose
 
 STAGES = ("before adaptation", "after step 1", "after step 2")
 KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
@@ -85,7 +89,10 @@ def test_tasks_by_name_are_learned_and_evaluated_like_any_other() -> None:
     trainer.train(total_updates=2)
     assert trainer.resume_grade == "exact"
     stages = evaluate_adaptation(algorithm, envs, num_episodes=2)
-    assert all(len(returns) == 2 and max(returns) < 0.0 for returns in stages.values())
+    for stage in stages.values():
+        assert len(stage.returns) == 2
+        assert max(stage.returns) < 0.0
+        assert stage.lengths == [200] * 4
 
 
 def test_meta_parameters_move_after_the_last_rollout_only() -> None:
@@ -229,8 +236,8 @@ def test_evaluations_report_every_stage_and_change_nothing() -> None:
     results = [evaluate_policy(algorithm, PointNavigation(4), 6, seed=2) for _ in range(2)]
     assert results[0].stages == results[1].stages
     assert list(results[0].stages) == ["oracle", *STAGES]
-    assert all(len(values) == 6 for values in results[0].stages.values())
-    assert results[0].returns == results[0].stages["after step 2"]
+    assert all(len(stage.returns) == 6 for stage in results[0].stages.values())
+    assert results[0].returns == results[0].stages["after step 2"].returns
     assert "before adaptation" in str(results[0])
     check_same_state(dict(algorithm.named_parameters()), before)
 
@@ -271,6 +278,109 @@ def test_test_tasks_that_were_trained_on_are_warned_about() -> None:
     with pytest.warns(RuntimeWarning, match="2 of 2 test tasks are train tasks too"):
         evaluate_adaptation(algorithm, _TrainedGoals(4, num_train_tasks=3), 2)
     evaluate_adaptation(algorithm, PointNavigation(4, num_train_tasks=3, num_test_tasks=3), 2)
+
+
+def test_tasks_of_which_there_are_only_a_few_are_warned_about_too() -> None:
+    envs = make_vec("HalfCheetahDir-v0", 2, env_kwargs={"max_episode_steps": 3})
+    assert isinstance(envs, TaskVecEnv)
+    torch.manual_seed(0)
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
+    algorithm = MAMLVPG(actor, MAMLVPGConfig(meta_batch_size=2, num_exploration_episodes=1))
+    with pytest.warns(RuntimeWarning, match="HalfCheetahDir-v0: 2 of 2 test tasks are train"):
+        evaluate_adaptation(algorithm, envs, 2)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TrainerConfig(num_test_episodes=4),
+        TrainerConfig(num_test_episodes=1, final_test_episodes=4),
+    ],
+)
+def test_more_test_tasks_than_there_are_are_refused_before_a_run(config: TrainerConfig) -> None:
+    trainer = Trainer(
+        PointNavigation(4),
+        _algorithm(),
+        RolloutStorage(50),
+        test_envs=partial(PointNavigation, 2, num_test_tasks=3),
+        config=config,
+    )
+    with pytest.raises(ConfigError, match="only 3 test tasks"):
+        trainer.train(total_updates=1)
+    assert trainer.total_steps == 0
+
+
+@pytest.mark.parametrize(("num_envs", "rows"), [(2, 1), (8, 4), (12, 6), (14, 7)])
+def test_a_step_of_adaptation_learns_from_as_many_episodes_as_it_says(
+    num_envs: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, adapted_to = _algorithm(num_exploration_episodes=6), []
+    adapt_to = algorithm.adapt_to
+
+    def note(policies: Parameters, rollout: Rollout) -> dict[str, Tensor]:
+        begun = (rollout.episode_start & rollout.valid).sum(0)
+        adapted_to.append(begun.view(2, -1).sum(1).tolist())
+        assert len(begun) == 2 * min(rows, 6)
+        return adapt_to(policies, rollout)
+
+    monkeypatch.setattr(algorithm, "adapt_to", note)
+    evaluate_adaptation(algorithm, PointNavigation(num_envs), 2)
+    assert adapted_to == [[6, 6]]
+
+
+def test_an_evaluation_tells_how_far_it_is() -> None:
+    told: list[tuple[int, int]] = []
+    algorithm = _algorithm(num_exploration_episodes=1)
+
+    def note(num_episodes: int, num_steps: int) -> None:
+        told.append((num_episodes, num_steps))
+
+    evaluate_policy(algorithm, PointNavigation(2), 3, on_step=note)
+    # Two tasks at once and then one, each before, exploring and after.
+    assert [steps for _, steps in told] == list(range(2, 1202, 2))
+    assert [done for done, _ in told] == [0] * 300 + [2] * 300
+
+
+class _Reaching(PointNavigation):
+    """Succeeds in its second row."""
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        return replace(super().step(action), info={"is_success": np.arange(self.num_envs) == 1})
+
+
+def test_successes_and_lengths_are_those_of_the_judged_episodes() -> None:
+    result = evaluate_policy(_algorithm(num_exploration_episodes=1), _Reaching(2), 2)
+    assert result.success_rate == 0.5
+    assert result.mean_length == 100.0
+    assert {stage.success_rate for stage in result.stages.values()} == {None, 0.5}
+    assert result.stages["oracle"].success_rate is None
+
+
+def test_episodes_are_collected_on_any_device() -> None:
+    device = torch.device("meta")
+    actions = torch.zeros(2, 2)
+    rollout = collect_episodes(PointNavigation(2), lambda _: (actions, actions), 1, device)
+    assert len(rollout.final_index) == 2
+    parts = (rollout.observation, rollout.reward, rollout.final_index, rollout.final_observation)
+    assert {part.device for part in parts if isinstance(part, Tensor)} == {device}
+
+
+def test_there_is_nothing_to_adapt_to_without_transitions() -> None:
+    algorithm = _algorithm()
+    actions = torch.zeros(2, 2)
+    cpu = torch.device("cpu")
+    rollout = collect_episodes(PointNavigation(2), lambda _: (actions, actions), 1, cpu)
+    empty = replace(rollout, valid=torch.zeros_like(rollout.valid))
+    with pytest.raises(ConfigError, match="no transitions; collect exploration episodes"):
+        algorithm.adapt_policy(algorithm.get_exploration_policy(), [empty])
+
+
+@pytest.mark.parametrize("algorithm", ["maml-vpg", "pearl"])
+def test_a_rollout_is_as_long_as_an_episode_by_default(algorithm: str) -> None:
+    assert compose(algorithm, "HalfCheetahVel-v0").storage["num_steps"] == 200
+    short: Json = {"max_episode_steps": 50}
+    recipe = compose(algorithm, "HalfCheetahVel-v0", {"env": {"env_kwargs": short}})
+    assert recipe.storage["num_steps"] == 50
 
 
 def test_environments_without_tasks_are_refused() -> None:

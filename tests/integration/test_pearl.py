@@ -1,10 +1,13 @@
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rl_core.algorithm import PolicyLossAddOn
 from rl_core.errors import ConfigError
+from rl_core.nn.distributions import DiagonalGaussian
 from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
 from rl_meta import (
@@ -140,15 +143,52 @@ def test_the_encoder_learns_from_critics_and_divergence_alone(is_stochastic: boo
 
 def test_regularizers_reach_the_policy() -> None:
     parts = {}
-    for coefs in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5)):
-        algorithm = _pearl(policy_mean_coef=coefs[0], policy_std_coef=coefs[1])
+    names = ("policy_mean_coef", "policy_std_coef", "policy_pre_activation_coef")
+    for name in (None, *names):
+        options: dict[str, Any] = {} if name is None else {name: 0.5}
+        algorithm = _pearl(**options)
         trainer = _trainer(algorithm)
         trainer.train(total_updates=3)
         batch = _batch(trainer)
         noise = algorithm.draw_update_noise(batch)
         parameter = next(algorithm.actor.inner.get_submodule("policy").parameters())
-        (parts[coefs],) = torch.autograd.grad(algorithm.compute_loss(batch, noise).loss, parameter)
-    assert len({part.sum().item() for part in parts.values()}) == 3
+        (parts[name],) = torch.autograd.grad(algorithm.compute_loss(batch, noise).loss, parameter)
+    assert len({part.sum().item() for part in parts.values()}) == 4
+
+
+def test_regularizers_are_mean_squares() -> None:
+    algorithm = _pearl(policy_mean_coef=2.0, policy_std_coef=0.5, policy_pre_activation_coef=0.25)
+    (add_on,) = algorithm.inner.add_ons.children()
+    assert isinstance(add_on, PolicyLossAddOn)
+    mean, log_std = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.0, math.log(2.0)]])
+    batch: Any = None
+    term, _ = add_on.compute_loss_term(batch, DiagonalGaussian(mean, log_std), {})
+    # Mean squares of means 2.5, of logarithms ln(2)^2 / 2, and of actions (1 + 1 + 4 + 4) / 2.
+    expected = 2.0 * 2.5 + 0.5 * math.log(2.0) ** 2 / 2.0 + 0.25 * 5.0
+    assert term.item() == pytest.approx(expected)
+
+
+def test_train_tasks_are_warned_about_in_evaluations() -> None:
+    algorithm = _pearl(num_exploration_episodes=1)
+    trainer = _trainer(algorithm)
+    trainer.train(total_updates=1)
+
+    class Known(PointNavigation):
+        def tasks_of_evaluation(self, count: int, seed: int) -> torch.Tensor:
+            assert algorithm.train_tasks is not None
+            return algorithm.train_tasks[:count]
+
+    with pytest.warns(RuntimeWarning, match="3 of 3 test tasks are train tasks too"):
+        evaluate_adaptation(algorithm, Known(3), 3)
+
+
+def test_a_generator_of_ones_own_leaves_the_run_as_it_is() -> None:
+    algorithm = _pearl()
+    before = algorithm.generator.get_state()
+    own = torch.Generator().manual_seed(1)
+    latent = algorithm.get_exploration_policy(own).belief
+    assert torch.equal(latent, torch.randn(3, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(algorithm.generator.get_state(), before)
 
 
 @pytest.mark.parametrize("use_next", [False, True])
@@ -205,7 +245,7 @@ def test_evaluations_reset_the_belief_for_each_task_and_change_nothing(
     results = [evaluate_policy(algorithm, PointNavigation(2), 6, seed=2) for _ in range(2)]
     assert results[0].stages == results[1].stages
     assert list(results[0].stages) == ["oracle", *STAGES]
-    assert results[0].returns == results[0].stages["after step 2"]
+    assert results[0].returns == results[0].stages["after step 2"].returns
     check_same_state(dict(algorithm.named_parameters()), before)
     asked: list[int] = []
     unadapted = algorithm.unadapted

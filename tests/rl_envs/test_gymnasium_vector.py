@@ -468,7 +468,7 @@ def test_an_id_without_version_means_the_newest() -> None:
     [
         ("LunarLander-v3", "Box2D", "packages/rl-envs[box2d]"),
         ("HalfCheetah-v5", "mujoco", "packages/rl-envs[mujoco]"),
-        ("HalfCheetahDirection-v0", "mujoco", "packages/rl-envs[mujoco]"),
+        ("HalfCheetahDir-v0", "mujoco", "packages/rl-envs[mujoco]"),
         ("phys2d/CartPole-v1", "jax", "install the package"),
     ],
 )

@@ -238,8 +238,8 @@ def test_wrong_numbers_are_refused() -> None:
         PointNavigation(0)
 
 
-IDS = ("CartPolePhysics-v0", "PendulumPhysics-v0", "HalfCheetahDirection-v0")
-MUJOCO_IDS = ("HalfCheetahDirection-v0", "HalfCheetahVelocity-v0", "AntDirection-v0")
+IDS = ("CartPolePhysics-v0", "PendulumPhysics-v0", "HalfCheetahDir-v0")
+MUJOCO_IDS = ("HalfCheetahDir-v0", "HalfCheetahVel-v0", "AntDir-v0")
 
 
 def _vector(env_id: str, num_envs: int = 2, **options: Any) -> TaskVecEnv:
@@ -273,9 +273,9 @@ def test_our_tasks_are_made_by_name_and_saved_with_their_tasks(env_id: str) -> N
 @pytest.mark.parametrize(
     ("env_id", "task", "weights"),
     [
-        ("HalfCheetahDirection-v0", [-1.0], {"x_velocity": -1.0, "reward_ctrl": 1.0}),
+        ("HalfCheetahDir-v0", [-1.0], {"x_velocity": -1.0, "reward_ctrl": 1.0}),
         (
-            "AntDirection-v0",
+            "AntDir-v0",
             [0.6, -0.8],
             {"x_velocity": 0.6, "y_velocity": -0.8}
             | dict.fromkeys(("reward_ctrl", "reward_contact", "reward_survive"), 1.0),
@@ -292,7 +292,7 @@ def test_a_direction_is_rewarded(env_id: str, task: list[float], weights: dict[s
 
 
 def test_a_velocity_is_rewarded_by_the_distance_to_it() -> None:
-    with _vector("HalfCheetahVelocity-v0", 1, low=1.0, high=3.0) as envs:
+    with _vector("HalfCheetahVel-v0", 1, low=1.0, high=3.0) as envs:
         tasks = envs.sample_tasks(100, torch.Generator().manual_seed(0))
         assert 1.0 <= float(tasks.min()) < 1.2 < 2.8 < float(tasks.max()) < 3.0
         envs.set_tasks(torch.tensor([[1.5]]))
@@ -372,3 +372,26 @@ class TestMetaWorld:
     def test_an_unknown_environment_is_refused_with_the_nearest(self) -> None:
         with pytest.raises(ConfigError, match="has no 'raech-v3'; did you mean 'reach-v3'"):
             _vector("MetaWorldML1-v0", env_name="raech-v3")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("PendulumPhysics-v0", {"num_train_tasks": 0}, "num_train_tasks must be a whole number"),
+        ("PendulumPhysics-v0", {"num_test_tasks": -1}, "num_test_tasks must be a whole number"),
+        ("PendulumPhysics-v0", {"spread": 1.0}, r"spread must be a number in \[0, 1\), got 1.0"),
+        ("HalfCheetahVel-v0", {"low": 3.0}, "low=3.0 is above high=2.0"),
+    ],
+)
+def test_distributions_that_cannot_be_are_refused(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_vec(name, 1, env_kwargs=options)
+
+
+def test_tasks_of_another_shape_are_refused() -> None:
+    envs = make_vec("PendulumPhysics-v0", 2)
+    assert isinstance(envs, TaskVecEnv)
+    with pytest.raises(DataError, match=r"have shape \(2, 2\); expected \(2, 3\): one task"):
+        envs.set_tasks(torch.zeros(2, 2))

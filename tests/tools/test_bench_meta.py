@@ -72,7 +72,7 @@ def test_the_table_shows_stages_with_intervals_and_the_share_of_the_gap_closed()
 
 def test_without_an_oracle_the_table_shows_what_was_gained() -> None:
     shown = meta.render({"maml-trpo/velocity": recorded(-8.0)})
-    row = "| `maml-trpo` | HalfCheetahVelocity-v0, 0 to 2 m/s | 1 | 2,000,000 | -10.0 | -8.0 "
+    row = "| `maml-trpo` | HalfCheetahVel-v0, 0 to 2 m/s | 1 | 2,000,000 | -10.0 | -8.0 "
     assert f"{row}| - | - | **+2.0** (+2.0) |" in shown
     assert meta.render({}) == "Nothing was measured yet."
 

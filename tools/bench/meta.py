@@ -122,10 +122,10 @@ LEARNERS: Mapping[str, Learner] = {
     "maml-ppo": Learner("maml-ppo"),
     "maml-trpo": Learner("maml-trpo"),
     "pearl": Learner("pearl", updates=305, options=_NAVIGATING),
-    "maml-trpo/direction": _running("maml-trpo", "HalfCheetahDirection-v0"),
-    "maml-trpo/velocity": _running("maml-trpo", "HalfCheetahVelocity-v0", high=2),
-    "pearl/direction": _running("pearl", "HalfCheetahDirection-v0"),
-    "pearl/velocity": _running("pearl", "HalfCheetahVelocity-v0", high=3),
+    "maml-trpo/direction": _running("maml-trpo", "HalfCheetahDir-v0"),
+    "maml-trpo/velocity": _running("maml-trpo", "HalfCheetahVel-v0", high=2),
+    "pearl/direction": _running("pearl", "HalfCheetahDir-v0"),
+    "pearl/velocity": _running("pearl", "HalfCheetahVel-v0", high=3),
 }
 """All record runs. PEARL has five updates more, in which it sees each of its tasks once."""
 

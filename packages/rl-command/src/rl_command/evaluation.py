@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import cast
 
 from rl_command.errors import UsageError, held_warnings
@@ -92,7 +91,7 @@ def evaluate(words: Sequence[str]) -> int:
         facts = {**over_runs, "num_episodes": episodes, "runs": cast("Json", tables)}
         by_stage: dict[str, Json] = {
             name: statistics_over_runs(
-                [fmean(result.stages[name]) for result in results], arguments.seed
+                [result.stages[name].mean for result in results], arguments.seed
             )
             for name in results[0].stages
         }

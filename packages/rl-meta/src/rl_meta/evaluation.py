@@ -2,15 +2,18 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from rl_core.actor import Actor
+from rl_core.algorithm import EvaluatedEpisodes
 from rl_core.batch import Rollout
-from rl_core.env import TaskVecEnv, VecEnv
-from rl_core.errors import ConfigError
+from rl_core.env import EnvStep, TaskVecEnv, VecEnv
 from rl_core.gradients.trust_region import Parameters
 from rl_core.seeding import spawn_generators, spawn_seed
 from rl_core.types import Observation
@@ -34,6 +37,11 @@ class AdaptiveAlgorithm(Protocol):
     @property
     def exploration_episodes(self) -> Sequence[int]:
         """How many episodes each step of adaptation learns from."""
+        ...
+
+    @property
+    def train_tasks(self) -> Tensor | None:
+        """The tasks that it learns from, where it drew them once and for all."""
         ...
 
     def unadapted(self, num_tasks: int) -> Parameters:
@@ -66,23 +74,26 @@ def evaluate_adaptation(
     seed: int = 0,
     deterministic: bool = True,
     before_step: Callable[[], None] = lambda: None,
-) -> Mapping[str, list[float]]:
-    """Adapt to test tasks, and play an episode with each policy on the way.
+    on_step: Callable[[int, int], None] = lambda *_: None,
+) -> Mapping[str, EvaluatedEpisodes]:
+    """Adapt to test tasks, and play with each policy on the way.
 
-    Each step of adaptation learns from episodes in which the policy so far explores. These are not
-    part of the results.
+    A task has an episode in every row that it gets, and its return is their mean. Each step of
+    adaptation learns from episodes in which the policy so far explores. These are not part of the
+    results.
 
     Args:
         algorithm: whose policy adapts; it stays as it is.
         envs: a `TaskVecEnv`, whose rows are divided among the tasks.
-        num_episodes: how many test tasks; each has an episode in every stage.
+        num_episodes: how many test tasks.
         seed: of tasks, environments and actions.
         deterministic: take the mode of the policies in the episodes that count.
         before_step: called before each step of the environments.
+        on_step: called after each, with the number of tasks that are done, and of steps.
 
     Returns:
-        The return on each task, by stage; that of a policy which knows its task comes first, as
-        ``"oracle"``, where the environments know it.
+        The return on each task, by stage, with the lengths and successes of all episodes; that of a
+        policy which knows its task comes first, as ``"oracle"``, where the environments know it.
 
     Raises:
         ConfigError: when there are no tasks, or fewer test tasks.
@@ -90,14 +101,22 @@ def evaluate_adaptation(
     envs = with_tasks(envs)
     device = algorithm.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
-    tasks = _test_tasks(envs, num_episodes, seed)
+    tasks = envs.tasks_of_evaluation(num_episodes, seed)
+    _warn_of_known_tasks(algorithm, envs, tasks)
     explored = algorithm.exploration_episodes
-    stages = ["before adaptation", *(f"after step {n}" for n in range(1, len(explored) + 1))]
-    returns: dict[str, list[float]] = {stage: [] for stage in stages}
+    stages = {"before adaptation": _Stage()}
+    stages |= {f"after step {number}": _Stage() for number in range(1, len(explored) + 1)}
     oracle = envs.oracle_returns(tasks)
     env_seed: int | None = spawn_seed(seed, "evaluation")
+    num_done = num_steps = 0
 
-    def play(num_episodes: int, mode: bool, policies: Parameters) -> Rollout:
+    def play(
+        num_episodes: int | npt.NDArray[np.int64],
+        policies: Parameters,
+        *,
+        mode: bool,
+        successes: list[bool] | None = None,
+    ) -> Rollout:
         nonlocal env_seed
         first, env_seed = env_seed, None
 
@@ -106,50 +125,75 @@ def evaluate_adaptation(
             noise = None if mode else algorithm.actor.draw_noise(shape, generator)
             return algorithm.act(policies, observation, noise)
 
+        def after_step(step: EnvStep, ended: npt.NDArray[np.bool_]) -> None:
+            nonlocal num_steps
+            num_steps += envs.num_envs
+            on_step(num_done, num_steps)
+            if successes is not None:
+                each = (step.success(int(env)) for env in np.flatnonzero(ended))
+                successes.extend(success for success in each if success is not None)
+
         return collect_episodes(
-            envs, choose, num_episodes, device, seed=first, before_step=before_step
+            envs,
+            choose,
+            num_episodes,
+            device,
+            seed=first,
+            before_step=before_step,
+            after_step=after_step,
         )
 
-    while len(tasks):
+    while num_done < len(tasks):
         # as many tasks at a time as divide the environments
-        count = next(n for n in range(len(tasks), 0, -1) if envs.num_envs % n == 0)
+        left = len(tasks) - num_done
+        count = next(n for n in range(left, 0, -1) if envs.num_envs % n == 0)
         rows = envs.num_envs // count
-        envs.set_tasks(tasks[:count].repeat_interleave(rows, 0))
-        tasks = tasks[count:]
+        envs.set_tasks(tasks[num_done : num_done + count].repeat_interleave(rows, 0))
         policies = algorithm.unadapted(count)
-        for index, stage in enumerate(stages):
-            judged = play(1, deterministic, policies)
+        for index, stage in enumerate(stages.values()):
+            judged = play(1, policies, mode=deterministic, successes=stage.successes)
             totals = (judged.reward * judged.valid).sum(0).view(count, rows).mean(1)
-            returns[stage] += totals.tolist()
+            stage.returns += totals.tolist()
+            stage.lengths += judged.valid.sum(0).tolist()
             if index < len(explored):
                 used = min(rows, explored[index])
+                quota = np.arange(used, 0, -1) + explored[index] - 1
+                quota = np.concatenate([quota // used, np.zeros(rows - used, np.int64)])
                 explorers = algorithm.explorers(policies, envs.num_envs, generator)
-                rollout = play(-(-explored[index] // used), False, explorers)
+                rollout = play(np.tile(quota, count), explorers, mode=False)
                 kept = [env for env in range(envs.num_envs) if env % rows < used]
                 policies = algorithm.adapt_to(policies, rollout.select(kept))
-    return returns if oracle is None else {"oracle": oracle.tolist(), **returns}
+        num_done += count
+    by_stage = {
+        name: EvaluatedEpisodes(stage.returns, stage.lengths, stage.successes)
+        for name, stage in stages.items()
+    }
+    if oracle is None:
+        return by_stage
+    return {"oracle": EvaluatedEpisodes(oracle.tolist()), **by_stage}
 
 
-def _test_tasks(envs: TaskVecEnv, count: int, seed: int) -> Tensor:
-    """Return the test tasks, and warn where they are train tasks too."""
-    available, trained = envs.num_tasks("test"), envs.num_tasks("train")
-    if available is not None and available < count:
-        raise ConfigError(
-            f"{envs.spec_id} has only {available} test tasks; evaluate on at most so many, got "
-            f"{count}"
+@dataclass(slots=True)
+class _Stage:
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    successes: list[bool] = field(default_factory=list)
+
+
+def _warn_of_known_tasks(algorithm: AdaptiveAlgorithm, envs: TaskVecEnv, tasks: Tensor) -> None:
+    """Warn where test tasks are train tasks too."""
+    known = algorithm.train_tasks
+    if known is None:
+        # All of a few, also where each is drawn with replacement; and some of any number.
+        count = max(1_000, 10 * (envs.num_tasks("train") or 0))
+        known = envs.sample_tasks(count, torch.Generator(), "train")
+    same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
+    overlap = int(same.all(2).any(1).sum())
+    if overlap:
+        warnings.warn(
+            f"{envs.spec_id}: {overlap} of {len(tasks)} test tasks are train tasks too, so that "
+            "returns on them say nothing of new tasks; draw others in sample_tasks where split is "
+            "'test'",
+            RuntimeWarning,
+            stacklevel=2,
         )
-    tasks = envs.tasks_of_evaluation(count, seed)
-    if trained is not None:
-        # All of them, also where each is drawn with replacement.
-        known = envs.sample_tasks(10 * trained, torch.Generator(), "train")
-        same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
-        overlap = int(same.all(2).any(1).sum())
-        if overlap:
-            warnings.warn(
-                f"{envs.spec_id}: {overlap} of {count} test tasks are train tasks too, so that "
-                "returns on them say nothing of new tasks; draw others in sample_tasks where "
-                "split is 'test'",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-    return tasks

@@ -126,7 +126,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Take 20 environments for each of 20 tasks, and rollouts of 100 steps.
+        """Take 20 environments for each of 20 tasks, and rollouts as long as an episode.
 
         Actions with bounds are scaled to them: a step of adaptation then moves the policy about as
         far whatever their size is.
@@ -136,7 +136,9 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             actor |= {"squash_actions": True, "initial_log_std": -0.5}
         return DefaultRecipe(
             actor=ComponentSpec("actor", "on-policy", actor),
-            storage=ComponentSpec("storage", "rollout", {"num_steps": 100}),
+            storage=ComponentSpec(
+                "storage", "rollout", {"num_steps": env.max_episode_steps or 100}
+            ),
             env={"num_envs": 400},
             algorithm={},
             trainer={"scale_rewards": False, "compile": "off", "num_test_episodes": 20},
@@ -374,6 +376,11 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         """So many episodes for each step of adaptation."""
         return [self.config.num_exploration_episodes] * self.config.num_grad_updates
 
+    @property
+    def train_tasks(self) -> Tensor | None:
+        """None: every meta-update draws tasks anew."""
+        return None
+
     def unadapted(self, num_tasks: int) -> Parameters:
         """Return θ for each task."""
         return {
@@ -403,13 +410,16 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             The adapted policy.
 
         Raises:
-            ConfigError: when there is no rollout, or more than ``num_grad_updates``.
+            ConfigError: when there is no rollout, one without a transition, or more than
+                ``num_grad_updates``.
         """
         if not 1 <= len(rollouts) <= self.config.num_grad_updates:
             raise ConfigError(
                 f"got {len(rollouts)} rollouts to adapt to; expected one for each of the "
                 f"num_grad_updates={self.config.num_grad_updates} gradient steps"
             )
+        if not all(bool(rollout.valid.any()) for rollout in rollouts):
+            raise ConfigError("a rollout has no transitions; collect exploration episodes first")
         named = dict(_Policy(exploration_policy).named_parameters())
         adapted = {name: named[name].detach().unsqueeze(0) for name in self._names}
         for rollout in rollouts:
@@ -628,7 +638,10 @@ def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
         )
     inner = build_inner(name, {**_INNER_OPTIONS.get(name, {}), **config.inner_options}, actor)
     if any(not parameter.startswith("actor.") for parameter in inner.named_parameters()):
-        raise ConfigError(f"inner_algorithm='{name}' learns networks besides the actor's")
+        raise ConfigError(
+            f"inner_algorithm='{name}' learns networks besides the actor's, which do not adapt; "
+            "use vpg, a2c, ppo or a plug-in like them"
+        )
     return inner
 
 

@@ -76,6 +76,7 @@ class PEARLConfig(Config):
         kl_coef: β of Eq. (4); has no effect without the information bottleneck.
         policy_mean_coef: penalty of the squared means of a Gaussian policy, before squashing.
         policy_std_coef: penalty of the squared logarithms of its standard deviations.
+        policy_pre_activation_coef: penalty of the squared actions before squashing, in expectation.
         num_train_tasks: tasks that are learned from, drawn once; None draws 100, or takes all where
             there are fewer.
         num_sampled_tasks: visits to tasks in an iteration, all at once and as evenly as can be; it
@@ -99,6 +100,7 @@ class PEARLConfig(Config):
     kl_coef: ScheduledNonNegative = 0.1
     policy_mean_coef: ScheduledNonNegative = 0.0
     policy_std_coef: ScheduledNonNegative = 0.0
+    policy_pre_activation_coef: ScheduledNonNegative = 0.0
     num_train_tasks: Count | None = None
     num_sampled_tasks: Count = 20
     num_prior_rollouts: Count = 1
@@ -178,7 +180,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     @property
     def _is_regularized(self) -> bool:
-        return self.config.policy_mean_coef != 0.0 or self.config.policy_std_coef != 0.0
+        return any(getattr(self.config, name) != 0.0 for name in _REGULARIZERS)
 
     @property
     def schedule(self) -> UpdateSchedule:
@@ -187,10 +189,12 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Take 20 environments, one for each task that is visited."""
+        """Take 20 environments, one for each task that is visited, and episodes as rollouts."""
         return DefaultRecipe(
             actor=ComponentSpec("actor", "context-conditioned", {}),
-            storage=ComponentSpec("storage", "task-replay", {}),
+            storage=ComponentSpec(
+                "storage", "task-replay", {"num_steps": env.max_episode_steps or 100}
+            ),
             env={"num_envs": 20},
             algorithm={},
             trainer={"scale_rewards": False, "num_test_episodes": 20},
@@ -377,6 +381,11 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         """One episode for each step of adaptation."""
         return [1] * self.config.num_exploration_episodes
 
+    @property
+    def train_tasks(self) -> Tensor | None:
+        """The tasks that are learned from, `(N, ...)`; None before the first rollout."""
+        return self._tasks
+
     def unadapted(self, num_tasks: int) -> Parameters:
         """Return beliefs without any context."""
         size = self.actor.encoder.in_features
@@ -420,12 +429,19 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         mean, std = self.actor.encoder(context, mask)
         return {"mean": mean, "std": std, "context": context, "mask": mask}
 
-    def get_exploration_policy(self) -> ContextConditionedActor:
-        """Return a copy of the actor with a latent drawn from the prior; use it in one task."""
-        shape = self.actor.belief.shape
-        return self.actor.with_belief(
-            torch.randn(shape, generator=self.generator, device=self.device)
+    def get_exploration_policy(
+        self, generator: torch.Generator | None = None
+    ) -> ContextConditionedActor:
+        """Return a copy of the actor with a latent drawn from the prior; use it in one task.
+
+        Args:
+            generator: draws it; None goes on with the one of training, whose later numbers are
+                others then.
+        """
+        drawn = torch.randn(
+            self.actor.belief.shape, generator=generator or self.generator, device=self.device
         )
+        return self.actor.with_belief(drawn)
 
     def adapt_policy(
         self, exploration_policy: ContextConditionedActor, rollouts: Sequence[Rollout]
@@ -476,8 +492,11 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         self._num_rollouts = saved.count("num_rollouts")
 
 
+_REGULARIZERS = ("policy_mean_coef", "policy_std_coef", "policy_pre_activation_coef")
+
+
 class _GaussianRegularizer(PolicyLossAddOn):
-    """Penalizes means and standard deviations of a Gaussian policy, as garage's PEARL does."""
+    """Penalizes a Gaussian policy's means, deviations and actions, as garage's PEARL does."""
 
     batch_types = (ReplayBatch,)
 
@@ -491,14 +510,16 @@ class _GaussianRegularizer(PolicyLossAddOn):
         distribution: Distribution,
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the weighted mean squares of means and of logarithms of standard deviations."""
+        """Return the weighted mean squares; those of actions are μ² + σ²."""
         if not isinstance(distribution, SquashedGaussian | DiagonalGaussian):
             raise ConfigError(
-                "policy_mean_coef and policy_std_coef are for Gaussian policies; leave them at 0"
+                f"{', '.join(_REGULARIZERS)} are for Gaussian policies; leave them at 0"
             )
-        hyper = self._algorithm.hyper
-        term = hyper["policy_mean_coef"] * distribution.mean.square().mean()
-        term = term + hyper["policy_std_coef"] * distribution.log_std.square().mean()
+        mean, log_std = distribution.mean.square(), distribution.log_std
+        squares = mean, log_std.square(), mean + (2.0 * log_std).exp()
+        term = torch.zeros((), device=mean.device)
+        for name, square in zip(_REGULARIZERS, squares, strict=True):
+            term = term + self._algorithm.hyper[name] * square.mean()
         return term, {"loss/policy_regularization": term}
 
 

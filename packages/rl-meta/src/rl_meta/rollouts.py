@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.env import VecEnv
+from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import EnvironmentFaultError
 from rl_core.types import Observation, map_observation, to_flags, to_numbers, to_tensors
 
@@ -22,32 +23,36 @@ _LONGEST = 100_000
 def collect_episodes(
     envs: VecEnv,
     choose: ChooseActions,
-    num_episodes: int,
+    num_episodes: int | npt.NDArray[np.int64],
     device: torch.device,
     *,
     seed: int | None = None,
     before_step: Callable[[], None] = lambda: None,
+    after_step: Callable[[EnvStep, npt.NDArray[np.bool_]], None] = lambda *_: None,
 ) -> Rollout:
     """Play whole episodes in every environment.
 
     Args:
         envs: reset first.
         choose: the policy.
-        num_episodes: in each environment; what it does after its last one has ``valid=False``.
+        num_episodes: in each environment, `(B,)` where these differ; what one does after its last
+            episode has ``valid=False``.
         device: where the rollout is wanted.
         seed: of the reset; None goes on with the environments' own generators.
         before_step: called before each step.
+        after_step: called after each, with the rows whose episode it ended, `(B,)`.
 
     Raises:
         EnvironmentFaultError: when an episode does not end.
     """
     observation = to_tensors(envs.reset(seed), device)
-    left = np.full(envs.num_envs, num_episodes)
+    left = np.broadcast_to(num_episodes, envs.num_envs).copy()
+    longest = _LONGEST * int(left.max())
     begins = np.ones(envs.num_envs, np.bool_)
     rows: dict[str, list[object]] = {name: [] for name in _COLUMNS}
     finals: list[tuple[Tensor, Observation]] = []
     while left.any():
-        if len(rows["action"]) >= _LONGEST * num_episodes:
+        if len(rows["action"]) >= longest:
             raise EnvironmentFaultError(
                 f"{envs.spec_id}: an episode has not ended after {_LONGEST} steps; give the "
                 "environment a time limit"
@@ -58,7 +63,7 @@ def collect_episodes(
         terminated, truncated = to_flags(step.terminated), to_flags(step.truncated)
         valid, ended = to_flags(step.valid) & (left > 0), terminated | truncated
         if step.final_observation is not None and ended.any():
-            index = torch.from_numpy(np.flatnonzero(ended))
+            index = torch.from_numpy(np.flatnonzero(ended)).to(device)
             final = to_tensors(step.final_observation, device)
             place = torch.stack([torch.full_like(index, len(rows["action"])), index], dim=1)
             finals.append((place, map_observation(lambda part, i=index: part[i], final)))  # type: ignore[misc]  # a default of a lambda
@@ -69,8 +74,10 @@ def collect_episodes(
         # Where final observations are separate, ended rows show the next episode's first one.
         begins = ~to_flags(step.valid) if step.final_observation is None else ended
         left = left - (ended & valid)
+        after_step(step, ended & valid)
         observation = to_tensors(step.observation, device)
     nothing = map_observation(lambda part: part[:0], observation)
+    places = [place for place, _ in finals]
     return Rollout(
         observation=_stacked(rows["observation"]),
         next_observation=observation,
@@ -80,7 +87,7 @@ def collect_episodes(
             for name in _COLUMNS[2:]
         },
         state={},
-        final_index=torch.cat([torch.zeros(0, 2, dtype=torch.int64), *(i for i, _ in finals)]),
+        final_index=torch.cat([torch.zeros(0, 2, dtype=torch.int64, device=device), *places]),
         final_observation=_joined([nothing, *(final for _, final in finals)]),
     )
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -35,6 +36,21 @@ from rl_core.types import Observation, State, StateDict
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedEpisodes:
+    """Episodes of a stage of `Algorithm.custom_evaluation`.
+
+    Attributes:
+        returns: of each episode.
+        lengths: how many steps each has; empty where that is not known.
+        successes: whether each succeeded, of those of which the environment reports it.
+    """
+
+    returns: Sequence[float]
+    lengths: Sequence[int] = ()
+    successes: Sequence[bool] = ()
 
 
 class Algorithm(ABC, Generic[ConfigT, BatchT]):
@@ -234,7 +250,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         seed: int,
         deterministic: bool,
         before_step: Callable[[], None],
-    ) -> Mapping[str, Sequence[float]] | None:
+        on_step: Callable[[int, int], None],
+    ) -> Mapping[str, EvaluatedEpisodes] | None:
         """Evaluate in the algorithm's own way; None, the default, runs the policy as it is.
 
         Args:
@@ -243,9 +260,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             seed: seed of all random numbers.
             deterministic: take the mode of the policy instead of sampling.
             before_step: call it before each step of the environments.
+            on_step: call it after each, with the number of finished episodes that count, and of
+                steps.
 
         Returns:
-            Episode returns by stage, such as before and after adaptation; the last is the result.
+            The episodes of each stage, such as before and after adaptation; the last is the result.
         """
         return None
 

@@ -17,11 +17,14 @@ class EnvSpec:
         name: registered name or Gymnasium id.
         observation_space: of one environment.
         action_space: of one environment.
+        max_episode_steps: after which an episode is cut; None where there is no limit, or it is
+            not known.
     """
 
     name: str
     observation_space: gymnasium.Space[object]
     action_space: gymnasium.Space[object]
+    max_episode_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self, cast
 
+import numpy as np
+from torch import Tensor
+
 from rl_core.config import ComponentSpec
 from rl_core.env.goals import GoalFunctions
 from rl_core.errors import CheckpointError
@@ -58,6 +61,18 @@ class EnvStep:
     def final_info(self) -> Mapping[str, object]:
         """The info of the ended rows' last step; only those rows are meaningful."""
         return cast("Mapping[str, object]", self.info.get("final_info", self.info))
+
+    def success(self, env: int) -> bool | None:
+        """Return what an ended row's ``is_success`` says; None where it is not reported.
+
+        Gymnasium's entry ``_is_success`` says which rows report it.
+        """
+        values, given = self.final_info.get("is_success"), self.final_info.get("_is_success")
+        if not isinstance(values, np.ndarray | Tensor):
+            return None
+        if isinstance(given, np.ndarray | Tensor) and not given[env]:
+            return None
+        return bool(values[env])
 
 
 class VecEnv(ABC):

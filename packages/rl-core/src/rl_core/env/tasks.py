@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_core.env.contract import VecEnv
+from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators
 
 TaskSplit: TypeAlias = Literal["train", "test"]
@@ -38,7 +39,17 @@ class TaskVecEnv(VecEnv):
         """
 
     def tasks_of_evaluation(self, count: int, seed: int) -> Tensor:
-        """Return the test tasks of an evaluation `(count, ...)`, the same for the same seed."""
+        """Return the test tasks of an evaluation `(count, ...)`, the same for the same seed.
+
+        Raises:
+            ConfigError: when there are fewer.
+        """
+        available = self.num_tasks("test")
+        if available is not None and available < count:
+            raise ConfigError(
+                f"{self.spec_id} has only {available} test tasks; evaluate on at most so many, got "
+                f"{count}"
+            )
         return self.sample_tasks(count, spawn_generators(seed, ["tasks"])["tasks"], "test")
 
     @abstractmethod

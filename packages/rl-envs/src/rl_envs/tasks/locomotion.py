@@ -19,7 +19,7 @@ from rl_envs.tasks.sampler import SampledTasks, uniform
 _Step: TypeAlias = tuple[npt.NDArray[np.float64], np.float64, bool, bool, dict[str, np.float64]]
 
 
-class HalfCheetahDirection(SampledTasks, HalfCheetahEnv):
+class HalfCheetahDir(SampledTasks, HalfCheetahEnv):
     """A half-cheetah that is rewarded for its velocity forward (task 1) or backward (task -1).
 
     Args:
@@ -43,7 +43,7 @@ class HalfCheetahDirection(SampledTasks, HalfCheetahEnv):
         return observation, np.float64(reward), terminated, truncated, info
 
 
-class HalfCheetahVelocity(SampledTasks, HalfCheetahEnv):
+class HalfCheetahVel(SampledTasks, HalfCheetahEnv):
     """A half-cheetah that is rewarded for running forward as fast as the task says, in m/s.
 
     Args:
@@ -73,7 +73,7 @@ class HalfCheetahVelocity(SampledTasks, HalfCheetahEnv):
         return observation, np.float64(reward), terminated, truncated, info
 
 
-class AntDirection(SampledTasks, AntEnv):
+class AntDir(SampledTasks, AntEnv):
     """An ant that is rewarded for its velocity in a direction of the plane.
 
     A task is the direction's cosine and sine, uniform on the circle.

@@ -6,6 +6,7 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 from torch import Tensor
 
+from rl_core.errors import ConfigError
 from rl_core.types import Array
 from rl_envs.tasks.sampler import SampledTasks, uniform
 
@@ -16,12 +17,17 @@ class _Physics(SampledTasks):
     Args:
         spread: how far factors are from 1, below 1.
         **kwargs: those of the environment, and how many tasks there are; see `TaskSampler`.
+
+    Raises:
+        ConfigError: when ``spread`` is not in [0, 1).
     """
 
     _varied: ClassVar[tuple[str, ...]]
     """Attributes that the factors of a task are for."""
 
     def __init__(self, spread: float = 0.5, **kwargs: Any) -> None:
+        if not 0.0 <= spread < 1.0:
+            raise ConfigError(f"spread must be a number in [0, 1), got {spread}")
         self._draw_factors = uniform(1.0 - spread, 1.0 + spread, len(self._varied))
         super().__init__(**kwargs)
         self._usual = tuple(getattr(self, name) for name in self._varied)

@@ -6,7 +6,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from rl_core.config import Count, check_argument
 from rl_core.env import TaskSplit
+from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators
 
 DrawTasks: TypeAlias = Callable[[int, torch.Generator], Tensor]
@@ -23,6 +25,9 @@ class TaskSampler:
         num_test_tasks: the same for test tasks.
         with_replacement: draw each of a fixed number of train tasks independently of the others,
             so that a batch may hold one twice and lack another. Test tasks are drawn without.
+
+    Raises:
+        ConfigError: when a number of tasks is below 1.
     """
 
     def __init__(
@@ -32,6 +37,9 @@ class TaskSampler:
         num_test_tasks: int | None = None,
         with_replacement: bool = False,
     ) -> None:
+        numbers = {"num_train_tasks": num_train_tasks, "num_test_tasks": num_test_tasks}
+        for name, number in numbers.items():
+            check_argument(name, number, Count | None)
         self._draw = draw
         self._with_replacement = with_replacement
         generators = spawn_generators(0, ["train", "test"])
@@ -104,7 +112,13 @@ def draw_fixed(
 
 
 def uniform(low: float, high: float, size: int) -> DrawTasks:
-    """Return a function that draws vectors of independent numbers, uniform in [low, high)."""
+    """Return a function that draws vectors of independent numbers, uniform in [low, high).
+
+    Raises:
+        ConfigError: when low is above high.
+    """
+    if low > high:
+        raise ConfigError(f"low={low} is above high={high}; change one of them")
 
     def draw(count: int, generator: torch.Generator) -> Tensor:
         return low + (high - low) * torch.rand(count, size, generator=generator)

@@ -35,6 +35,7 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
     """
 
     _next_tasks: Tensor | None = None
+    _task_shape: tuple[int, ...] | None = None
 
     def sample_tasks(
         self, count: int, generator: torch.Generator, split: TaskSplit = "train"
@@ -57,11 +58,15 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         """Give each row its task, from its next episode on.
 
         Raises:
-            DataError: unless there is one task for each environment.
+            DataError: unless there is one task for each environment, of the right shape.
         """
-        if len(tasks) != self.num_envs:
+        if self._task_shape is None:
+            self._task_shape = tuple(self.sample_tasks(1, torch.Generator()).shape[1:])
+        expected = (self.num_envs, *self._task_shape)
+        if tasks.shape != expected:
             raise DataError(
-                f"got {len(tasks)} tasks; expected {self.num_envs}, one for each environment"
+                f"the tasks have shape {tuple(tasks.shape)}; expected {expected}: one task for "
+                "each environment"
             )
         self._next_tasks = tasks.detach().clone()
 

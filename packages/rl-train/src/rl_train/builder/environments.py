@@ -108,7 +108,8 @@ def inspect_env(spec: ComponentSpec, given: AnyEnv | None = None) -> EnvSpec:
     envs = build_envs(spec, None, given)
     try:
         name = envs.spec_id if spec.is_custom else spec.name
-        return EnvSpec(name, envs.single_observation_space, envs.single_action_space)
+        spaces = envs.single_observation_space, envs.single_action_space
+        return EnvSpec(name, *spaces, max_episode_steps=envs.max_episode_steps)
     finally:
         if given is None or not is_built(given):
             envs.close()

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from rl_core.env import EnvStep
 from rl_core.stateful import StateFields
@@ -58,7 +57,7 @@ class EpisodeTracker(StateFields):
                 float(self._return[env]),
                 int(self._length[env]),
                 int(env),
-                _success(outcome, int(env)),
+                outcome.success(int(env)),
             )
             for env in np.flatnonzero(ended)
         ]
@@ -81,17 +80,3 @@ class EpisodeTracker(StateFields):
         self._return[:] = 0.0
         self._length[:] = 0
         self.episode_start = np.ones_like(self.episode_start)
-
-
-def _success(outcome: EnvStep, env: int) -> bool | None:
-    """Read ``is_success``, which robotics environments report at an episode's end.
-
-    Gymnasium's entry ``_is_success`` says which rows reported it.
-    """
-    info = outcome.final_info
-    values, given = info.get("is_success"), info.get("_is_success")
-    if not isinstance(values, np.ndarray | Tensor):
-        return None
-    if isinstance(given, np.ndarray | Tensor) and not given[env]:
-        return None
-    return bool(values[env])

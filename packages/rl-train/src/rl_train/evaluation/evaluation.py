@@ -32,6 +32,10 @@ class EvaluationStoppedError(Exception):
     """An evaluation was stopped by the caller; it changed nothing."""
 
 
+_OF_STAGES = ("mean", "std", "iqm", "ci95", "success_rate", "returns")
+"""Statistics of a stage that are kept with those of the evaluation."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """Statistics of the episodes of an evaluation, in the environment's own rewards.
@@ -46,8 +50,8 @@ class EvaluationResult:
         success_rate: share of successful episodes, which those that were cut off are not; None
             where the environment reports no success.
         returns: return of each episode.
-        stages: episode returns by stage, where an algorithm evaluates in its own way; the other
-            statistics are those of the last one.
+        stages: statistics by stage, where an algorithm evaluates in its own way; the others are
+            those of the last one.
         tasks: of each episode in a stage, where these are of different tasks.
         num_cut: number of episodes that were cut off at the limit of steps.
 
@@ -63,7 +67,7 @@ class EvaluationResult:
     mean_length: float | None
     success_rate: float | None
     returns: tuple[float, ...]
-    stages: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    stages: "Mapping[str, EvaluationResult]" = field(default_factory=dict)
     tasks: tuple[Json, ...] = ()
     num_cut: int = 0
 
@@ -74,13 +78,10 @@ class EvaluationResult:
         if self.stages:
             table["tasks"] = list(self.tasks)
             table["stages"] = {
-                name: {key: stage[key] for key in ("mean", "std", "iqm", "ci95", "returns")}
-                for name, stage in ((n, s.as_dict()) for n, s in self._by_stage().items())
+                name: {key: stage[key] for key in _OF_STAGES}
+                for name, stage in ((n, s.as_dict()) for n, s in self.stages.items())
             }
         return {**table, "ci95": list(self.ci95), "returns": list(self.returns)}
-
-    def _by_stage(self) -> Mapping[str, "EvaluationResult"]:
-        return {name: summarize(values, [], []) for name, values in self.stages.items()}
 
     def __str__(self) -> str:
         low, high = self.ci95
@@ -88,7 +89,7 @@ class EvaluationResult:
             f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} episodes "
             f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
         )
-        for name, stage in self._by_stage().items():
+        for name, stage in self.stages.items():
             low, high = stage.ci95
             text += f"; {name} {stage.mean:.1f} (IQM {stage.iqm:.1f}, {low:.1f} to {high:.1f})"
         text += "" if self.success_rate is None else f", success {self.success_rate:.0%}"
@@ -175,12 +176,15 @@ def evaluate_policy(
                 seed=seed,
                 deterministic=deterministic and not explore,
                 before_step=before_step,
+                on_step=on_step or (lambda *_: None),
             )
             if by_stage is not None:
-                stages = {name: tuple(returns) for name, returns in by_stage.items()}
-                result = summarize(list(stages.values())[-1], [], [], seed=seed)
+                stages = {
+                    name: summarize(found.returns, found.lengths, found.successes, seed=seed)
+                    for name, found in by_stage.items()
+                }
                 tasks = _tasks_of(envs, num_episodes, seed)
-                return replace(result, stages=stages, tasks=tasks)
+                return replace(list(stages.values())[-1], stages=stages, tasks=tasks)
         limit = max_episode_steps or envs.max_episode_steps or _MOST_STEPS
         return _run(act, actor, envs, num_episodes, seed, limit, before_step, on_step)
 
@@ -290,7 +294,7 @@ def _run(
 
 
 def summarize(
-    returns: Sequence[float], lengths: list[int], successes: list[bool], *, seed: int = 0
+    returns: Sequence[float], lengths: Sequence[int], successes: Sequence[bool], *, seed: int = 0
 ) -> EvaluationResult:
     """Return the statistics of finished episodes.
 
@@ -325,8 +329,8 @@ def evaluation_metrics(result: EvaluationResult) -> Mapping[str, float]:
     }
     if result.mean_length is not None:
         metrics["test/episode_length"] = result.mean_length
-    for name, returns in result.stages.items():
-        metrics[f"test/return_{name.replace(' ', '_')}"] = float(np.mean(returns))
+    for name, stage in result.stages.items():
+        metrics[f"test/return_{name.replace(' ', '_')}"] = stage.mean
     if result.success_rate is not None:
         metrics["test/success_rate"] = result.success_rate
     return metrics

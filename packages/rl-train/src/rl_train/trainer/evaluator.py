@@ -6,8 +6,8 @@ from typing import TypeAlias
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rl_core.algorithm import AnyAlgorithm
-from rl_core.env import VecEnv
+from rl_core.algorithm import Algorithm, AnyAlgorithm
+from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.evaluation import EvaluationResult, check_spaces, evaluate_policy
@@ -69,14 +69,9 @@ class Evaluator:
             ConfigError: when there are no test environments, or those that were made are those
                 learned in.
         """
-        given = self._test_envs
-        if given is None:
-            raise ConfigError("give the Trainer test_envs to evaluate on")
-        if self._open is None:
-            self._open = self._check(given() if callable(given) and not is_built(given) else given)
         return evaluate_policy(
             self._algorithm,
-            self._open,
+            self._opened(),
             num_episodes,
             seed=seed,
             explore=self._config.explore_in_tests,
@@ -85,11 +80,33 @@ class Evaluator:
             on_step=on_step,
         )
 
+    def check_tasks(self) -> None:
+        """Refuse evaluations on more tasks than there are, before anything is learned.
+
+        Raises:
+            ConfigError: naming how many there are.
+        """
+        is_by_task = type(self._algorithm).custom_evaluation is not Algorithm.custom_evaluation
+        if not (self.has_envs and is_by_task and isinstance(self._envs, TaskVecEnv)):
+            return
+        envs, config = self._opened(), self._config
+        if isinstance(envs, TaskVecEnv):
+            count = max(config.num_test_episodes, config.final_test_episodes or 1)
+            envs.tasks_of_evaluation(count, seed=0)
+
     def close(self) -> None:
         """Close environments that were made here; given ones stay open."""
         if self._open is not None and not is_built(self._test_envs):
             self._open.close()
         self._open = None
+
+    def _opened(self) -> VecEnv:
+        given = self._test_envs
+        if given is None:
+            raise ConfigError("give the Trainer test_envs to evaluate on")
+        if self._open is None:
+            self._open = self._check(given() if callable(given) and not is_built(given) else given)
+        return self._open
 
     def _check(self, test_envs: AnyEnv) -> VecEnv:
         """Check that a policy can be evaluated there, and return them as a `VecEnv`."""

@@ -190,7 +190,8 @@ class Trainer:
 
         Raises:
             ConfigError: when ``progress`` is unknown, not exactly one total is given, it has been
-                reached already, or no logger shows the histograms of ``log_histograms``.
+                reached already, no logger shows the histograms of ``log_histograms``, or
+                evaluations ask for more tasks than there are.
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
         """
@@ -203,6 +204,7 @@ class Trainer:
             )
         if self.config.log_histograms:
             check_histograms(self._loggers, self._logger_specs)
+        self.evaluator.check_tasks()
         self._demonstrate()
         reuse_freed_memory()
         threads = resolve_auto_settings(self, budget)
