@@ -1,8 +1,11 @@
 """Compiled functions do what they do uncompiled, whatever they are given."""
 
 import copy
-import json
+import hashlib
+import math
 import os
+import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,8 +22,8 @@ from torch import Tensor, nn
 
 from rl_core.compile import has_cpp_compiler, process
 from rl_core.compile.cache import LIBRARY, GraphCache
-from rl_core.compile.compiler import InProcess
-from rl_core.compile.function import CompiledFunction
+from rl_core.compile.compiler import InProcess, check_compiler
+from rl_core.compile.function import CompiledFunction, CompiledFunctions
 from rl_core.compile.library import Compilation, is_supported
 from rl_core.compile.products import has_kernel
 from rl_core.compile.trace import TraceError, flatten, rebuild, trace
@@ -469,6 +472,10 @@ def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -
     assert compiled(None, torch.ones(2)) is None
 
 
+shared_cache = GraphCache.shared.__wrapped__
+"""What returns the cache of a process, without keeping it."""
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GraphCache:
     """A folder for graphs that no other test uses."""
@@ -513,7 +520,7 @@ def test_a_damaged_graph_is_compiled_again_with_one_notice(
         library.unlink()  # it is mapped into this process
         library.write_bytes(content)
         digest.write_text(its_digest)
-        with pytest.warns(RuntimeWarning, match="is damaged .* and is compiled again"):
+        with pytest.warns(RuntimeWarning, match="are damaged and are compiled again"):
             result = _compiled(function)(None, x)
         assert result is not None
         assert result["y"].tolist() == [7.5, 7.5]
@@ -558,36 +565,166 @@ def test_the_compiler_starts_early_where_nothing_was_compiled(
 
 
 @needs_libraries
-def test_a_pass_that_fails_is_left_out(tmp_path: Path) -> None:
-    """As with another torch, whose compiler has other insides."""
-    traced = trace(lambda a, b: [a @ b], [_random(8, 5), _random(5, 3)])
-    made = tmp_path / "made"
-    made.mkdir()
-    spec = {
-        "source": traced.source,
-        "forms": [
-            {"shape": f.shape, "stride": f.stride, "dtype": f.dtype, "device": f.device}
-            for f in traced.forms
-        ],
-        "threads": 1,
-    }
-    (tmp_path / "graph.json").write_text(json.dumps(spec))
-    code = (
-        "import sys, pathlib, rl_core.compile.products as p, rl_core.compile.worker as w\n"
-        "def fail(*_): raise TypeError('another signature')\n"
-        "p.Product.codegen = fail\n"
-        "w.compile_folder(pathlib.Path(sys.argv[1]))\n"
+def test_what_is_no_whole_graph_is_replaced(
+    cache: GraphCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process leaves it that is killed while it removes a graph."""
+
+    def function(_: None, x: Tensor) -> dict[str, Tensor]:
+        return {"y": x * 14.5}
+
+    assert _compiled(function)(None, torch.ones(2)) is not None
+    (digest,) = cache.folder.glob("*/sha256")
+    digest.unlink()
+    monkeypatch.setattr("rl_core.compile.library._loaded", {})
+    assert _compiled(function)(None, torch.ones(2)) is not None
+    assert digest.exists()
+
+
+@needs_libraries
+def test_a_graph_that_was_compiled_needs_no_compiler(
+    cache: GraphCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def function(_: None, x: Tensor) -> dict[str, Tensor]:
+        return {"y": x * 15.5}
+
+    assert _compiled(function)(None, torch.ones(2)) is not None
+    monkeypatch.setattr("rl_core.compile.library._loaded", {})
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    key = next(path.name for path in cache.folder.glob("*") if (path / LIBRARY).exists())
+    monkeypatch.setattr("rl_core.compile.library._key", lambda traced: key)  # it names CXX too
+    check_compiler(CPU)
+    assert _compiled(function)(None, torch.ones(2)) is not None
+    monkeypatch.setattr("rl_core.compile.library._key", lambda traced: "another")
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler was found"):
+        _compiled(lambda _, x: {"y": x * 16.5})(None, torch.ones(2))
+
+
+@needs_libraries
+def test_damaged_headers_are_written_again_and_paths_may_have_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "it's a place"
+    cache = GraphCache(folder)
+    monkeypatch.setattr(GraphCache, "shared", lambda: cache)
+    for factor in (17.5, 18.5):
+        result = _compiled(lambda _, x, f=factor: {"y": x * f})(None, torch.ones(2))
+        assert result is not None
+        assert result["y"].tolist() == [factor, factor]
+        for header in (folder / "inductor").glob("*.h"):
+            header.write_text(header.read_text()[:100])
+    assert len(list(folder.glob(f"*/{LIBRARY}"))) == 2
+
+
+@needs_libraries
+def test_a_compiler_that_fails_is_quoted_once_for_all_functions(
+    cache: GraphCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "g++"
+    broken.write_text(
+        f'#!/bin/sh\n[ $# = 1 ] && exec {shutil.which("g++")} "$@"\n'  # what version it is
+        "echo 'g++: fatal error: no disk left' >&2; exit 1\n"
     )
-    own = GraphCache.shared().compiler_folder()
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": own, "TMPDIR": own},
-        capture_output=True,
-        text=True,
-        check=False,
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    first = CompiledFunction(lambda _, x: {"y": x * 19.5}, "the first", CPU)
+    second = CompiledFunction(lambda _, x: {"y": x * 20.5}, "the second", CPU)
+    functions = CompiledFunctions({"first": first, "second": second})
+    functions.set_mode("auto")
+    with pytest.warns(RuntimeWarning, match=r"the first failed \(g\+\+: fatal error: no disk"):
+        assert first(None, torch.ones(2)) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert second(None, torch.ones(2)) is None
+    assert not list(cache.folder.glob("new-*"))
+
+
+def test_a_folder_that_is_read_only_is_read(
+    cache: GraphCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = cache.folder / "key"
+    kept.mkdir()
+    (kept / LIBRARY).write_bytes(b"library")
+    (kept / "sha256").write_text(hashlib.sha256(b"key" + b"library").hexdigest())
+    monkeypatch.setenv("RL_CACHE_DIR", str(cache.folder.parent))
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != cache.folder and access(path, mode)
     )
-    assert done.returncode == 0, done.stderr
-    assert (made / LIBRARY).exists()
+    with pytest.warns(RuntimeWarning, match="cannot be written into"):
+        made = shared_cache()
+    assert "key" in made
+    assert made.verified("key") == kept / LIBRARY
+    assert made.folder != cache.folder
+    made.remove("key")  # as where it is damaged
+    assert "key" not in made
+    assert kept.exists()
+
+
+def test_a_user_without_a_home_keeps_graphs_for_the_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("RL_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", fail)
+    with pytest.warns(RuntimeWarning, match=r"cannot be kept \(Could not determine home"):
+        shared_cache()
+    monkeypatch.setenv("RL_CACHE_DIR", str(tmp_path))
+    assert shared_cache().folder == tmp_path / "graphs"
+
+
+def test_what_was_not_used_for_two_months_is_removed(tmp_path: Path) -> None:
+    for name, days in (("old", 61), ("recent", 59)):
+        for folder in (tmp_path / name, tmp_path / "inductor" / name):
+            folder.mkdir(parents=True)
+            (folder / "sha256").write_text("")
+            past = time.time() - days * 24 * 3600
+            os.utime(folder, (past, past))
+    GraphCache(tmp_path)
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("sha256")}
+    assert names == {"recent/sha256", "inductor/recent/sha256"}
+
+
+def _of_a_list(x: Tensor) -> Tensor:
+    return x * torch.tensor([x.mean(), x.std()])[1]
+
+
+def _of_a_part(x: Tensor) -> Tensor:
+    return torch.tensor_split(x, x.argmax().view(1).clamp(min=1))[0].sum() + x
+
+
+def _of_a_parameter(x: Tensor) -> Tensor:
+    return x * nn.Parameter(x.std())
+
+
+def _of_python(x: Tensor) -> Tensor:
+    return x * random.random()
+
+
+@needs_compiler
+@pytest.mark.parametrize("function", [_of_a_list, _of_a_part, _of_a_parameter, _of_python])
+def test_what_would_stay_as_in_the_first_call_is_found_in_the_second(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    compiled = CompiledFunction(lambda _, x: {"y": function(x)}, "the function", CPU)
+    compiled.mode = "auto"
+    assert compiled(None, torch.tensor([1.0, 2.0, 4.0])) is not None
+    with pytest.warns(RuntimeWarning, match="does something else in its second call"):
+        assert compiled(None, torch.tensor([4.0, 2.0, 0.0])) is None
+
+
+@needs_compiler
+def test_constants_may_be_made_by_python() -> None:
+    compiled = _compiled(lambda _, x: {"y": x * torch.tensor([0.5, math.nan, 2.0])})
+    for x in (torch.ones(3), torch.zeros(3), torch.full((3,), 2.0)):
+        result = compiled(None, x)
+        assert result is not None
+        torch.testing.assert_close(
+            result["y"], x * torch.tensor([0.5, math.nan, 2.0]), equal_nan=True
+        )
 
 
 @needs_libraries
@@ -654,7 +791,7 @@ def test_without_a_folder_graphs_are_kept_for_the_process_alone(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RL_CACHE_DIR", str(tmp_path / "file"))
     with pytest.warns(RuntimeWarning, match="RL_CACHE_DIR"):
-        made = GraphCache.shared.__wrapped__()  # not the kept one
+        made = shared_cache()
     assert made.folder.exists()
 
 

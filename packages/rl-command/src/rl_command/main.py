@@ -97,7 +97,8 @@ def _dispatch(words: Sequence[str]) -> int:
         raise UsageError(_MISSING[name])
     from rl_core.errors import RLError  # --help needs nothing of it
 
-    if name == "train" and not {"-h", "--help", "--help-all", "off"}.intersection(rest):
+    unneeded = {"-h", "--help", "--help-all", "off", "--trainer.compile=off", "--compile=off"}
+    if name == "train" and not unneeded.intersection(rest):
         from rl_core.compile import start_early
 
         start_early()

@@ -1,5 +1,6 @@
 """Where compiled graphs are kept between runs: a folder of the user's own."""
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -8,6 +9,8 @@ import tempfile
 import time
 import uuid
 import warnings
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -21,29 +24,33 @@ _DIGEST = "sha256"
 _OLD_SECONDS = 24 * 3600.0
 """Age at which what an interrupted compilation left is removed."""
 
+_UNUSED_SECONDS = 60 * _OLD_SECONDS
+"""How long a graph, or what the compiler keeps, stays without being used."""
+
 
 class GraphCache:
     """Compiled graphs by key, each in a folder that appears whole or not at all.
 
     Args:
         folder: made where it is missing; it must belong to the user alone.
+        read_only: another such folder, in which graphs are looked for too.
 
     Raises:
         OSError: when it cannot be made, or others may write into it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, read_only: Path | None = None) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not _is_own(folder):
             raise PermissionError(f"{folder} belongs to somebody else, or others may write into it")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{folder} cannot be written into")
         self.folder = folder
+        self._folders = [folder] if read_only is None else [folder, read_only]
         self._new: dict[str, Path] = {}
-        for left in folder.glob("new-*"):
-            if time.time() - left.stat().st_mtime > _OLD_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+        _remove_old(folder.glob("new-*"), _OLD_SECONDS)
+        _remove_old([digest.parent for digest in folder.glob(f"*/{_DIGEST}")], _UNUSED_SECONDS)
+        _remove_old(folder.glob("inductor/*"), _UNUSED_SECONDS)
 
     @staticmethod
     @cache
@@ -51,13 +58,14 @@ class GraphCache:
         """Return the one of this process.
 
         It is ``RL_CACHE_DIR``, or ``rl-toolbox`` in the user's cache folder; where that cannot be
-        used, one of this process alone, with one warning.
+        used, one of this process alone, with one warning. A folder of the user's own that cannot be
+        written into is read all the same.
         """
-        own = os.environ.get("RL_CACHE_DIR")
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(own) if own else Path(home) / "rl-toolbox"
+        read_only = None
         try:
-            return GraphCache(folder / "graphs")
+            folder = _user_folder() / "graphs"
+            read_only = folder if folder.is_dir() and _is_own(folder) else None
+            return GraphCache(folder)
         except (OSError, RuntimeError) as error:
             warnings.warn(
                 f"compiled graphs cannot be kept ({error}), so that every run compiles anew; name "
@@ -65,15 +73,17 @@ class GraphCache:
                 RuntimeWarning,
                 stacklevel=2,
             )
-            return GraphCache(Path(tempfile.mkdtemp(prefix="rl-toolbox-")))
+            temporary = Path(tempfile.mkdtemp(prefix="rl-toolbox-"))
+            atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+            return GraphCache(temporary, read_only)
 
     def __contains__(self, key: str) -> bool:
         """Say whether there is a compiled graph of this key."""
-        return (self.folder / key / _DIGEST).exists()
+        return any((folder / key / _DIGEST).exists() for folder in self._folders)
 
     def is_empty(self) -> bool:
         """Say whether no graph was ever compiled here."""
-        return not any(self.folder.glob(f"*/{_DIGEST}"))
+        return not any(any(folder.glob(f"*/{_DIGEST}")) for folder in self._folders)
 
     def compiler_folder(self) -> str:
         """Return the folder in which the compiler keeps what it can use again.
@@ -94,6 +104,8 @@ class GraphCache:
     def publish(self, key: str) -> None:
         """Let what was compiled be found, unless another process was first.
 
+        What is in its place without being a whole graph is removed.
+
         Raises:
             OSError: when it is not there or cannot be written.
         """
@@ -103,7 +115,8 @@ class GraphCache:
             made.rename(self.folder / key)
         except OSError:
             if key not in self:
-                raise
+                self.remove(key)
+                made.rename(self.folder / key)
         self.discard(key)
 
     def discard(self, key: str) -> None:
@@ -113,8 +126,9 @@ class GraphCache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self, key: str) -> None:
-        """Remove a compiled graph."""
-        shutil.rmtree(self.folder / key, ignore_errors=True)
+        """Remove a compiled graph, and look for it in this folder alone."""
+        del self._folders[1:]
+        _remove(self.folder / key)
 
     def verified(self, key: str) -> Path:
         """Return the path of a compiled graph that is as it was written.
@@ -123,11 +137,45 @@ class GraphCache:
             OSError: when it cannot be read.
             ValueError: when it is damaged.
         """
-        library = self.folder / key / LIBRARY
-        written = (self.folder / key / _DIGEST).read_text(encoding="utf-8")
-        if _digest(key, library) != written:
-            raise ValueError(f"{library} is not what was written")
+        folder = next(f / key for f in self._folders if (f / key / _DIGEST).exists())
+        library, digest = folder / LIBRARY, folder / _DIGEST
+        if _digest(key, library) != digest.read_text(encoding="utf-8"):
+            raise ValueError("it is not what was written")
+        with suppress(OSError):  # it may be read-only
+            os.utime(digest.parent)
         return library
+
+
+def _user_folder() -> Path:
+    """Return what the user chose, or the usual place.
+
+    Raises:
+        RuntimeError: when the user has no home.
+    """
+    own, caches = os.environ.get("RL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own)
+    return (Path(caches) if caches else Path.home() / ".cache") / "rl-toolbox"
+
+
+def _is_own(folder: Path) -> bool:
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _remove_old(paths: Iterable[Path], seconds: float) -> None:
+    now = time.time()
+    for path in paths:
+        with suppress(OSError):  # another process may remove it too
+            if now - path.stat().st_mtime > seconds:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _digest(key: str, library: Path) -> str:

@@ -7,9 +7,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from rl_core.compile.cache import GraphCache
 from rl_core.compile.library import TESTED_TORCH, Run
 from rl_core.compile.process import has_cpp_compiler
-from rl_core.compile.trace import TracedGraph, tracing_lock
+from rl_core.compile.trace import TracedGraph, TraceError, tracing_lock
 from rl_core.errors import ConfigError
 
 _in_process: dict[str, Run] = {}
@@ -79,9 +80,10 @@ def check_compiler(device: torch.device) -> None:
     """Make sure that there is what compiling for a device needs.
 
     Raises:
-        ConfigError: when the CPU is compiled for and no C++ compiler is found.
+        ConfigError: when the CPU is compiled for, no C++ compiler is found, and nothing was
+            compiled before.
     """
-    if device.type == "cpu" and not has_cpp_compiler():
+    if device.type == "cpu" and not has_cpp_compiler() and GraphCache.shared().is_empty():
         raise ConfigError(
             "compile='on' needs a C++ compiler and finds none; install g++ or clang++ (or name "
             "one in the environment variable CXX), or use compile='off'"
@@ -93,7 +95,6 @@ def compilation_error(what: str, error: Exception) -> ConfigError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Torch's first line only names the backend.
     reason = next((line for line in lines if not line.endswith("raised:")), repr(error))
-    return ConfigError(
-        f"compiling {what} failed ({reason}); make sure that a C++ compiler (g++ or clang++) "
-        "works, or use compile='off'"
-    )
+    mend = "make sure that a C++ compiler (g++ or clang++) works"
+    mend = "change that" if isinstance(error, TraceError) else mend
+    return ConfigError(f"compiling {what} failed ({reason}); {mend}, or use compile='off'")

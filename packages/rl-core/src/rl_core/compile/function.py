@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_core.compile.compiler import InProcess, compilation_error
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
 from rl_core.compile.process import has_cpp_compiler
-from rl_core.compile.trace import TracedGraph, flatten, rebuild, trace
+from rl_core.compile.trace import TracedGraph, check_same, flatten, rebuild, trace
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
@@ -34,7 +34,7 @@ class _Graph:
     names: list[str]
     compilation: Compilation | InProcess
     run: Run | None = None
-    is_checked: bool = False
+    num_checks: int = 0
     memory: frozenset[int] = frozenset()
 
 
@@ -60,6 +60,7 @@ class CompiledFunction:
         waits: whether calls wait for the compiler. Otherwise they run uncompiled until `adopt`, so
             that the compiler works beside them.
         is_stopping: asked while a call waits; where it returns True that call runs uncompiled.
+        told: reasons for which it runs uncompiled, of which the user was told already.
         adopted: digests of the graphs that were adopted. They are part of a run's state, so that a
             resumed run computes from its first call on as the interrupted one did.
     """
@@ -68,6 +69,7 @@ class CompiledFunction:
         self.mode: CompileMode = "off"
         self.waits = True
         self.is_stopping: Callable[[], bool] = _never
+        self.told: set[str] = set()
         self.adopted: set[str] = set()
         self._function = function
         self._what = what
@@ -119,7 +121,7 @@ class CompiledFunction:
         if graph.memory and not graph.memory.isdisjoint([_memory(t) for t in given]):
             return None
         inputs = given + graph.traced.captured
-        if not (graph.is_checked or self._check(graph, run, inputs)):
+        if graph.num_checks < 2 and not self._check(graph, run, static, trees, given):
             return None
         return dict(zip(graph.names, run(inputs), strict=True))
 
@@ -140,15 +142,20 @@ class CompiledFunction:
     ) -> _Graph | None:
         """Trace the function for arguments of a new kind, and have the graph compiled."""
         try:
-            graph = self._trace(static, trees, given)
+            traced, names = self._trace(static, trees, given)
+            compilation = self._compilation(traced)
         except Exception as error:
             self._fail(error)
             return None
+        memory = frozenset(map(_memory, traced.captured)) if traced.writes else frozenset()
+        graph = _Graph(traced, names, compilation, memory=memory)
         self._graphs[key] = graph
         self._new.append(graph)
         return graph
 
-    def _trace(self, static: Hashable, trees: tuple[object, ...], given: list[Tensor]) -> _Graph:
+    def _trace(
+        self, static: Hashable, trees: tuple[object, ...], given: list[Tensor]
+    ) -> tuple[TracedGraph, list[str]]:
         names: list[str] = []
 
         def function(*tensors: Tensor) -> list[Tensor]:
@@ -156,17 +163,15 @@ class CompiledFunction:
             names[:] = result
             return list(result.values())
 
-        traced = trace(function, given)
+        return trace(function, given), names
+
+    def _compilation(self, traced: TracedGraph) -> Compilation | InProcess:
         is_on_cpu = self._device.type == "cpu"
+        if is_on_cpu and is_supported():
+            return Compilation.of(traced)
         if is_on_cpu and not has_cpp_compiler():
             raise CompileError("no C++ compiler was found")
-        compilation = (
-            Compilation.of(traced)
-            if is_on_cpu and is_supported()
-            else InProcess(traced, self._device)
-        )
-        memory = frozenset(map(_memory, traced.captured)) if traced.writes else frozenset()
-        return _Graph(traced, names, compilation, memory=memory)
+        return InProcess(traced, self._device)
 
     def _awaited_run(self, graph: _Graph) -> Run | None:
         """Return what runs a graph if it may be used, once it was waited for."""
@@ -188,25 +193,25 @@ class CompiledFunction:
             return False
         return True
 
-    def _check(self, graph: _Graph, run: Run, inputs: list[Tensor]) -> bool:
-        """Compare a graph's first results, and what it changes, with those of its operations."""
-        graph.is_checked = True
-        if graph.traced.digest in _checked:
-            return True
+    def _check(
+        self,
+        graph: _Graph,
+        run: Run,
+        static: Hashable,
+        trees: tuple[object, ...],
+        given: list[Tensor],
+    ) -> bool:
+        """Check a graph's numbers in its first call, and in the second what it was traced from."""
+        graph.num_checks += 1
         try:
-            expected = _results(graph.traced.module.forward, inputs)
-            rounded = _results(graph.traced.module.forward, [_rounded(part) for part in inputs])
-            got = _results(lambda *tensors: run(list(tensors)), inputs)
-            before = [*[torch.zeros_like(part) for part in got[: len(graph.names)]], *inputs]
-            if not all(map(_agree, before, expected, rounded, got)):
-                raise CompileError(
-                    "compiled and uncompiled results differ; please report this with the processor "
-                    "and torch's version"
-                )
+            if graph.num_checks == 1:
+                _check_numbers(graph, run, given + graph.traced.captured)
+            else:
+                traced, _ = self._trace(static, trees, given)
+                check_same(traced, graph.traced)
         except Exception as error:
             self._fail(error)
             return False
-        _checked.add(graph.traced.digest)
         return True
 
     def _fail(self, error: Exception) -> None:
@@ -217,7 +222,9 @@ class CompiledFunction:
         if mode == "on":
             self.mode = mode
             raise failure from error
-        warnings.warn(f"{failure}; going on uncompiled", RuntimeWarning, stacklevel=4)
+        if str(error) not in self.told:
+            warnings.warn(f"{failure}; going on uncompiled", RuntimeWarning, stacklevel=4)
+            self.told.add(str(error))
 
 
 class CompiledFunctions:
@@ -229,6 +236,9 @@ class CompiledFunctions:
 
     def __init__(self, functions: Mapping[str, CompiledFunction]) -> None:
         self._functions = functions
+        told: set[str] = set()
+        for function in functions.values():
+            function.told = told
 
     def set_mode(self, mode: CompileMode) -> None:
         """Say whether they are compiled."""
@@ -278,6 +288,27 @@ _checked: set[str] = set()
 
 _TOLERANCE = 0.02
 """Part of what a tensor changes by which rounding may be off; a wrong product is off by 1."""
+
+
+def _check_numbers(graph: _Graph, run: Run, inputs: list[Tensor]) -> None:
+    """Compare a graph's results, and what it changes, with those of its operations.
+
+    Raises:
+        CompileError: when they differ by more than rounding.
+    """
+    if graph.traced.digest in _checked:
+        return
+    forward = graph.traced.module.forward
+    expected = _results(forward, inputs)
+    rounded = _results(forward, [_rounded(part) for part in inputs])
+    got = _results(lambda *tensors: run(list(tensors)), inputs)
+    before = [*[torch.zeros_like(part) for part in got[: len(graph.names)]], *inputs]
+    if not all(map(_agree, before, expected, rounded, got)):
+        raise CompileError(
+            "compiled and uncompiled results differ; please report this with the processor and "
+            "torch's version"
+        )
+    _checked.add(graph.traced.digest)
 
 
 def _results(call: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:

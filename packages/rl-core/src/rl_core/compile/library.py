@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from rl_core.compile.cache import LIBRARY, MADE, GraphCache
-from rl_core.compile.process import ERRORS, compile_folder, stop_compilers
+from rl_core.compile.process import ERRORS, compile_folder, has_cpp_compiler, stop_compilers
 from rl_core.compile.trace import TracedGraph
 
 TESTED_TORCH = ("2.13", "2.15")
@@ -36,6 +37,9 @@ SPEC = "graph.json"
 
 _PARTS = ("worker.py", "products.py", "runtime.h")
 """Files that decide, beside torch, what becomes of a graph."""
+
+_LONGEST_SECONDS = 600.0
+"""After so long the compiler is taken to hang: most graphs take it ten seconds, and some fifty."""
 
 _lock = threading.Lock()
 _loaded: dict[str, Run] = {}
@@ -90,9 +94,10 @@ class Compilation:
         with self._lock:
             if self._key not in _loaded:
                 try:
-                    if not self._is_over(seconds):
+                    run = self._load() if self._is_over(seconds) else None
+                    if run is None:
                         return None
-                    _loaded[self._key] = self._load()
+                    _loaded[self._key] = run
                 except CompileError:
                     self._cache.discard(self._key)
                     _running.pop(self._key, None)
@@ -101,6 +106,9 @@ class Compilation:
             return _loaded[self._key]
 
     def _start(self) -> None:
+        if not has_cpp_compiler():
+            raise CompileError("no C++ compiler was found")
+        self._started = time.monotonic()
         self._work = self._cache.new_folder(self._key)
         spec = {
             "source": self._traced.source,
@@ -115,6 +123,9 @@ class Compilation:
         if self._until is None:
             return True
         if not wait([self._until], seconds):
+            if time.monotonic() - self._started > _LONGEST_SECONDS:
+                stop_compilers()
+                raise CompileError(f"the compiler took more than {_LONGEST_SECONDS:.0f} s")
             return False
         self._until.close()
         if (self._work / MADE / LIBRARY).exists():
@@ -122,25 +133,26 @@ class Compilation:
         message = (self._work / ERRORS).read_text(encoding="utf-8", errors="replace")
         raise CompileError(message.strip() or "the compiler was stopped")
 
-    def _load(self) -> Run:
-        if self._until is not None:
-            self._cache.publish(self._key)
+    def _load(self) -> Run | None:
+        """Load the library; None where it is damaged, and is compiled again."""
         try:
+            if self._until is not None:
+                self._cache.publish(self._key)
             library = str(self._cache.verified(self._key))
             return torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1).run
         except (OSError, ValueError, RuntimeError) as error:
             if self._until is not None:
-                raise CompileError(f"what was compiled cannot be loaded: {error}") from error
-            warnings.warn(
-                f"a compiled graph in {self._cache.folder} is damaged ({error}) and is compiled "
-                "again",
+                raise CompileError(
+                    f"what was compiled cannot be kept or loaded: {error}"
+                ) from error
+            warnings.warn(  # the same words for all of them, which are shown once
+                f"compiled graphs in {self._cache.folder} are damaged and are compiled again",
                 RuntimeWarning,
                 stacklevel=2,
             )
             self._cache.remove(self._key)
             self._start()
-            self._is_over(None)
-            return self._load()
+            return None
 
 
 @atexit.register

@@ -108,14 +108,47 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -
         with _NoValues(), recorder:
             # Outputs are new memory, so that none of them is an input or part of one.
             outputs = [part.clone() for part in function(*given)]
-    module = recorder.finish(outputs)
+    graph = recorder.finish(outputs)
     captured = recorder.captured
-    writes = any(_is_mutable(node.target) for node in module.graph.nodes)
+    writes = any(_is_mutable(node.target) for node in graph.nodes)
     if writes:
         _check_apart(captured)
     forms = tuple(TensorForm.of(tensor) for tensor in (*inputs, *captured))
-    digest = hashlib.sha256(f"{module.code}\n{forms}".encode()).hexdigest()
-    return TracedGraph(module, module.code, forms, captured, writes, digest)
+    source = graph.python_code("self").src
+    digest = hashlib.sha256(f"{source}\n{forms}".encode()).hexdigest()
+    if digest not in _modules:
+        _modules[digest] = fx.GraphModule(torch.nn.Module(), graph)
+    return TracedGraph(_modules[digest], source, forms, captured, writes, digest)
+
+
+_modules: dict[str, fx.GraphModule] = {}
+"""By digest: torch keeps the source of each of them for good."""
+
+
+def check_same(traced: TracedGraph, before: TracedGraph) -> None:
+    """Make sure that a function is the graph that was written down, not the one of a single call.
+
+    Args:
+        traced: of a later call.
+        before: of an earlier one.
+
+    Raises:
+        TraceError: when they compute something else. Numbers that are no tensors, and tensors that
+            Python makes of numbers, are constants of a graph.
+    """
+    pairs = zip(traced.captured, before.captured, strict=False)
+    if traced.digest != before.digest or not all(_is_same(a, b) for a, b in pairs):
+        raise TraceError(
+            "it does something else in its second call: what is no tensor, and what Python makes a "
+            "tensor of, such as torch.tensor([a, b]), would stay as it was in the first; use "
+            "torch.stack, and keep what changes in tensors"
+        )
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Say whether two tensors of one form lie in the same memory, or are equal constants."""
+    both_nan = (one != one) & (other != other)
+    return one.data_ptr() == other.data_ptr() or bool(((one == other) | both_nan).all())
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -147,11 +180,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._add_placeholder(f"arg{len(self._nodes)}", copied)
         return copied
 
-    def finish(self, outputs: Sequence[Tensor]) -> fx.GraphModule:
-        """Return a module that takes inputs and captured tensors, and returns a list."""
+    def finish(self, outputs: Sequence[Tensor]) -> fx.Graph:
+        """Return a graph that takes inputs and captured tensors, and returns a list."""
         self._graph.output([self._nodes[id(part)] for part in outputs])
         self._graph.eliminate_dead_code()
-        return fx.GraphModule(torch.nn.Module(), self._graph)
+        return self._graph
 
     def __torch_dispatch__(
         self,

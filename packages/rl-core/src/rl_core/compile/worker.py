@@ -47,6 +47,9 @@ _HEADERS = {
 }
 """Headers by torch's name for them."""
 
+_KNOWN_TORCH = "2.13"
+"""The version whose compiler this was written for."""
+
 _MANY_GRAPHS = 2
 """When so many graphs were compiled, more are to be expected, and headers are compiled once."""
 
@@ -78,8 +81,17 @@ def _compile_and_end(folder: Path) -> NoReturn:
         try:
             compile_folder(folder)
         except Exception as error:
-            print(f"{type(error).__name__}: {error}", file=errors)
+            errors.seek(0)
+            errors.truncate()  # of warnings that came before
+            print(_reason(error), file=errors)
     os._exit(0)
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line why compiling failed: what the C++ compiler says first."""
+    lines = [line.strip() for line in str(error).rpartition("\nOutput:\n")[2].splitlines()]
+    said = [line for line in lines if "error" in line.lower()] or [line for line in lines if line]
+    return said[0] if said else type(error).__name__
 
 
 def compile_folder(folder: Path) -> None:
@@ -96,7 +108,11 @@ def compile_folder(folder: Path) -> None:
             patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", _no_checks),
         ):
             made = _compile(spec["source"], forms, folder, products)
-    except Exception:  # all of this relies on the compiler's insides
+    except Exception:
+        # With the torch whose insides these are it is a full disk, say, and a graph without the
+        # kernel would be taken for one with it, and round otherwise.
+        if torch.__version__.startswith(_KNOWN_TORCH):
+            raise
         made = _compile(spec["source"], forms, folder, {})
     shutil.move(made, folder / MADE / LIBRARY)
 
@@ -157,13 +173,14 @@ def _precompile_header(header: str, hashable_cmd_line: str = "", **options: Any)
     name = hashlib.sha256(repr((command, compiler, torch.__version__, text)).encode()).hexdigest()
     own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     path = own / f"{name}.h"
-    if not path.exists():
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
         part = own / f"{name}.{os.getpid()}"
         part.write_text(text, encoding="utf-8")
         part.rename(path)
     if len(list(own.parent.glob(f"*/{LIBRARY}"))) >= _MANY_GRAPHS:
         builder = cpp_builder.CppBuilder(str(path), str(path), flags)
-        _begin(Path(builder.get_target_file_path()), shlex.split(builder.get_command_line()))
+        words = shlex.split(_quoted(builder.get_command_line()))
+        _begin(Path(builder.get_target_file_path()), words)
     return str(path)
 
 
@@ -180,12 +197,22 @@ def _begin(made: Path, words: list[str]) -> None:
 
 def _run_command(command: str, cwd: str) -> None:
     """Run one of the commands that make a library, whose runtime is in the header."""
+    command = _quoted(command)
     for word in shlex.split(command):
         if word.endswith(".wrapper.cpp"):
             wrapper = Path(word)
             _, model = wrapper.read_text(encoding="utf-8").split(_END_OF_RUNTIME)
             wrapper.write_text(model, encoding="utf-8")
     _run_compiler(command, cwd)
+
+
+def _quoted(command: str) -> str:
+    """Quote the folders in a command, which torch writes as they are."""
+    own = str(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent)
+    for folder in (own, sys.prefix, sys.base_prefix):
+        if shlex.quote(folder) != folder:
+            command = command.replace(folder, shlex.quote(folder))
+    return command
 
 
 if __name__ == "__main__":

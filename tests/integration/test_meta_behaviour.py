@@ -1,0 +1,495 @@
+"""Which policies, beliefs, tasks and episodes meta-learners take, by numbers worked out by hand.
+
+Two worlds are small enough for that: a choice of two doors of which one is right in each task, and
+an encoder and a policy of PEARL that are set to answer the same whatever they see.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
+from rl_core.env import EnvStep, as_numpy
+from rl_core.types import ArrayLike
+from rl_envs.tasks import PointNavigation
+from rl_meta import (
+    MAML,
+    MAMLPPO,
+    MAMLTRPO,
+    MAMLVPG,
+    PEARL,
+    ContextConditionedActor,
+    ContextConditionedActorConfig,
+    MAMLPPOConfig,
+    MAMLTRPOConfig,
+    MAMLVPGConfig,
+    PEARLConfig,
+    TaskReplayStorage,
+    evaluate_adaptation,
+)
+from rl_meta.rollouts import as_batch, task_columns
+from rl_storages import RolloutStorage
+from rl_testing.rollouts import make_replay_batch
+from rl_train import Trainer
+
+KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
+CONFIGS: dict[type, Any] = {
+    MAMLVPG: MAMLVPGConfig,
+    MAMLPPO: MAMLPPOConfig,
+    MAMLTRPO: MAMLTRPOConfig,
+}
+
+
+# MAML, where one of two doors is right
+
+
+def _door_opener(kind: type = MAMLVPG, **options: Any) -> MAML[Any]:
+    """Return a learner of two tasks, whose policy takes both doors equally often."""
+    torch.manual_seed(0)
+    world = spaces.Box(-9.0, 9.0, (1,)), spaces.Discrete(2)
+    actor = OnPolicyActor(*world, OnPolicyActorConfig(hidden_sizes=(8,)))
+    *_, policy = actor.policy_modules  # its last layer
+    _set_output(actor.get_submodule(policy), [0.0, 0.0])
+    algorithm: MAML[Any] = kind(actor, CONFIGS[kind](**{"meta_batch_size": 2, **options}))
+    return algorithm
+
+
+def _opened_doors(right: tuple[float, float] = (1.0, 1.0), *, pauses: bool = False) -> Rollout:
+    """Return episodes of one step, in which each door is opened six times in each of two tasks.
+
+    Door 1 is the right one in the first task, and door 0 in the second.
+
+    Args:
+        right: what the right door earns in each task.
+        pauses: whether some rows only reset at the end; as often where they would have been right.
+    """
+    action = (torch.arange(4).unsqueeze(1) + torch.arange(6)) % 2  # (T, B), rows 3 to 5 are task 1
+    is_right = torch.cat([action[:, :3] == 1, action[:, 3:] == 0], 1)
+    valid = torch.ones(4, 6, dtype=torch.bool)
+    valid[3, [0, 1, 3, 4]] = not pauses
+    seen = torch.ones(4, 6, 1)
+    return Rollout(
+        observation=seen,
+        next_observation=seen[0],
+        action=action,
+        reward=is_right * torch.tensor(right).repeat_interleave(3) * valid,
+        terminated=valid,
+        truncated=torch.zeros_like(valid),
+        valid=valid,
+        episode_start=torch.ones_like(valid),
+        state={},
+        final_index=torch.zeros(0, 2, dtype=torch.int64),
+        final_observation=seen[0, :0],
+    )
+
+
+def _columns(algorithm: MAML[Any], policies: Any, rollout: Rollout) -> dict[str, Tensor]:
+    return task_columns(rollout, algorithm.estimate(policies, rollout)[0], 2)
+
+
+def _adapted(algorithm: MAML[Any], adapting: RolloutBatch) -> Any:
+    with torch.no_grad():
+        return algorithm.adapt(algorithm.unadapted(2), adapting)
+
+
+def _meta_batch(algorithm: MAML[Any], judged: Rollout) -> tuple[RolloutBatch, RolloutBatch]:
+    """Return the batch of one step of adaptation, and that of a whole meta-update."""
+    with torch.no_grad():
+        first = _columns(algorithm, algorithm.unadapted(2), _opened_doors())
+        second = _columns(algorithm, _adapted(algorithm, as_batch(first)), judged)
+    both = {name: torch.stack([first[name], second[name]]) for name in first}
+    return as_batch(first), as_batch(both)
+
+
+def _right_door(algorithm: MAML[Any], policies: Any) -> list[float]:
+    """Return how likely each task's policy takes its right door."""
+    likely = []
+    for task, door in enumerate((1, 0)):
+        own = {name: value[task] for name, value in policies.items()}
+        distribution = algorithm.distribution_at(own, torch.ones(1, 1))
+        likely.append(float(distribution.log_prob(torch.tensor([door])).exp()))
+    return likely
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_meta_step_makes_adapted_policies_prefer_what_earned_more(kind: type) -> None:
+    more = {} if kind is MAMLTRPO else {"outer_lr": 0.05}
+    algorithm = _door_opener(kind, **more)
+    adapting, batch = _meta_batch(algorithm, _opened_doors())
+    before = _right_door(algorithm, _adapted(algorithm, adapting))
+    assert min(before) > 0.55
+    metrics = algorithm.meta_step(batch)
+    after = _right_door(algorithm, _adapted(algorithm, adapting))
+    assert all(now > then + 0.005 for now, then in zip(after, before, strict=True))
+    # What gains in one task loses in the other, until a policy has adapted.
+    assert _right_door(algorithm, algorithm.unadapted(2)) == pytest.approx([0.5, 0.5], abs=1e-5)
+    if kind is MAMLTRPO:
+        divergence = [
+            then * math.log(then / now) + (1.0 - then) * math.log((1.0 - then) / (1.0 - now))
+            for now, then in zip(after, before, strict=True)
+        ]
+        assert 0.005 < statistics.fmean(divergence) <= 0.01
+        assert metrics["policy/kl"].item() == pytest.approx(statistics.fmean(divergence), rel=1e-3)
+
+
+def test_the_surrogate_is_minus_the_advantage_averaged_over_each_task_at_first() -> None:
+    algorithm = _door_opener(MAMLTRPO)
+    _, batch = _meta_batch(algorithm, _opened_doors(pauses=True))
+    advantage = batch.advantage.clone()
+    advantage[1, 0], advantage[1, 1] = 2.0, 4.0
+    advantage[1][batch.mask[1] == 0.0] = 1e3  # does not count
+    output = algorithm.compute_loss(replace(batch, advantage=advantage), {})
+    assert output.loss.item() == pytest.approx(-3.0, rel=1e-5)
+    assert output.metrics["policy/kl"].item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_advantages_are_normalized_within_each_task() -> None:
+    rollout = _opened_doors((1.0, 10.0), pauses=True)
+    # Half of the doors are right, so that the baseline is half of what they earn.
+    is_right = rollout.reward > 0.0
+    sign = torch.where(is_right, 1.0, -1.0) * rollout.valid
+    half = torch.tensor([0.5, 5.0]).repeat_interleave(3)
+    for normalize_advantage, expected in ((False, sign * half), (True, sign)):
+        algorithm = _door_opener(normalize_advantage=normalize_advantage)
+        columns, _ = algorithm.estimate(algorithm.unadapted(2), rollout)
+        got = columns["advantage"][rollout.valid]
+        torch.testing.assert_close(got, expected[rollout.valid], atol=1e-3, rtol=0.0)
+
+
+# MAML, on the plane
+
+
+def _point_mover(**options: Any) -> MAML[Any]:
+    torch.manual_seed(0)
+    envs = PointNavigation()
+    world = envs.single_observation_space, envs.single_action_space
+    actor = OnPolicyActor(
+        *world, OnPolicyActorConfig(hidden_sizes=(8,), squash_actions=True, initial_log_std=-0.5)
+    )
+    return MAMLVPG(actor, MAMLVPGConfig(**{"meta_batch_size": 2, **options}))
+
+
+def test_training_acts_with_the_policy_that_each_task_adapted() -> None:
+    algorithm = _point_mover(inner_lr=1.0)
+    Trainer(PointNavigation(4), algorithm, RolloutStorage(50), seed=1).train(total_updates=1)
+    generator = torch.Generator().manual_seed(0)
+    place = torch.full((4, 2), 0.2)
+    noise = algorithm.actor.draw_noise((1,), generator).expand(4, -1)
+    got = algorithm.explore(place, {}, noise)
+    for task in range(2):
+        policy = algorithm.get_exploration_policy()
+        named = dict(policy.named_parameters())
+        with torch.no_grad():
+            for name, value in algorithm.adapted.items():
+                named[name.removeprefix("actor.")].copy_(value[task])
+        rows = slice(2 * task, 2 * task + 2)
+        expected = policy.get_action(place[rows], {}, noise[rows])
+        torch.testing.assert_close(got.action[rows], expected.action)
+        torch.testing.assert_close(got.env_action[rows], expected.env_action)
+    unadapted = algorithm.actor.get_action(place, {}, noise).action
+    pairs = ((got.action[0], got.action[2]), (got.action[0], unadapted[0]))
+    assert all((one - other).abs().max() > 1e-3 for one, other in pairs)
+
+
+# PEARL, whose encoder and policy are set
+
+
+def _told_actor(transitions: int) -> ContextConditionedActor:
+    """Return an actor whose belief is N((1, -1), 0.25 I) after so many transitions.
+
+    The mode of its policy is the hyperbolic tangent of the latent.
+    """
+    torch.manual_seed(0)
+    envs = PointNavigation()
+    config = ContextConditionedActorConfig(
+        latent_dim=2, encoder_hidden_sizes=(4,), inner_options={"hidden_sizes": []}
+    )
+    actor = ContextConditionedActor(envs.single_observation_space, envs.single_action_space, config)
+    variance = 0.25 * transitions  # of one of them
+    spread = variance + math.log(-math.expm1(-variance))  # of which softplus is the variance
+    with torch.no_grad():
+        _set_output(actor.encoder, [1.0, -1.0, spread, spread])
+        weight = _set_output(actor.inner.get_submodule("policy"), [0.0, 0.0, -1.0, -1.0])
+        weight[0, 2] = weight[1, 3] = 1.0  # behind the two parts of the place
+    return actor
+
+
+@torch.no_grad()
+def _set_output(network: nn.Module, bias: Sequence[float]) -> Tensor:
+    """Make a network answer the same to everything, and return its last layer's weights."""
+    *_, weight, last = network.parameters()
+    weight.zero_()
+    last.copy_(torch.tensor(bias))
+    return weight
+
+
+def _latents(action: Tensor) -> Tensor:
+    """Return the latents by which a policy of `_told_actor` chose modes, by task `(2, R, 2)`."""
+    return torch.atanh(action.detach()).view(2, -1, 2)
+
+
+def _assert_drawn_from(latents: Tensor, mean: Sequence[float], std: float) -> None:
+    """Require that rows differ, and that those of each task have these moments."""
+    wanted = torch.tensor([mean, mean])
+    torch.testing.assert_close(latents.mean(1), wanted, atol=0.25 * std, rtol=0.0)
+    spread = torch.full_like(wanted, std)
+    torch.testing.assert_close(latents.std(1), spread, atol=0.0, rtol=0.2)
+    rows = latents.flatten(0, 1)
+    assert len(_as_set(rows)) > 0.9 * len(rows)
+
+
+def _pearl_batch(algorithm: PEARL) -> ReplayBatch:
+    """Return four transitions of each of four tasks, and as many in each context."""
+    batch = make_replay_batch(algorithm, 1)
+    context = make_replay_batch(algorithm, 2)
+    columns = ("observation", "action", "next_observation")
+    extras = {f"context/{name}": getattr(context, name).view(4, 4, 2) for name in columns}
+    extras["context/reward"] = context.reward[:, 0].view(4, 4)
+    return replace(batch, extras=extras)
+
+
+def _told_pearl(**options: Any) -> PEARL:
+    return PEARL(_told_actor(4), PEARLConfig(num_sampled_tasks=4, **options))
+
+
+def test_the_divergence_from_the_prior_counts_as_often_as_its_coefficient_says() -> None:
+    losses = []
+    for kl_coef in (0.0, 0.1, 2.0):
+        algorithm = _told_pearl(kl_coef=kl_coef)
+        batch = _pearl_batch(algorithm)
+        noise = {name: torch.zeros(16, 2) for name in ("now", "next")}
+        losses.append(algorithm.loss(batch, {**noise, "latent": torch.zeros(4, 2)}).loss.item())
+    # ½ (μ² + σ² - 1 - log σ²) with μ² = 1 and σ² = ¼, in each of two dimensions
+    divergence = 0.25 + math.log(4.0)
+    assert losses[1] - losses[0] == pytest.approx(0.1 * divergence, rel=1e-3)
+    assert losses[2] - losses[0] == pytest.approx(2.0 * divergence, rel=1e-3)
+
+
+@pytest.mark.parametrize("deviation", [0.0, 2.0, -3.0])
+def test_losses_are_those_of_latents_drawn_from_the_belief(deviation: float) -> None:
+    algorithm = _told_pearl(kl_coef=0.0)
+    batch = _pearl_batch(algorithm)
+    noise = {name: torch.zeros(16, 2) for name in ("now", "next")}
+    got = algorithm.loss(batch, {**noise, "latent": torch.full((4, 2), deviation)})
+    latent = torch.tensor([1.0, -1.0]) + 0.5 * deviation
+
+    def behind(place: Any) -> Tensor:
+        return torch.cat([place, latent.expand(16, 2)], 1)
+
+    conditioned = replace(
+        batch,
+        observation=behind(batch.observation),
+        next_observation=behind(batch.next_observation),
+        extras={},
+    )
+    expected = algorithm.inner.compute_loss(conditioned, noise)
+    assert got.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
+    for name in ("loss/critic", "loss/policy"):
+        assert got.metrics[name].item() == pytest.approx(expected.metrics[name].item(), rel=1e-5)
+
+
+def test_updates_draw_a_latent_for_each_task() -> None:
+    algorithm = _told_pearl()
+    batch = _pearl_batch(algorithm)
+    drawn = torch.stack([algorithm.draw_update_noise(batch)["latent"] for _ in range(500)])
+    assert drawn.shape == (500, 4, 2)
+    torch.testing.assert_close(drawn.mean(0), torch.zeros(4, 2), atol=0.2, rtol=0.0)
+    torch.testing.assert_close(drawn.std(0), torch.ones(4, 2), atol=0.15, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("coefs", "expected"),
+    [
+        ({"policy_mean_coef": 0.5}, 0.5 * (0.25 + 4.0) / 2.0),
+        ({"policy_std_coef": 0.5}, 0.5 * (1.0 + 0.09) / 2.0),
+        ({"policy_mean_coef": 2.0, "policy_std_coef": 3.0}, 4.25 + 1.5 * 1.09),
+        (
+            {"policy_pre_activation_coef": 0.5},
+            0.5 * (0.25 + math.exp(-2.0) + 4.0 + math.exp(0.6)) / 2.0,
+        ),
+    ],
+)
+def test_means_logarithms_of_spreads_and_unsquashed_actions_cost_their_squares(
+    coefs: dict[str, float], expected: float
+) -> None:
+    losses = []
+    for given in ({}, coefs):
+        algorithm = _told_pearl(**given)
+        _set_output(algorithm.actor.inner.get_submodule("policy"), [0.5, -2.0, -1.0, 0.3])
+        noise = {name: torch.zeros(16, 2) for name in ("now", "next")}
+        noise["latent"] = torch.zeros(4, 2)
+        losses.append(algorithm.loss(_pearl_batch(algorithm), noise).loss.item())
+    assert losses[1] - losses[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_each_row_collects_with_a_latent_of_its_own() -> None:
+    envs = PointNavigation(400)
+    config = PEARLConfig(
+        num_train_tasks=2, num_sampled_tasks=2, num_posterior_rollouts=1, num_extra_rollouts=0
+    )
+    algorithm = PEARL(_told_actor(3 * 200), config)
+    storage = TaskReplayStorage(3, capacity=2_000, meta_batch_size=2, context_size=10)
+    trainer = Trainer(envs, algorithm, storage, seed=1)
+    # All tasks at once, then a rollout by the prior, and one by the posterior of its transitions.
+    for total, mean, std in ((0, (0.0, 0.0), 1.0), (1, (0.0, 0.0), 1.0), (2, (1.0, -1.0), 0.5)):
+        if total:
+            trainer.train(total_updates=total)
+        algorithm.before_rollout(envs)
+        nothing = torch.zeros(400, 2)
+        latents = _latents(algorithm.explore(nothing, {}, nothing).action)
+        _assert_drawn_from(latents, mean, std)
+        again = _latents(algorithm.explore(nothing, {}, nothing).action)
+        assert torch.equal(again, latents)  # one for the whole rollout
+
+
+def test_each_row_explores_with_a_latent_of_its_own() -> None:
+    algorithm = PEARL(_told_actor(3 * 200), PEARLConfig(num_sampled_tasks=2))
+    generator, nothing = torch.Generator().manual_seed(0), torch.zeros(400, 2)
+    beliefs = algorithm.unadapted(2)
+    for mean, std in (((0.0, 0.0), 1.0), ((1.0, -1.0), 0.5)):
+        explorers = algorithm.explorers(beliefs, 400, generator)
+        action, _ = algorithm.act(explorers, nothing, None)
+        _assert_drawn_from(_latents(action), mean, std)
+        judged, _ = algorithm.act(beliefs, nothing, None)
+        wanted = torch.tensor(mean).expand(2, 200, 2)
+        torch.testing.assert_close(_latents(judged), wanted)
+        rollout = _standing_still(3, 400)
+        beliefs = algorithm.adapt_to(beliefs, rollout)
+
+
+def _standing_still(num_steps: int, num_envs: int) -> Rollout:
+    shape = num_steps, num_envs
+    no, yes = (torch.full(shape, flag) for flag in (False, True))
+    place = torch.zeros(*shape, 2)
+    return Rollout(
+        observation=place,
+        next_observation=place[0],
+        action=place,
+        reward=torch.zeros(shape),
+        terminated=no,
+        truncated=no,
+        valid=yes,
+        episode_start=no,
+        state={},
+        final_index=torch.zeros(0, 2, dtype=torch.int64),
+        final_observation=place[0, :0],
+    )
+
+
+# Both, on the plane: which tasks, and which episodes
+
+
+class _WatchedPoints(PointNavigation):
+    """Notes the tasks that it is given, and where its points were after each step."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, num_train_tasks=3, num_test_tasks=3)
+        self.given: set[tuple[float, ...]] = set()
+        self.places: list[Tensor] = []
+
+    def set_tasks(self, tasks: Tensor) -> None:
+        self.given |= _as_set(tasks)
+        super().set_tasks(tasks)
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        outcome = super().step(action)
+        self.places.append(torch.from_numpy(np.array(as_numpy(outcome.successor))))
+        return outcome
+
+
+def _as_set(rows: Tensor) -> set[tuple[float, ...]]:
+    return {tuple(row) for row in rows.tolist()}
+
+
+def _maml(num_exploration_episodes: int = 1) -> MAML[Any]:
+    return _point_mover(num_grad_updates=2, num_exploration_episodes=num_exploration_episodes)
+
+
+def _pearl(num_exploration_episodes: int = 2) -> PEARL:
+    config = PEARLConfig(
+        num_train_tasks=3,
+        num_sampled_tasks=2,
+        num_minibatches=1,
+        minibatch_size=4,
+        num_exploration_episodes=num_exploration_episodes,
+    )
+    return PEARL(_told_actor(100), config)
+
+
+MAKERS = pytest.mark.parametrize("make", [_maml, _pearl], ids=["maml", "pearl"])
+
+
+@MAKERS
+def test_train_tasks_are_learned_and_test_tasks_are_evaluated(make: Callable[[], Any]) -> None:
+    algorithm, envs = make(), _WatchedPoints(4)
+    generator = torch.Generator().manual_seed(0)
+    train, test = (_as_set(envs.sample_tasks(3, generator, name)) for name in ("train", "test"))
+    assert not train & test
+    is_maml = isinstance(algorithm, MAML)
+    storage: Any = RolloutStorage(2) if is_maml else TaskReplayStorage(2, meta_batch_size=2)
+    Trainer(envs, algorithm, storage, seed=1).train(total_updates=15)
+    assert envs.given == train
+    envs.given.clear()
+    evaluate_adaptation(algorithm, envs, 3)
+    assert envs.given == test
+
+
+def _rollouts_adapted_to(
+    algorithm: Any, envs: PointNavigation, monkeypatch: pytest.MonkeyPatch
+) -> list[Rollout]:
+    """Evaluate on two tasks, and return what the steps of adaptation were given."""
+    adapt_to, noted = algorithm.adapt_to, []
+
+    def note(policies: Any, rollout: Rollout) -> Any:
+        noted.append(rollout)
+        return adapt_to(policies, rollout)
+
+    monkeypatch.setattr(algorithm, "adapt_to", note)
+    evaluate_adaptation(algorithm, envs, 2)
+    return noted
+
+
+@MAKERS
+def test_evaluations_adapt_to_episodes_of_exploration(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = _WatchedPoints(2)
+    rollouts = _rollouts_adapted_to(make(), envs, monkeypatch)
+    # An episode has 100 steps; those that count are the first, the third and the fifth.
+    episodes = torch.stack(envs.places).view(5, 100, 2, 2)
+    assert len(rollouts) == 2
+    for rollout, counted, explored in zip(rollouts, episodes[::2], episodes[1::2], strict=False):
+        assert isinstance(rollout.observation, Tensor)
+        torch.testing.assert_close(rollout.observation[1:], explored[:-1])
+        assert (explored - counted).abs().amax((0, 2)).min() > 0.1
+
+
+@pytest.mark.parametrize(("num_envs", "asked"), [(2, 3), (4, 4), (8, 1), (8, 3), (4, 3)])
+def test_maml_adapts_to_as_many_episodes_as_asked_for_in_any_number_of_rows(
+    num_envs: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = _rollouts_adapted_to(_maml(asked), PointNavigation(num_envs), monkeypatch)
+    assert [_episodes_of_each_task(rollout) for rollout in rollouts] == [[asked, asked]] * 2
+
+
+@pytest.mark.parametrize("num_envs", [2, 8])
+def test_pearl_adapts_to_one_episode_at_a_time_in_any_number_of_rows(
+    num_envs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = _rollouts_adapted_to(_pearl(3), PointNavigation(num_envs), monkeypatch)
+    assert [_episodes_of_each_task(rollout) for rollout in rollouts] == [[1, 1]] * 3
+
+
+def _episodes_of_each_task(rollout: Rollout) -> list[int]:
+    ends = (rollout.terminated | rollout.truncated) & rollout.valid
+    counts: list[int] = ends.sum(0).view(2, -1).sum(1).tolist()
+    return counts
