@@ -446,6 +446,8 @@ def test_the_plain_maker_takes_ids_functions_and_arguments() -> None:
     ("env_id", "message"),
     [
         ("CartPoll-v1", "did you mean 'CartPole-v1'"),
+        ("PointNavigatoin-v0", "did you mean 'PointNavigation-v0'"),
+        ("PointNavigation-v1", "did you mean 'PointNavigation-v0'"),
         ("cartpole-v1", "did you mean 'CartPole-v1'"),
         ("LunarLander-v2", "the newest version is 'LunarLander-v3'"),
         ("Pendulum-v9", "the newest version is 'Pendulum-v1'"),

@@ -662,3 +662,19 @@ def test_what_auto_picks_makes_no_difference_but_speed() -> None:
         return seen
 
     np.testing.assert_equal(steps("sync"), steps("async"))
+
+
+class _MuteError(TypeError):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync", "async"])
+def test_an_error_without_words_does_not_escape_while_an_environment_is_built(
+    vectorization: Any,
+) -> None:
+    def build() -> gymnasium.Env:
+        raise _MuteError
+
+    with pytest.raises(EnvironmentFaultError, match="_MuteError: its message cannot be shown"):
+        make_vec(build, 2, vectorization=vectorization)

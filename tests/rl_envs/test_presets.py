@@ -3,7 +3,7 @@
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -146,11 +146,29 @@ class TestAtari:
         assert "ClipReward" not in str(prepare_atari(env, testing=True))
         env.close()
 
-    def test_a_game_can_be_taken_as_it_is(self) -> None:
-        with make_vec("ALE/Pong-v5", 1, preset=False) as envs:
+    @pytest.mark.parametrize("num_envs", [1, 6])
+    def test_a_game_can_be_taken_as_it_is(self, num_envs: int) -> None:
+        with make_vec("ALE/Pong-v5", num_envs, preset=False) as envs:
             assert envs.single_observation_space.shape == (210, 160, 3)
             assert envs.component is not None
             assert envs.component["preset"] is False
+
+    @pytest.mark.parametrize("vectorization", ["native", "sync"])
+    def test_rewards_are_the_games_own_in_testing(
+        self, vectorization: Literal["native", "sync"]
+    ) -> None:
+        rewards: dict[bool, set[float]] = {False: set(), True: set()}
+        for testing, found in rewards.items():
+            options = {"vectorization": vectorization, "testing": testing}
+            with make_vec("ALE/Seaquest-v5", 2, seed=1, **options) as envs:  # type: ignore[arg-type]  # of two types
+                envs.reset()
+                for step in range(300):
+                    found |= set(np.asarray(envs.step(np.full(2, 1 + step % 5)).reward).tolist())
+        assert rewards == {False: {0.0, 1.0}, True: {0.0, 20.0}}
+
+    def test_a_game_without_doing_nothing_begins_at_once(self) -> None:
+        with make_vec("ALE/Backgammon-v5", 1, seed=1, vectorization="sync") as envs:
+            assert cast("Array", envs.reset()).shape == (1, 4, 84, 84)
 
     def test_many_games_step_in_threads(self) -> None:
         with make_vec("ALE/Pong-v5", 6, seed=1) as envs:
@@ -218,8 +236,17 @@ class TestEnvPool(VecEnvSuite):
             np.testing.assert_array_equal(first, again)
             assert (first != other).all()
 
+    def test_games_have_one_preset_by_all_names(self) -> None:
+        episodic = []
+        for name, testing in (("Pong-v5", False), ("ALE/Pong-v5", False), ("Pong-v5", True)):
+            with make_vec(name, 1, vectorization="envpool", testing=testing) as envs:
+                assert isinstance(envs, GymVecEnv)
+                episodic.append(cast("Any", envs)._envs._pool.spec.config.episodic_life)
+        assert episodic == [True, True, False]
+
     def test_an_unknown_id_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="EnvPool has no environment 'CartPoel-v1'"):
+        message = "EnvPool has no environment 'CartPoel-v1'; did you mean 'CartPole-v1'"
+        with pytest.raises(ConfigError, match=message):
             make_vec("CartPoel-v1", vectorization="envpool")
         with pytest.raises(ConfigError, match="without wrappers"):
             make_vec("CartPole-v1", vectorization="envpool", mask_velocity=True)

@@ -3,11 +3,14 @@
 import itertools
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import make
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, TimeAwareObservation
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
@@ -20,6 +23,7 @@ from rl_core.types import Array, StateDict
 from rl_envs import EnvMaker, ProcessVecEnv, as_vec_env, make_vec
 from rl_envs.presets import preset_of_id
 from rl_envs.state import can_save, get_state, set_state
+from rl_envs.tasks import TaskPool
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import VecEnvSuite
 from rl_testing.stateful import copy_state
@@ -47,6 +51,8 @@ IDS = [
     "InvertedDoublePendulum-v5",
     "ALE/Pong-v5",
     "ALE/Breakout-v5",
+    "ALE/Qbert-v5",
+    "ALE/Tetris-v5",
     "MiniGrid-Dynamic-Obstacles-6x6-v0",
     "MiniGrid-MultiRoom-N2-S4-v0",
     "MiniGrid-Unlock-v0",
@@ -128,6 +134,24 @@ def test_a_restored_environment_continues_bit_for_bit(env_id: str) -> None:
         pytest.importorskip("mujoco")
     maker = EnvMaker(env_id)
     _check_continues(lambda: maker().env)  # type: ignore[attr-defined]  # a guard's
+
+
+@pytest.mark.filterwarnings("ignore:.*texts:RuntimeWarning")
+def test_counts_by_place_are_saved() -> None:
+    wrappers = pytest.importorskip("minigrid.wrappers")
+
+    def build() -> gymnasium.Env:
+        return wrappers.ImgObsWrapper(wrappers.PositionBonus(make("MiniGrid-Empty-5x5-v0")))  # type: ignore[no-any-return]  # untyped
+
+    _check_continues(build)
+
+
+def test_a_pool_of_environments_is_not_resumed_exactly() -> None:
+    """Which of them has which state is not known to it."""
+    pool = TaskPool([CartPoleEnv], [CartPoleEnv])
+    assert not can_save(pool)
+    with make_vec(partial(TaskPool, [CartPoleEnv], [CartPoleEnv]), 2) as envs:
+        assert envs.resume_grade == "episode"
 
 
 def _wrapped() -> gymnasium.Env:

@@ -390,6 +390,18 @@ def test_distributions_that_cannot_be_are_refused(
         make_vec(name, 1, env_kwargs=options)
 
 
+def test_a_state_without_tasks_takes_them_away() -> None:
+    envs = make_vec("PendulumPhysics-v0", 2)
+    assert isinstance(envs, TaskVecEnv)
+    envs.reset(seed=1)
+    state = envs.state_dict()
+    envs.set_tasks(torch.full((2, 3), 0.5))
+    envs.load_state_dict(state)
+    assert envs.state_dict()["tasks"] is None
+    envs.set_tasks(np.full((2, 3), 0.5, np.float32))  # type: ignore[arg-type]  # arrays will do
+    assert isinstance(envs.state_dict()["tasks"], Tensor)
+
+
 def test_tasks_of_another_shape_are_refused() -> None:
     envs = make_vec("PendulumPhysics-v0", 2)
     assert isinstance(envs, TaskVecEnv)

@@ -110,10 +110,12 @@ def _running(algorithm: str, env: str, **env_kwargs: Json) -> Learner:
         options["storage"] = {"num_steps": 200, "capacity": 20_000}
     else:
         env_kwargs["max_episode_steps"] = 100
-        options["algorithm"] = {"meta_batch_size": 40, "num_exploration_episodes": 20}
-        options["env"]["num_envs"] = 800
+        # There are only two directions, of which fewer draws do for more meta-updates.
+        num_tasks = 10 if "Dir" in env else 40
+        options["algorithm"] = {"meta_batch_size": num_tasks, "num_exploration_episodes": 20}
+        options["env"]["num_envs"] = 20 * num_tasks
     options["env"]["env_kwargs"] = env_kwargs
-    updates = 405 if algorithm == "pearl" else 100
+    updates = 405 if algorithm == "pearl" else 400 if "Dir" in env else 100
     return Learner(algorithm, env, updates, 3, 30, options)
 
 

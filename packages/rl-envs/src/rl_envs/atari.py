@@ -14,9 +14,10 @@ _NOOP, _FIRE = 0, 1
 def prepare_atari(env: gymnasium.Env, testing: bool) -> gymnasium.Env:
     """Wrap an Atari game with frameskip 1 as in the DQN papers.
 
-    Each episode begins with up to 30 steps without action, and with the fire button in games that
-    wait for it. Actions repeat for 4 frames. Observations are stacks of 4 frames, 84x84, in shades
-    of grey. In training, an episode also ends with each life, and rewards are clipped to [-1, 1].
+    Each episode begins with up to 30 steps without action, in games that have such, and with the
+    fire button in games that wait for it. Actions repeat for 4 frames. Observations are stacks of 4
+    frames, 84x84, in shades of grey. In training, an episode also ends with each life, and rewards
+    are clipped to [-1, 1].
 
     Args:
         env: the game.
@@ -26,10 +27,11 @@ def prepare_atari(env: gymnasium.Env, testing: bool) -> gymnasium.Env:
         Mnih et al. 2015, https://doi.org/10.1038/nature14236; Machado et al. 2018,
         https://arxiv.org/abs/1709.06009.
     """
-    env = AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84)
+    meanings = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]  # ale-py's
+    noop_max = 30 if meanings[_NOOP] == "NOOP" else 0
+    env = AtariPreprocessing(env, noop_max=noop_max, frame_skip=4, screen_size=84)
     if not testing:
         env = EpisodicLife(env)
-    meanings = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]  # ale-py's
     if meanings[_FIRE] == "FIRE":
         env = FireReset(env)
     if not testing:

@@ -117,6 +117,8 @@ class EnvMaker:
             return False
         if self.wrappers or spec.additional_wrappers:
             return False
+        if self.preset is None and self.family is not None and self.family.native_kwargs:
+            return False  # it prepares the environments by itself
         creator: Any = spec.vector_entry_point
         with self._building():
             creator = load_env_creator(creator) if isinstance(creator, str) else creator
@@ -205,7 +207,7 @@ class EnvMaker:
         except gymnasium.error.Error as error:
             raise ConfigError(f"{self.name} could not be built: {in_brief(error)}") from error
         except (Exception, SystemExit) as error:
-            if isinstance(error, TypeError) and "argument" in str(error):
+            if isinstance(error, TypeError) and "argument" in in_brief(error):
                 message = f"{self.name} does not take these arguments: {in_brief(error)}"
                 raise ConfigError(message) from error
             message = f"{self.name} could not be built: {in_brief(error)}"
@@ -215,8 +217,9 @@ class EnvMaker:
 
     def _missing(self, error: Exception) -> str:
         if self.family is not None and self.family.extra is not None:
-            return f"{self.name} needs {self.family.name}: {self.family.install_line} ({error})"
-        return f"{self.name} cannot be built: {error}; install the package that has it"
+            brief = in_brief(error)
+            return f"{self.name} needs {self.family.name}: {self.family.install_line} ({brief})"
+        return f"{self.name} cannot be built: {in_brief(error)}; install the package that has it"
 
 
 def checked_num_envs(num_envs: int) -> int:

@@ -28,7 +28,6 @@ class Preset:
         entry_point: prefix, or prefixes, of the entry points of the registered ids.
         kwargs: default arguments of the environments.
         native_kwargs: default arguments of their vectorised form, by whether it is for testing.
-        envpool_kwargs: the same for EnvPool.
         prepare: wraps a training or a testing environment; the second argument says whether it is
             for testing.
         conflicts: versions of packages that are known not to go together.
@@ -42,7 +41,6 @@ class Preset:
     registers: str | None = None
     kwargs: Mapping[str, object] = field(default_factory=dict)
     native_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
-    envpool_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
     prepare: Callable[[gymnasium.Env, bool], gymnasium.Env] | None = None
     conflicts: tuple["Conflict", ...] = ()
 
@@ -128,10 +126,6 @@ PRESETS = (
             False: {"episodic_life": True, "reward_clipping": True, "frameskip": 4},
             True: {"episodic_life": False, "reward_clipping": False, "frameskip": 4},
         },
-        envpool_kwargs={
-            False: {"repeat_action_probability": 0.25, "episodic_life": True, "reward_clip": True},
-            True: {"repeat_action_probability": 0.25},
-        },
         prepare=prepare_atari,
     ),
     Preset(
@@ -172,6 +166,12 @@ PRESETS = (
     ),
 )
 """All families, in the order of the documentation."""
+
+ENVPOOL_ATARI: Mapping[bool, Mapping[str, object]] = {
+    False: {"repeat_action_probability": 0.25, "episodic_life": True, "reward_clip": True},
+    True: {"repeat_action_probability": 0.25},
+}
+"""Default arguments of EnvPool's games of Atari, by whether they are for testing."""
 
 REPLACED_IDS = {
     "RoboschoolAnt": "AntBulletEnv-v0",

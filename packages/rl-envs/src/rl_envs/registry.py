@@ -5,6 +5,7 @@ import difflib
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
+from rl_core import plugins
 from rl_core.errors import ConfigError
 from rl_envs.presets import REPLACED_IDS, preset_of_id, register_installed
 
@@ -54,7 +55,8 @@ def find_spec(env_id: str) -> EnvSpec:
 
 def _unknown(env_id: str) -> ConfigError:
     """Build an error that names the nearest id of all packages that are installed."""
-    close = _closest(env_id)
+    vectors = difflib.get_close_matches(env_id, plugins.available("env"), n=1, cutoff=0.75)
+    close = _closest(env_id) or next(iter(vectors), None)
     for _ in register_installed():
         close = close or _closest(env_id)
     namespaces = {(spec.namespace or "").lower() for spec in gymnasium.registry.values()}

@@ -42,7 +42,9 @@ EXACT_MODULES = (
     "rl_envs.bit_flipping",
     "rl_envs.atari",
     "rl_envs.wrappers",
-    "rl_envs.tasks.",
+    "rl_envs.tasks.locomotion",
+    "rl_envs.tasks.meta_world",
+    "rl_envs.tasks.physics",
 )
 """Beginnings of the modules whose environments and wrappers can be saved."""
 
@@ -161,6 +163,8 @@ class _Encoder:
             return {kind.__name__: [self._encode(item) for item in value]}
         if kind is dict and all(type(key) is str for key in value):
             return {"dict": {key: self._encode(item) for key, item in value.items()}}
+        if kind is dict:
+            return {"items": [[self._encode(part) for part in pair] for pair in value.items()]}
         return self._encode_object(value)
 
     def _encode_object(self, value: Any) -> StateValue:
@@ -226,6 +230,8 @@ class _Decoder:
                 return deque(map(self._decode, value), getattr(current, "maxlen", None))
             case "dict":
                 return {key: self._decode(item) for key, item in value.items()}
+            case "items":
+                return {self._decode(key): self._decode(item) for key, item in value}
             case "layer":
                 return self.layers[value]
             case "met":
@@ -236,6 +242,8 @@ class _Decoder:
                 return whole[start : start + math.prod(shape)].reshape(shape)
             case "ale":
                 ale = importlib.import_module("ale_py")
+                current.reset_game()  # without a frame some games go on otherwise
+                current.act(0)
                 current.restoreState(ale.ALEState(bytes(value.numpy(force=True))))
                 return current
             case "mujoco":

@@ -26,7 +26,7 @@ from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.seeding import checked_seed
 from rl_core.types import Json
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
-from rl_envs.presets import preset_of_id
+from rl_envs.presets import ENVPOOL_ATARI
 from rl_envs.tasks.sync import TaskEnv
 from rl_envs.vector._envpool import make_envpool
 from rl_envs.vector.gymnasium_vector import GymVecEnv
@@ -199,12 +199,8 @@ def make_vec(
                 "vectorization='envpool' takes one of EnvPool's ids, without wrappers; use sync "
                 "for others"
             )
-        family = preset_of_id(env) if preset else None
-        kwargs = {
-            **(family.envpool_kwargs.get(testing, {}) if family else {}),
-            **(env_kwargs or {}),
-        }
-        pool = make_envpool(env, num_envs, kwargs, seed)
+        atari = ENVPOOL_ATARI[testing] if preset else {}
+        pool = make_envpool(env, num_envs, env_kwargs or {}, seed, atari)
         return GymVecEnv(pool, seed=seed, check=check, component=component)
     if vectorization == "async":
         return ProcessVecEnv(

@@ -19,7 +19,7 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
-from rl_core.errors import ConfigError, DataError, SpaceError, nearest
+from rl_core.errors import ConfigError, DataError, SpaceError, in_brief, nearest
 from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, leaf_spaces
 from rl_core.stateful import StateReader
 from rl_core.types import Array, StateDict
@@ -329,9 +329,8 @@ def with_time(env: gymnasium.Env) -> gymnasium.Env:
     try:
         return TimeAwareObservation(env, flatten=is_vector, normalize_time=True)
     except ValueError as error:
-        raise ConfigError(f"time_feature needs an environment with a time limit: {error}") from (
-            error
-        )
+        message = f"time_feature needs an environment with a time limit: {in_brief(error)}"
+        raise ConfigError(message) from error
 
 
 WRAPPERS: Mapping[str, Callable[..., gymnasium.Env]] = {

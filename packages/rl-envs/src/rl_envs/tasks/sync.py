@@ -62,7 +62,7 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         """
         if self._task_shape is None:
             self._task_shape = tuple(self.sample_tasks(1, torch.Generator()).shape[1:])
-        expected = (self.num_envs, *self._task_shape)
+        tasks, expected = torch.as_tensor(tasks), (self.num_envs, *self._task_shape)
         if tasks.shape != expected:
             raise DataError(
                 f"the tasks have shape {tuple(tasks.shape)}; expected {expected}: one task for "
@@ -80,6 +80,8 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         tasks = state.get("tasks")
         if isinstance(tasks, Tensor):
             self.set_tasks(tasks)
+        else:
+            self._next_tasks = None
 
     def _reset_row(self, observation: ArrayObservation, index: int, seed: int | None) -> Info:
         if self._next_tasks is not None:

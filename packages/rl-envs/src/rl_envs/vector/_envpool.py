@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rl_core.errors import ConfigError, MissingExtraError, in_brief
+from rl_core.errors import ConfigError, MissingExtraError, closest, in_brief
 
 
 class EnvPoolVectorEnv(VectorEnv):
@@ -65,9 +65,20 @@ def is_envpool(envs: object) -> TypeGuard[VectorEnv]:
 
 
 def make_envpool(
-    env_id: str, num_envs: int, kwargs: Mapping[str, object], seed: int | None
+    env_id: str,
+    num_envs: int,
+    kwargs: Mapping[str, object],
+    seed: int | None,
+    atari_kwargs: Mapping[str, object],
 ) -> EnvPoolVectorEnv:
     """Make environments by EnvPool's id; Atari's may have the prefix ``ALE/``.
+
+    Args:
+        env_id: EnvPool's id.
+        num_envs: ``B``.
+        kwargs: arguments for the environments.
+        seed: of the environments; None leaves it to EnvPool.
+        atari_kwargs: further ones for games of Atari.
 
     Raises:
         MissingExtraError: if EnvPool is not installed.
@@ -80,15 +91,21 @@ def make_envpool(
             'vectorization="envpool" needs EnvPool: pip install "packages/rl-envs[envpool]" (in a '
             f"clone of the toolbox) ({in_brief(error)})"
         ) from error
-    name = env_id.removeprefix("ALE/")
-    if name not in envpool.list_all_envs():
+    name, known = env_id.removeprefix("ALE/"), envpool.list_all_envs()
+    if name not in known:
+        meant = closest(name, known)
+        hint = "" if meant is None else f"; did you mean '{meant}'?"
         raise ConfigError(
-            f"EnvPool has no environment '{env_id}'; leave vectorization='envpool' out, or see "
-            "envpool.list_all_envs()"
+            f"EnvPool has no environment '{env_id}'{hint}; leave vectorization='envpool' out, or "
+            "see envpool.list_all_envs()"
         )
+    if envpool.registration.registry.specs[name][0] == "envpool.atari":
+        kwargs = {**atari_kwargs, **kwargs}
     given = {} if seed is None else {"seed": seed}
     try:
         pool = envpool.make(name, env_type="gymnasium", num_envs=num_envs, **given, **kwargs)
     except (AssertionError, TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"EnvPool cannot make '{env_id}' with {dict(kwargs)}: {error}") from error
+        raise ConfigError(
+            f"EnvPool cannot make '{env_id}' with {dict(kwargs)}: {in_brief(error)}"
+        ) from error
     return EnvPoolVectorEnv(pool, env_id)
