@@ -19,6 +19,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.algorithm import PolicyLossAddOn, UpdateSchedule
 from rl_core.batch import ReplayBatch, RolloutBatch
+from rl_core.compile.cache import GraphCache
 from rl_core.compile.function import CompiledFunctions
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
@@ -965,6 +966,8 @@ def test_compiling_without_a_compiler_is_refused_before_anything_is_collected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
+    cache = GraphCache(tmp_path / "graphs")  # in which nothing is compiled yet
+    monkeypatch.setattr(GraphCache, "shared", lambda: cache)
     trainer = _trainer(config=TrainerConfig(compile="on"))
     with pytest.raises(ConfigError, match=r"compile='on' needs a C\+\+ compiler and finds none"):
         trainer.train(total_updates=1)

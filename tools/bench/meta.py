@@ -115,7 +115,7 @@ def _running(algorithm: str, env: str, **env_kwargs: Json) -> Learner:
         options["algorithm"] = {"meta_batch_size": num_tasks, "num_exploration_episodes": 20}
         options["env"]["num_envs"] = 20 * num_tasks
     options["env"]["env_kwargs"] = env_kwargs
-    updates = 405 if algorithm == "pearl" else 400 if "Dir" in env else 100
+    updates = 405 if algorithm == "pearl" else 400 if "Dir" in env else 120
     return Learner(algorithm, env, updates, 3, 30, options)
 
 

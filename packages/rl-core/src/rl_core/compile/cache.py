@@ -137,7 +137,8 @@ class GraphCache:
             OSError: when it cannot be read.
             ValueError: when it is damaged.
         """
-        folder = next(f / key for f in self._folders if (f / key / _DIGEST).exists())
+        there = (folder / key for folder in self._folders if (folder / key / _DIGEST).exists())
+        folder = next(there, self.folder / key)
         library, digest = folder / LIBRARY, folder / _DIGEST
         if _digest(key, library) != digest.read_text(encoding="utf-8"):
             raise ValueError("it is not what was written")
