@@ -156,13 +156,12 @@ def evaluate_adaptation(
             stage.returns += totals.tolist()
             stage.lengths += judged.valid.sum(0).tolist()
             if index < len(explored):
-                used = min(rows, explored[index])
-                quota = np.arange(used, 0, -1) + explored[index] - 1
-                quota = np.concatenate([quota // used, np.zeros(rows - used, np.int64)])
+                each = np.bincount(np.arange(explored[index]) % rows, minlength=rows)  # in turn
+                quota = np.tile(each, count)
                 explorers = algorithm.explorers(policies, envs.num_envs, generator)
-                rollout = play(np.tile(quota, count), explorers, mode=False)
-                kept = [env for env in range(envs.num_envs) if env % rows < used]
-                policies = algorithm.adapt_to(policies, rollout.select(kept))
+                rollout = play(quota, explorers, mode=False)
+                used = np.flatnonzero(quota).tolist()
+                policies = algorithm.adapt_to(policies, rollout.select(used))
         num_done += count
     by_stage = {
         name: EvaluatedEpisodes(stage.returns, stage.lengths, stage.successes)

@@ -115,7 +115,7 @@ class GraphCache:
             made.rename(self.folder / key)
         except OSError:
             if key not in self:
-                self.remove(key)
+                _remove(self.folder / key)
                 made.rename(self.folder / key)
         self.discard(key)
 
