@@ -58,7 +58,8 @@ def main() -> int:
         for path in files:
             lines = len(path.read_text(encoding="utf-8").splitlines())
             is_bad |= lines > MOST_LINES
-            print(f"  {lines:4} {path.relative_to(ROOT / 'packages')}")
+            mark = f": at most {MOST_LINES} lines" if lines > MOST_LINES else ""
+            print(f"  {lines:4} {path.relative_to(ROOT / 'packages')}{mark}")
     return int(is_bad)
 
 

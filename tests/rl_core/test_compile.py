@@ -26,7 +26,8 @@ from rl_core.compile.compiler import InProcess, check_compiler
 from rl_core.compile.function import CompiledFunction, CompiledFunctions
 from rl_core.compile.library import Compilation, is_supported
 from rl_core.compile.products import has_kernel
-from rl_core.compile.trace import TraceError, flatten, rebuild, trace
+from rl_core.compile.recorder import TraceError
+from rl_core.compile.trace import flatten, rebuild, trace
 from rl_core.errors import ConfigError
 
 BACKEND = Compilation if is_supported() else InProcess

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from rl_core.actor import ActionOutput, Actor, CompiledActing
 from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
 from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
+from rl_core.algorithm.evaluation import EvaluatedEpisodes
 from rl_core.algorithm.hyper import Schedules
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
@@ -36,21 +36,6 @@ from rl_core.types import Observation, State, StateDict
 
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatedEpisodes:
-    """Episodes of a stage of `Algorithm.custom_evaluation`.
-
-    Attributes:
-        returns: of each episode.
-        lengths: how many steps each has; empty where that is not known.
-        successes: whether each succeeded, of those of which the environment reports it.
-    """
-
-    returns: Sequence[float]
-    lengths: Sequence[int] = ()
-    successes: Sequence[bool] = ()
 
 
 class Algorithm(ABC, Generic[ConfigT, BatchT]):
@@ -144,9 +129,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def loss(self, batch: BatchT, noise: Noise) -> LossOutput:
         """Compute the loss of a batch with the noise that `draw_update_noise` drew for this step.
 
-        Tensors in, tensors out, no branch on a tensor's value. Tensors of the algorithm's own that
-        it reads, such as buffers, are changed in place and never replaced: compiled code keeps the
-        ones that it saw first, as it keeps numbers.
+        Tensors in, tensors out, no branch on a tensor's value. Compiled code keeps numbers, and the
+        algorithm's own tensors, as it first saw them: change what changes in place.
         """
 
     @classmethod
@@ -260,8 +244,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             seed: seed of all random numbers.
             deterministic: take the mode of the policy instead of sampling.
             before_step: call it before each step of the environments.
-            on_step: call it after each, with the number of finished episodes that count, and of
-                steps.
+            on_step: call it after each, with the numbers of episodes finished and of steps so far.
 
         Returns:
             The episodes of each stage, such as before and after adaptation; the last is the result.
@@ -281,8 +264,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> ActionOutput:
         """Choose actions while collecting: a pure function, which is compiled where that pays.
 
-        The default samples the policy; exploration beyond the policy's own belongs here. Arguments
-        are those of `Actor.get_action`.
+        The default samples the policy. Arguments are those of `Actor.get_action`.
         """
         return self.actor.get_action(observation, state, noise, False, episode_start)
 

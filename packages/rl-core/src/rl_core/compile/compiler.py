@@ -10,7 +10,8 @@ from torch import Tensor
 from rl_core.compile.cache import GraphCache
 from rl_core.compile.library import TESTED_TORCH, Run
 from rl_core.compile.process import has_cpp_compiler
-from rl_core.compile.trace import TracedGraph, TraceError, tracing_lock
+from rl_core.compile.recorder import TraceError
+from rl_core.compile.trace import TracedGraph, tracing_lock
 from rl_core.errors import ConfigError
 
 _in_process: dict[str, Run] = {}
