@@ -17,7 +17,13 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError, SpaceError
+from rl_core.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentFaultError,
+    MissingExtraError,
+    SpaceError,
+)
 from rl_core.types import Array
 from rl_envs import (
     EnvMaker,
@@ -166,6 +172,16 @@ def test_every_fault_names_the_environment_the_step_and_the_field(
     assert "\n" not in message
     assert len(message) < 500
     assert expected.get(fault, fault.partition("_")[2]) in message
+
+
+@pytest.mark.parametrize("vectorize", VECTORIZERS)
+def test_real_numbers_are_no_categories(vectorize: Callable[[EnvFunctions], VecEnv]) -> None:
+    with vectorize([partial(CountingEnv, [3])] * 2) as envs:
+        envs.reset()
+        envs.step(np.array([0, 1], np.int32))
+        with pytest.raises(DataError, match=r"dtype float32; expected int64 for Discrete\(2\)"):
+            envs.step(np.array([0.0, 0.7], np.float32))
+        envs.step(np.array([False, True]))  # and nothing is wrong afterwards
 
 
 @pytest.mark.parametrize("vectorize", [_in_turn, _in_workers, _in_shared_workers])

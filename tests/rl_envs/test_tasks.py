@@ -1,6 +1,6 @@
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -407,3 +407,13 @@ def test_tasks_of_another_shape_are_refused() -> None:
     assert isinstance(envs, TaskVecEnv)
     with pytest.raises(DataError, match=r"have shape \(2, 2\); expected \(2, 3\): one task"):
         envs.set_tasks(torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("env_id", ["PointNavigation-v0", "HalfCheetahVel-v0"])
+def test_an_unknown_split_is_refused(env_id: str) -> None:
+    with make_vec(env_id, 2) as envs:
+        assert isinstance(envs, TaskVecEnv)
+        with pytest.raises(ConfigError, match="split: unknown name 'tests'; did you mean 'test'"):
+            envs.sample_tasks(1, torch.Generator(), cast("Any", "tests"))
+        with pytest.raises(ConfigError, match="split: unknown name 'valid'"):
+            envs.num_tasks(cast("Any", "valid"))

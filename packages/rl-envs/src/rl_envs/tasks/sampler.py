@@ -52,11 +52,13 @@ class TaskSampler:
 
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many different tasks there are; None without a limit."""
+        check_argument("split", split, TaskSplit)
         tasks = self._fixed[split]
         return None if tasks is None else len(tasks)
 
     def sample(self, count: int, generator: torch.Generator, split: TaskSplit = "train") -> Tensor:
         """Draw tasks; without replacement each once before any is drawn again."""
+        check_argument("split", split, TaskSplit)
         tasks = self._fixed[split]
         if tasks is None:
             return self._draw(count, generator)

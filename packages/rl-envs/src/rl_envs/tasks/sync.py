@@ -5,6 +5,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
+from rl_core.config import check_argument
 from rl_core.env import TaskSplit, TaskVecEnv
 from rl_core.errors import DataError
 from rl_core.types import Array, ArrayObservation, StateDict
@@ -41,11 +42,13 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         self, count: int, generator: torch.Generator, split: TaskSplit = "train"
     ) -> Tensor:
         """Draw tasks from the first environment; see `TaskVecEnv.sample_tasks`."""
+        check_argument("split", split, TaskSplit)
         with self._locating("sample_tasks"):
             return self._task_env(0).sample_tasks(count, generator, split)
 
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many different tasks there are; None where that is not limited."""
+        check_argument("split", split, TaskSplit)
         count = getattr(self._task_env(0), "num_tasks", None)
         return None if count is None else count(split)
 

@@ -6,16 +6,17 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
+import torch
 
 from rl_core.config import ComponentSpec
-from rl_core.env import VecEnv, action_shape
-from rl_core.errors import CheckpointError, EnvironmentFaultError, in_brief
+from rl_core.env import VecEnv, action_error, action_shape
+from rl_core.errors import CheckpointError, DataError, EnvironmentFaultError, in_brief
 from rl_core.seeding import checked_seed, resumed_seed
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
-from rl_core.types import ArrayObservation, StateDict, StateValue
+from rl_core.types import ArrayLike, ArrayObservation, StateDict, StateValue
 from rl_envs.guard import warn_of_texts
-from rl_envs.vector._arrays import Arrays, NumpyArrays
+from rl_envs.vector._arrays import Arrays, NumpyArrays, Rows
 
 
 class BaseGymVecEnv(VecEnv):
@@ -69,6 +70,7 @@ class BaseGymVecEnv(VecEnv):
             self._observation_space, num_envs, self._fault, is_fresh=is_fresh
         )
         self._action_shape = action_shape(self._action_space, num_envs)
+        self._usual_action_dtype: object = None  # the last one that was looked at
         self._seed = self._next_seed = None if seed is None else checked_seed(seed)
         self._steps = 0
         self._is_ready = False  # for a step: reset, open, and without a fault since then
@@ -187,6 +189,25 @@ class BaseGymVecEnv(VecEnv):
         """Restore what `_save_episodes` returned."""
         raise CheckpointError(f"{self._name}: these environments cannot restore saved episodes")
 
+    def _actions(self, action: ArrayLike) -> Rows:
+        """Return a step's actions as an array of the environments' kind.
+
+        Raises:
+            DataError: for another shape, or real numbers where categories are asked for.
+        """
+        actions = self._arrays.convert(action)
+        if actions.shape != self._action_shape and self._action_shape is not None:
+            raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
+        if actions.dtype is not self._usual_action_dtype:
+            wanted = self._action_space.dtype
+            if not (wanted is None or np.issubdtype(wanted, np.floating) or _are_whole(actions)):
+                raise DataError(
+                    f"the action has dtype {actions.dtype}; expected {wanted} for "
+                    f"{self._action_space}"
+                )
+            self._usual_action_dtype = actions.dtype
+        return actions
+
     def _not_ready(self, call: str) -> EnvironmentFaultError:
         if self._is_closed:
             return EnvironmentFaultError(f"{self._name}: {call}() was called after close()")
@@ -209,6 +230,12 @@ class BaseGymVecEnv(VecEnv):
             yield
         except (Exception, SystemExit) as error:
             raise self._located(call, error) from (error.__cause__ or error)
+
+
+def _are_whole(actions: Rows) -> bool:
+    if isinstance(actions, torch.Tensor):
+        return not actions.is_floating_point()
+    return actions.dtype.kind in "biu"
 
 
 def spread_seed(seed: int, num_envs: int) -> list[int]:

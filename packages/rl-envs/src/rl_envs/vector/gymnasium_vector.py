@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from torch import Tensor
 
 from rl_core.config import ComponentSpec
-from rl_core.env import EnvStep, GoalFunctions, action_error, as_numpy
+from rl_core.env import EnvStep, GoalFunctions, as_numpy
 from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
@@ -102,13 +102,11 @@ class GymVecEnv(BaseGymVecEnv):
         if not self._is_ready:
             raise self._not_ready("step")
         arrays = self._arrays
-        env_action = arrays.convert(action)
-        if env_action.shape != self._action_shape and self._action_shape is not None:
-            raise action_error(env_action.shape, self._action_space, self._num_envs)
+        actions = self._actions(action)
         self._is_ready = False
         self._steps += 1
         try:  # what `_locating` does, which would cost a microsecond in every step
-            returned = self._envs.step(env_action)
+            returned = self._envs.step(actions)
         except (Exception, SystemExit) as error:
             raise self._located("step", error) from (error.__cause__ or error)
         raw, raw_reward, raw_terminated, raw_truncated, info = self._unpack(

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 
 from rl_core.config import ComponentSpec
-from rl_core.env import EnvStep, GoalFunctions, action_error
+from rl_core.env import EnvStep, GoalFunctions
 from rl_core.errors import ConfigError, EnvironmentFaultError, in_brief
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
@@ -88,7 +88,7 @@ class SyncVecEnv(BaseGymVecEnv):
         """Step every environment once; see `VecEnv.step`."""
         if not self._is_ready:
             raise self._not_ready("step")
-        actions = self._single_actions(action)
+        actions = self._actions(action)
         self._is_ready = False
         self._steps += 1
         arrays = self._arrays
@@ -206,10 +206,3 @@ class SyncVecEnv(BaseGymVecEnv):
             single, info = self._guards[index].reset(seed=seed)
         self._arrays.write_row(observation, index, single)
         return info
-
-    def _single_actions(self, action: ArrayLike) -> Rows:
-        if action.__class__ is not np.ndarray:
-            action = self._arrays.convert(action)
-        if action.shape != self._action_shape:
-            raise action_error(tuple(action.shape), self._action_space, self._num_envs)
-        return action

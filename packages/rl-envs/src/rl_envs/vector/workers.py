@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import gymnasium
 
 from rl_core.config import ComponentSpec, Count, check_argument
-from rl_core.env import EnvStep, GoalFunctions, action_error
+from rl_core.env import EnvStep, GoalFunctions
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
 from rl_core.seeding import resumed_seed
 from rl_core.stateful import StateReader
@@ -119,10 +119,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         """Step every environment once; see `VecEnv.step`."""
         if not self._is_ready:
             raise self._not_ready("step")
-        actions = self._arrays.convert(action)
-        if actions.shape != self._action_shape:
-            raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
-        self._rows["action"][...] = actions
+        self._rows["action"][...] = self._actions(action)
         self._is_ready = False
         self._steps += 1
         for worker in self._workers:
