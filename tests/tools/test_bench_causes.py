@@ -113,15 +113,18 @@ def test_the_table_compares_the_peer_with_itself() -> None:
             returns=np.array([value]),
             steps_per_second=1.0,
             machine="m",
+            is_comparable=True,
         )
         for row, values in ((changed, (4.0, 6.0)), (plain, (3.0, 3.0)))
         for seed, value in enumerate(values)
     ]
     text = causes_table([(changed, plain)], {record.run.key: record for record in found})
     assert (
-        "| `sac/Pendulum-v1` | policies start at zero | 2 | 5.0 | 2 | 3.0 | +2.0 [+1.0, +3.0] "
-        "| 1.00 |" in text
+        "| `sac/Pendulum-v1` | policies start at zero | 2 | 2 | 5.0 | 3.0 | +2.0 [+1.0, +3.0] "
+        "| 1.00 | 0.333 |" in text
     )
+    own = {record.run.key: replace(record, is_comparable=False) for record in found}
+    assert causes_table([(changed, plain)], own) == "Nothing was run yet."
     other = replace(ROW, env="E-v0")
     assert changed_rows([other]) == []
     assert causes_table([(changed, plain)], {}) == "Nothing was run yet."

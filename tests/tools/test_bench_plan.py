@@ -269,9 +269,9 @@ def check_same(row: PlanRow) -> None:
     assert isinstance(network, dict)
     for ours, theirs in NETWORK.items():
         assert option(sections, "actor", ours) == network.get(theirs, False), row.label
-    if "vf_coef" in sb3:
+    if row.algorithm == "ppo":
         coefficient = option(sections, "algorithm", "value_loss_coef")
-        assert coefficient == 2.0 * float(str(sb3["vf_coef"])), row.label
+        assert coefficient == 2.0 * float(str(sb3.get("vf_coef", 0.5))), row.label
     if "gradient_steps" in sb3:
         steps = sb3["train_freq"] if sb3["gradient_steps"] == -1 else sb3["gradient_steps"]
         assert option(sections, "algorithm", "num_minibatches") == steps, row.label

@@ -24,6 +24,7 @@ def record(system: str, seed: int, returns: list[float], rate: float = 10.0) -> 
         returns=np.array(returns),
         steps_per_second=rate,
         machine="a machine",
+        is_timed=True,
     )
 
 
@@ -71,6 +72,8 @@ def test_a_target_may_be_what_the_peer_reaches(ours: tuple[float, float], verdic
     peer = [record("sb3", seed, [value]) for seed, value in enumerate((3.0, 4.0))]
     assert cells(learning_table([row], by_key(*own, *peer)))[7] == f"not below SB3: {verdict}"
     assert cells(learning_table([row], by_key(*own)))[7] == "not below SB3"
+    other = replace(row, options={"ours": {}, "sb3": {"library": "sbx"}})
+    assert cells(learning_table([other], by_key(*own)))[7:9] == ["not below SBX", "SBX"]
 
 
 def test_a_row_may_be_judged_by_successes() -> None:
@@ -87,7 +90,7 @@ def test_a_row_may_be_judged_by_successes() -> None:
     assert line[5] == "90.0 %"
     assert line[6].startswith("90.0 % [")
     assert line[7] == "90 % success: reached"
-    assert line[8:11] == ["1 of 3", "100.0 %", "100.0 % [100.0, 100.0]"]
+    assert line[8:12] == ["SB3", "1 of 3", "100.0 %", "100.0 % [100.0, 100.0]"]
     failing = replace(row, at_most=True)
     assert cells(learning_table([failing], by_key(*records)))[7] == "at most 90 % success: reached"
 
@@ -95,7 +98,7 @@ def test_a_row_may_be_judged_by_successes() -> None:
 def test_a_system_that_a_row_does_not_run_has_no_seeds() -> None:
     row = replace(ROW, options={"ours": {}})
     line = cells(learning_table([row], by_key(record("ours", 0, [1.0]))))
-    assert line[8:11] == ["-", "-", "-"]
+    assert line[8:12] == ["-", "-", "-", "-"]
 
 
 def test_a_row_says_whether_its_target_is_reached() -> None:
@@ -110,6 +113,7 @@ def test_a_row_says_whether_its_target_is_reached() -> None:
         "480.0",
         "480.0 [480.0, 480.0]",
         "475: reached",
+        "SB3",
         "1 of 3",
         "470.0",
         "470.0 [470.0, 470.0]",
@@ -119,7 +123,7 @@ def test_a_row_says_whether_its_target_is_reached() -> None:
     missed = cells(learning_table([ROW], by_key(record("ours", 0, [474.0]))))
     assert missed[4] == "1 of 3"
     assert missed[7] == "475: missed"
-    assert missed[9] == "-"
+    assert missed[10] == "-"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 import numpy as np
 
-from bench.comparison import difference_interval, probability_of_improvement
+from bench.comparison import CELLS, comparison_cells
 from bench.learning import RESULTS, add_run_options, all_plans, run_missing
 from bench.markdown import table, write_block
 from bench.plan import PEER, Key, PlanError, PlanRow, load_plans, select_rows, select_runs
@@ -31,16 +31,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     "sac/HalfCheetah-v5": _OFF_POLICY,
     "td3/HalfCheetah-v5": _OFF_POLICY,
 }
-_HEADER = (
-    "row",
-    "SB3 with our way",
-    "seeds",
-    "mean",
-    "SB3 seeds",
-    "SB3 mean",
-    "difference [95 % interval]",
-    "P(better)",
-)
+_HEADER = ("row", "SB3 with our way", *CELLS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +64,7 @@ def changed_rows(rows: Iterable[PlanRow]) -> list[tuple[PlanRow, PlanRow]]:
 
 
 def causes_table(changed: Iterable[tuple[PlanRow, PlanRow]], records: Mapping[Key, Record]) -> str:
-    """Render the rows of which anything was run.
+    """Render the rows of which both were run, on the same episodes.
 
     Args:
         changed: rows with one of our ways, each with the row that it differs from.
@@ -83,24 +74,15 @@ def causes_table(changed: Iterable[tuple[PlanRow, PlanRow]], records: Mapping[Ke
     lines: list[list[str]] = []
     for row, plain in changed:
         with_way, without = (
-            np.array([run.returns.mean() for run in records_of(each, records)[PEER]])
+            np.array(
+                [run.returns.mean() for run in records_of(each, records)[PEER] if run.is_comparable]
+            )
             for each in (row, plain)
         )
         if min(len(with_way), len(without)) < 2:
             continue
-        low, high = difference_interval(with_way, without, generator)
-        lines.append(
-            [
-                f"`{plain.label}`",
-                row.note,
-                str(len(with_way)),
-                f"{with_way.mean():.1f}",
-                str(len(without)),
-                f"{without.mean():.1f}",
-                f"{with_way.mean() - without.mean():+.1f} [{low:+.1f}, {high:+.1f}]",
-                f"{probability_of_improvement(with_way, without):.2f}",
-            ]
-        )
+        cells, _ = comparison_cells(with_way, without, generator)
+        lines.append([f"`{plain.label}`", row.note, *cells])
     return table(_HEADER, lines, left=2) if lines else "Nothing was run yet."
 
 

@@ -4,25 +4,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from bench.markdown import table
-from bench.plan import OURS, PEER, Key, PlanRow
+from bench.plan import OURS, PEER, SB3, Key, PlanRow
 from bench.results import Record, records_of
 
 Scores = npt.NDArray[np.float64]
-"""Shape `(runs,)`: what each training seed reached, its mean over the episodes."""
+"""Shape `(runs,)`: what each training seed reached, its mean return over the episodes."""
 
-_HEADER = (
-    "row",
-    "episodes",
-    "seeds",
-    "SB3 seeds",
-    "mean",
-    "SB3 mean",
-    "difference [95 % interval]",
-    "P(better)",
-)
+CELLS = ("seeds", "peer seeds", "mean", "peer mean", "difference [95 % interval]", "P(better)", "p")
+"""Columns of `comparison_cells`."""
+
+_HEADER = ("row", "peer", "episodes", *CELLS)
 _NUM_RESAMPLES = 5000
+_NUM_PERMUTATIONS = 200_000
+"""All that there are of ten runs each, so that the test is exact."""
+_LEVEL = 0.05
 
 
 def probability_of_improvement(ours: Scores, theirs: Scores) -> Scores:
@@ -64,51 +62,110 @@ def difference_interval(
     return _interval(again[0].mean(-1) - again[1].mean(-1))
 
 
+def chance_of_equals(ours: Scores, theirs: Scores) -> float:
+    """Return how likely equal systems differ by as much: p of the two-sided Mann-Whitney test.
+
+    It is exact, also where runs tie, with up to ten runs each.
+    """
+    ranks = stats.rankdata(np.concatenate([ours, theirs]))
+    found = stats.permutation_test(
+        (ranks[: len(ours)], ranks[len(ours) :]),
+        lambda a, b, axis: a.mean(axis) - b.mean(axis),
+        n_resamples=_NUM_PERMUTATIONS,
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
+
+
+def holm(chances: Sequence[float]) -> Scores:
+    """Correct p-values for their number.
+
+    Source:
+        Holm 1979, A simple sequentially rejective multiple test procedure.
+    """
+    order = np.argsort(chances)
+    factors = np.arange(len(order), 0, -1)
+    corrected = np.empty(len(order))
+    corrected[order] = np.maximum.accumulate(np.asarray(chances)[order] * factors).clip(max=1.0)
+    return corrected
+
+
+def comparison_cells(
+    ours: Scores, theirs: Scores, generator: np.random.Generator
+) -> tuple[list[str], float]:
+    """Return the cells under `CELLS`, and p."""
+    low, high = difference_interval(ours, theirs, generator)
+    chance = chance_of_equals(ours, theirs)
+    cells = [
+        *(str(len(each)) for each in (ours, theirs)),
+        *(f"{each.mean():.1f}" for each in (ours, theirs)),
+        f"{ours.mean() - theirs.mean():+.1f} [{low:+.1f}, {high:+.1f}]",
+        f"{probability_of_improvement(ours, theirs):.2f}",
+        f"{chance:.3f}",
+    ]
+    return cells, chance
+
+
 def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> str:
     """Render the comparison of rows with several runs of both systems.
 
     Args:
-        rows: of all plans; those of which a good run must fail, and those with another peer than
-            Stable-Baselines3, are left out.
+        rows: of all plans; those of which a good run must fail are left out.
         records: finished runs.
     """
     generator = np.random.default_rng(0)
     lines: list[list[str]] = []
-    compared: list[tuple[Scores, Scores]] = []
+    chances: dict[str, float] = {}
+    below: set[str] = set()
+    pooled: list[tuple[Scores, Scores]] = []
+    paired: list[tuple[Scores, Scores]] = []
     for row in rows:
         if row.at_most or not {OURS, PEER} <= set(row.options):
             continue
-        if "library" in row.options[PEER]:
-            continue
         found = records_of(row, records)
-        ours, theirs = (_scores(found[system], row.metric) for system in (OURS, PEER))
+        ours, theirs = (_scores(found[system]) for system in (OURS, PEER))
         if min(len(ours), len(theirs)) < 2:
             continue
-        compared.append((ours, theirs))
         is_paired = all(record.is_comparable for runs in found.values() for record in runs)
-        low, high = difference_interval(ours, theirs, generator)
-        lines.append(
-            [
-                f"`{row.label}`",
-                "same" if is_paired else "own",
-                *(str(len(each)) for each in (ours, theirs)),
-                *(f"{each.mean():.1f}" for each in (ours, theirs)),
-                f"{ours.mean() - theirs.mean():+.1f} [{low:+.1f}, {high:+.1f}]",
-                f"{probability_of_improvement(ours, theirs):.2f}",
-            ]
-        )
+        cells, chances[row.label] = comparison_cells(ours, theirs, generator)
+        lines.append([f"`{row.label}`", row.peer, "same" if is_paired else "own", *cells])
+        if probability_of_improvement(ours, theirs) < 0.5:
+            below.add(row.label)
+        if row.peer == SB3:
+            pooled.append((ours, theirs))
+            if is_paired:
+                paired.append((ours, theirs))
     if not lines:
         return "Nothing to compare yet."
-    centre, (low, high) = improvement_interval(compared, generator)
-    return (
-        f"{table(_HEADER, lines, left=2)}\n\nProbability of improvement over these {len(lines)} "
-        f"rows: **{centre:.2f}** [{low:.2f}, {high:.2f}]."
+    differing = [pair for pair in pooled if len(np.unique(np.concatenate(pair))) > 1]
+    corrected = zip(chances, holm(list(chances.values())), strict=True)
+    worse = [f"`{label}`" for label, p in corrected if label in below and p < _LEVEL]
+    summary = [
+        f"Probability of improvement on Stable-Baselines3 over {title}: {_pool(pairs, generator)}"
+        for title, pairs in (
+            ("rows evaluated on the same episodes", paired),
+            ("all rows", pooled),
+            ("all rows in which not every run is equal", differing),
+        )
+    ]
+    summary.append(
+        f"Rows in which ours is below, corrected for the {len(lines)} rows (Holm, "
+        f"{100 * _LEVEL:.0f} %): {', '.join(worse) or 'none'}."
     )
+    bullets = "\n".join(f"- {line}" for line in summary)
+    return f"{table(_HEADER, lines, left=3)}\n\n{bullets}"
 
 
-def _scores(records: Sequence[Record], metric: str) -> Scores:
-    values = [record.values(metric) for record in records]
-    return np.array([each.mean() for each in values if len(each)])
+def _pool(pairs: Sequence[tuple[Scores, Scores]], generator: np.random.Generator) -> str:
+    if not pairs:
+        return "none yet."
+    centre, (low, high) = improvement_interval(pairs, generator)
+    return f"**{centre:.2f}** [{low:.2f}, {high:.2f}], {len(pairs)} rows."
+
+
+def _scores(records: Sequence[Record]) -> Scores:
+    return np.array([record.returns.mean() for record in records])
 
 
 def _resampled(

@@ -1,6 +1,7 @@
 """Whether algorithms learn with their defaults: `rl train ALGO ENV` without any options.
 
-A record does not say what the defaults were, only the commit; after they change, add ``--again``.
+Neither these seeds nor the environments of `HELD_OUT` were used to choose a default. A record does
+not say what the defaults were, only the commit; after they change, add ``--again``.
 """
 
 import argparse
@@ -18,17 +19,45 @@ from bench.plan import Key, PlanError, PlanRow, select_rows, select_runs
 from bench.results import Record, read_records, records_of
 
 _RESULTS = Path(__file__).resolve().parent / "results" / "defaults.jsonl"
-_SEEDS = tuple(range(1, 11))
-_TARGETS = {"CartPole-v1": 475.0, "Acrobot-v1": -95.0, "Pendulum-v1": -200.0}
+_SEEDS = tuple(range(100, 110))
+_TARGETS = {
+    "CartPole-v1": 475.0,
+    "Acrobot-v1": -95.0,
+    "Pendulum-v1": -200.0,
+    "LunarLander-v3": 100.0,
+    "InvertedPendulum-v5": 900.0,
+}
+HELD_OUT = ("LunarLander-v3", "InvertedPendulum-v5")
+"""Named before anything was run there with defaults."""
+
 _STEPS: Mapping[str, Mapping[str, int]] = {
-    "dqn": {"CartPole-v1": 50_000, "Acrobot-v1": 100_000},
-    "ppo": {"CartPole-v1": 100_000, "Acrobot-v1": 200_000, "Pendulum-v1": 100_000},
-    "trpo": {"CartPole-v1": 100_000, "Acrobot-v1": 200_000, "Pendulum-v1": 100_000},
+    "dqn": {"CartPole-v1": 50_000, "Acrobot-v1": 100_000, "LunarLander-v3": 300_000},
+    "rainbow": {"CartPole-v1": 50_000, "Acrobot-v1": 100_000},
+    "ppo": {
+        "CartPole-v1": 100_000,
+        "Acrobot-v1": 200_000,
+        "Pendulum-v1": 100_000,
+        "LunarLander-v3": 300_000,
+        "InvertedPendulum-v5": 100_000,
+    },
+    "trpo": {
+        "CartPole-v1": 100_000,
+        "Acrobot-v1": 200_000,
+        "Pendulum-v1": 100_000,
+        "InvertedPendulum-v5": 100_000,
+    },
     "a2c": {"CartPole-v1": 500_000, "Acrobot-v1": 500_000, "Pendulum-v1": 500_000},
     "vpg": {"CartPole-v1": 500_000, "Acrobot-v1": 500_000, "Pendulum-v1": 500_000},
-    "ddpg": {"Pendulum-v1": 20_000},
-    "td3": {"Pendulum-v1": 20_000},
-    "sac": {"Pendulum-v1": 20_000, "CartPole-v1": 50_000, "Acrobot-v1": 100_000},
+    "ddpg": {"Pendulum-v1": 20_000, "InvertedPendulum-v5": 20_000},
+    "td3": {"Pendulum-v1": 20_000, "InvertedPendulum-v5": 20_000},
+    "sac": {
+        "Pendulum-v1": 20_000,
+        "CartPole-v1": 50_000,
+        "Acrobot-v1": 100_000,
+        "InvertedPendulum-v5": 20_000,
+    },
+    "droq": {"Pendulum-v1": 5_000},
+    "redq": {"Pendulum-v1": 5_000},
 }
 _HEADER = ("algorithm", "environment", "steps", "target", "reached", "mean of each seed, sorted")
 

@@ -17,7 +17,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench.child import ChildError, Json, run_children, termination_interrupts
-from bench.machine import machine_line, source_version
+from bench.machine import machine_line
 from bench.markdown import write_block
 from bench.plan import SYSTEMS, PlanError, PlanRow, Run, load_plans, select_rows, select_runs
 from bench.results import append_record, read_lines, read_records
@@ -87,7 +87,6 @@ def run_missing(runs: Sequence[Run], options: argparse.Namespace) -> int:
     finished = {key for key, record in recorded.items() if record.is_comparable}
     left = [run for run in runs if run.key not in finished]
     print(f"{len(runs)} runs, {len(runs) - len(left)} of them finished before", flush=True)
-    source = source_version()
     # Speeds mean nothing beside another run, or where others go first.
     is_timed = options.jobs == 1 and os.nice(0) == 0
 
@@ -100,7 +99,6 @@ def run_missing(runs: Sequence[Run], options: argparse.Namespace) -> int:
                 "is_timed": is_timed,
                 "finished": datetime.now(UTC).isoformat(timespec="seconds"),
                 "machine": machine_line(options.threads),
-                "source": source,
             },
         )
         speed = f"{result['steps_per_second']:,.0f} steps/s, {result['wall_seconds']:.0f} s in all"

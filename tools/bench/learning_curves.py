@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from bench.markdown import write_block
-from bench.plan import Key, PlanRow
+from bench.plan import OURS, Key, PlanRow
 from bench.results import Record, records_of
 
 PAGES: Mapping[str, str] = {
@@ -48,11 +48,12 @@ _GREY = "#808080"
 Style: TypeAlias = tuple[str, str, str]
 """Name, colour and line of a band."""
 
-_STYLE: Mapping[str, Style] = {
-    "ours": ("rl toolbox", "#3b82f6", "-"),
-    "sb3": ("Stable-Baselines3", "#e8820c", "--"),
+_OURS: Style = ("rl toolbox", "#3b82f6", "-")
+_PEERS: Mapping[str, Style] = {
+    "SB3": ("Stable-Baselines3", "#e8820c", "--"),
+    "SBX": ("SBX", "#16a34a", "--"),
 }
-"""By system."""
+"""By what the peer is called in tables."""
 
 _SETTINGS: Mapping[Any, object] = {
     "svg.hashsalt": "rl toolbox",  # of the ids in the file, which are drawn at random without it
@@ -131,7 +132,7 @@ def draw(row: PlanRow, bands: Mapping[str, Band], path: Path) -> None:
         bands: by system; at least one.
         path: of the SVG file.
     """
-    lines = {_STYLE[system]: made for system, made in bands.items()}
+    lines = {_style(row, system): made for system, made in bands.items()}
     draw_figure(lines, title(row), "return of a training episode", path)
 
 
@@ -164,6 +165,10 @@ def draw_figure(bands: Mapping[Style, Band], title: str, ordinate: str, path: Pa
         )
 
 
+def _style(row: PlanRow, system: str) -> Style:
+    return _OURS if system == OURS else _PEERS[row.peer]
+
+
 def _draw_band(axes: Axes, style: Style, made: Band) -> None:
     name, colour, line = style
     label = f"{name}, {made.num_seeds} seed{'s' if made.num_seeds > 1 else ''}"
@@ -185,7 +190,7 @@ def file_name(row: PlanRow) -> str:
 def figure_text(row: PlanRow, bands: Mapping[str, Band]) -> str:
     """Return a figure in Markdown, with the command that made it."""
     ends = "; ".join(
-        f"{_STYLE[system][0]} from {made.mean[0]:.4g} to {made.mean[-1]:.4g}"
+        f"{_style(row, system)[0]} from {made.mean[0]:.4g} to {made.mean[-1]:.4g}"
         for system, made in bands.items()
     )
     alternative = f"Training returns of {title(row)} over {row.steps:,} steps: {ends}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.markdown import table
-from bench.plan import Key, PlanRow
+from bench.plan import OURS, PEER, Key, PlanRow
 from bench.results import Record, records_of
 from rl_train.evaluation import interquartile_mean, stratified_bootstrap_interval
 
@@ -20,11 +20,12 @@ _HEADER = (
     "mean",
     "IQM [95 % interval]",
     "target",
-    "SB3 seeds",
-    "SB3 mean",
-    "SB3 IQM [95 % interval]",
+    "peer",
+    "peer seeds",
+    "peer mean",
+    "peer IQM [95 % interval]",
     "steps/s",
-    "SB3 steps/s",
+    "peer steps/s",
 )
 
 
@@ -92,22 +93,23 @@ def learning_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> st
 
 
 def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
-    ours, sb3 = summaries.get("ours"), summaries.get("sb3")
+    ours, peer = summaries.get(OURS), summaries.get(PEER)
     unit = " %" if row.metric == "success" else ""
     return [
         row.algorithm.upper(),
         f"`{row.env}`{', ' + row.note if row.note else ''}",
         short_count(row.steps),
         f"`{row.command}`",
-        _seeds(row, "ours", ours),
+        _seeds(row, OURS, ours),
         _mean_cell(ours, unit),
         _interval(ours, unit),
-        _target(row, ours, sb3),
-        _seeds(row, "sb3", sb3),
-        _mean_cell(sb3, unit),
-        _interval(sb3, unit),
+        _target(row, ours, peer),
+        row.peer,
+        _seeds(row, PEER, peer),
+        _mean_cell(peer, unit),
+        _interval(peer, unit),
         _speed(ours),
-        _speed(sb3),
+        _speed(peer),
     ]
 
 
@@ -139,7 +141,7 @@ def _target(row: PlanRow, summary: Summary | None, peer: Summary | None) -> str:
     if row.target is None:
         return "-"
     if isinstance(row.target, str):
-        wanted = "not below SB3"
+        wanted = f"not below {row.peer}"
         if summary is None or peer is None:
             return wanted
         is_met = summary.interval[1] >= peer.interval[0]

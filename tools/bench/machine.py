@@ -9,10 +9,13 @@ from pathlib import Path
 _LIBRARIES = (
     "torch",
     "stable-baselines3",
+    "sb3-contrib",
     "sbx-rl",
     "jax",
     "cpprb",
     "gymnasium",
+    "gymnasium-robotics",
+    "ale-py",
     "mujoco",
     "numpy",
 )
@@ -50,7 +53,7 @@ def source_version() -> str:
     root = Path(__file__).parents[2]
     try:
         commit = _git(root, "rev-parse", "--short=10", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--", "packages")
+        changed = _git(root, "status", "--porcelain", "--", "packages", "tools")
     except (OSError, subprocess.CalledProcessError):
         return ""
     return f"{commit}+" if changed else commit

@@ -24,6 +24,12 @@ OURS = "ours"
 PEER = "sb3"
 """The system that may be a row's target."""
 
+SB3 = "SB3"
+"""What the usual peer is called in tables."""
+
+_PEERS = {None: SB3, "sbx": "SBX"}
+"""What peers are called, by the ``library`` of their options."""
+
 SYSTEMS = (OURS, PEER)
 """In the order in which they run."""
 
@@ -171,6 +177,12 @@ class PlanRow:
     def label(self) -> str:
         """What tells it from all other rows, and what `select_rows` compares a pattern with."""
         return label_of(self.algorithm, self.env, self.note)
+
+    @property
+    def peer(self) -> str:
+        """What the peer is called in tables; a dash where there is none."""
+        library = self.options.get(PEER, {"library": ""}).get("library")
+        return _PEERS.get(cast("str | None", library), "-")
 
     @property
     def command(self) -> str:

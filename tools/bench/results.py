@@ -28,7 +28,7 @@ class Record:
         curve: shape `(points, 2)`: step, and mean return of the last 100 training episodes then;
             no points where none were noted.
         is_comparable: whether its episodes are those that `bench.episodes` starts.
-        is_timed: whether the machine was its own.
+        is_timed: whether the machine is known to have been its own.
     """
 
     run: Run
@@ -38,7 +38,7 @@ class Record:
     success_rate: float | None = None
     curve: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))
     is_comparable: bool = False
-    is_timed: bool = True
+    is_timed: bool = False
 
     def values(self, metric: str) -> npt.NDArray[np.float64]:
         """Return what a row is judged by: returns, or 100 for a success and 0 for a failure.
@@ -106,7 +106,7 @@ def read_records(path: Path) -> dict[Key, Record]:
             success_rate=cast("float | None", line.get("success_rate")),
             curve=np.asarray(line.get("curve", []), dtype=np.float64).reshape(-1, 2),
             is_comparable=line.get("first_seed") == FIRST_SEED,
-            is_timed=bool(line.get("is_timed", True)),
+            is_timed=bool(line.get("is_timed", False)),
         )
         for key, line in read_lines(path).items()
     }

@@ -14,7 +14,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench.child import Json
-from bench.machine import peak_memory_mb
+from bench.machine import peak_memory_mb, source_version
 from bench.plan import Run
 from bench.span import Span
 from bench.workloads import WORKLOADS
@@ -123,9 +123,10 @@ def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Carry out one run of a plan."""
     run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
     weights.parent.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
+    start, source = time.perf_counter(), source_version()
     result = _side(run).learn(run, weights).as_dict()
-    return {**result, "wall_seconds": round(time.perf_counter() - start, 1)}
+    wall_seconds = round(time.perf_counter() - start, 1)
+    return {**result, "wall_seconds": wall_seconds, "source": source}
 
 
 def evaluate(payload: Mapping[str, Json]) -> dict[str, Json]:

@@ -30,7 +30,8 @@ def print_training(
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
     draw_image(curves, run_dir / "curve.png", title)
-    chosen = ", preset" if "preset" in recipe.resolved else ""
+    preset = recipe.resolved.get("preset")
+    chosen = f", preset {preset}" if preset else ""
     lines = [
         f"{title}{chosen}: {result.total_steps:,} steps in {result.wall_seconds:.1f} s"
         f" ({result.steps_per_second:,.0f} steps/s)",

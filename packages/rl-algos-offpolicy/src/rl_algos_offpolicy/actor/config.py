@@ -30,7 +30,7 @@ PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 LEARNERS: Mapping[PolicyKind, tuple[str, ...]] = {
     "greedy": ("dqn", "rainbow"),
     "deterministic": ("td3", "ddpg"),
-    "stochastic": ("sac", "bc"),
+    "stochastic": ("sac", "redq", "droq", "bc"),
 }
 """Which algorithms of this package learn each kind of policy, by their registered names."""
 
