@@ -22,12 +22,15 @@ from bench.results import Record, read_records, records_of
 
 _RESULTS = RESULTS.with_name("causes.jsonl")
 _OFF_POLICY = ("policies start at zero", "policy steps with its critics")
+_ON_POLICY = ("statistics once per update", "population's standard deviation")
 _WAYS: Mapping[str, tuple[str, ...]] = {
     "sac/Pendulum-v1": _OFF_POLICY,
     "td3/Pendulum-v1": _OFF_POLICY,
     "ddpg/Pendulum-v1": _OFF_POLICY,
-    "ppo/HalfCheetah-v5": ("statistics once per update", "population's standard deviation"),
-    "ppo/Walker2d-v5": ("statistics once per update",),
+    "ppo/Pendulum-v1": _ON_POLICY,
+    "ppo/HalfCheetah-v5": _ON_POLICY,
+    "ppo/Walker2d-v5": _ON_POLICY,
+    "sac/FetchReach-v4 HER": _OFF_POLICY,
     "sac/HalfCheetah-v5": _OFF_POLICY,
     "td3/HalfCheetah-v5": _OFF_POLICY,
 }
