@@ -185,14 +185,16 @@ def test_statistics_of_observations_reach_all_networks() -> None:
             {"policy": "deterministic"},
             ConfigError,
             r"needs real actions \(Box\), but the environment has Discrete.*; choose dqn or "
-            r"rainbow \(actor.policy 'greedy'\), or sac or bc \(actor.policy 'stochastic'\)$",
+            r"rainbow \(actor.policy 'greedy'\), or sac or redq or droq or bc "
+            r"\(actor.policy 'stochastic'\)$",
         ),
         (
             BOX,
             {"policy": "greedy"},
             ConfigError,
             r"needs Discrete actions, but the environment has Box.*; choose td3 or ddpg "
-            r"\(actor.policy 'deterministic'\), or sac or bc \(actor.policy 'stochastic'\)$",
+            r"\(actor.policy 'deterministic'\), or sac or redq or droq or bc "
+            r"\(actor.policy 'stochastic'\)$",
         ),
         (BOX, {"dueling": True}, ConfigError, "dueling needs Discrete actions"),
         (spaces.MultiDiscrete([2, 3]), {}, SpaceError, "is not supported"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_command.curve import Curve, draw_image, draw_text, read_curve
+from rl_command.curve import Curve, draw_image, draw_text, over_runs, read_curve
 from rl_core.errors import DataError
 
 
@@ -69,3 +69,12 @@ def test_the_image_is_drawn_with_and_without_points(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.png"
         draw_image({"train/episode_return": curve}, path, "a title")
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_that_were_logged_at_other_steps_are_compared_on_straight_lines() -> None:
+    # At 10 the second is half-way from 0 to 20; at 15 the first is half-way from 10 to 20.
+    curves = [Curve((0, 10, 20), (0.0, 1.0, 2.0)), Curve((0, 15, 20), (0.0, 3.0, 4.0))]
+    found = over_runs(curves)
+    assert found.steps == (0, 10, 15, 20)
+    assert found.values == pytest.approx((0.0, (1.0 + 2.0) / 2, (1.5 + 3.0) / 2, 3.0))
+    assert found.band[1] == pytest.approx((1.0, 2.0))

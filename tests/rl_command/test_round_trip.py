@@ -80,7 +80,8 @@ def test_the_command_that_goes_on_with_a_run_which_took_more_steps_than_asked_fo
     assert longer == ["rl", "resume", "run", "--total-steps", "128"]
     status, out, _ = rl(*longer[1:])
     assert status == 0
-    assert ": 128 steps in" in out
+    assert ": 64 more steps in" in out
+    assert ", 128 in all\n" in out
 
 
 def test_the_commands_at_the_end_of_a_run_import_what_it_imported(
@@ -180,7 +181,9 @@ def test_a_run_goes_on_to_a_later_step(rl: Run, run_copy: Path) -> None:
     assert err == f"{before + 100} steps are rounded up to whole rollouts of 64: 384 steps\n"
     summary = json.loads((run_copy / "summary.json").read_text())
     assert summary["total_steps"] >= before + 100
-    assert out.startswith(f"ppo on CartPole-v1, seed 0: {summary['total_steps']:,} steps")
+    more = summary["total_steps"] - before
+    assert summary["session_steps"] == more
+    assert out.startswith(f"ppo on CartPole-v1, seed 0: {more:,} more steps in")
     lines = [json.loads(line) for line in (run_copy / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines]
     assert steps == sorted(set(steps))

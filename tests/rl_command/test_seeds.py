@@ -135,6 +135,25 @@ def test_curves_are_drawn_with_a_band_over_the_seeds(
     assert "┤" in out
 
 
+def test_runs_with_other_options_have_a_curve_of_their_own(
+    rl: Run, trained_run: Path, trained_group: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(trained_run, other)
+    recipe = other / "recipe.toml"
+    text = recipe.read_text()
+    assert "gamma = 0.99\n" in text
+    recipe.write_text(text.replace("gamma = 0.99\n", "gamma = 0.9\n"))
+    status, _, _ = rl("plot", trained_run, trained_group, other, "--csv", "curves.csv")
+    assert status == 0
+    with Path("curves.csv").open() as file:
+        names = {row["curve"]: row["runs"] for row in csv.DictReader(file)}
+    assert names == {
+        f"ppo on CartPole-v1, {trained_run} (3 runs)": "3",
+        f"ppo on CartPole-v1, {other}": "1",
+    }
+
+
 def test_a_metric_that_no_run_has_is_refused(refused: Refused, trained_run: Path) -> None:
     message = refused("plot", trained_run, "--metric", "train/retrun")
     assert "has no values of 'train/retrun'" in message

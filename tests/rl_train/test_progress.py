@@ -130,6 +130,23 @@ def test_the_wait_for_the_compiler_counts_neither_for_the_speed_nor_for_the_time
     assert stream.getvalue().splitlines()[-1] == "24 of 64 steps, 2 steps/s, 20 s left"
 
 
+def test_speed_and_time_left_are_those_of_the_last_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GraphCache, "shared", lambda: GraphCache(tmp_path / "graphs"))
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("log", stream, clock=clock)
+    trainer = _trainer(progress)
+    progress.on_training_start(trainer, 2_000, "steps")
+    for seconds, speed in ((10, 100), (60, 10)):  # a warm-up without learning, and then learning
+        for _ in range(seconds):
+            trainer.collector.total_steps += speed
+            progress.on_tick(trainer, "collecting")  # a second later
+    # The last half of 70 seconds is longer than 20: it holds nothing of the warm-up.
+    last = stream.getvalue().splitlines()[-1]
+    assert last == "1,600 of 2,000 steps, 10 steps/s, 40 s left"
+
+
 def test_times_are_written_in_the_unit_that_suits_them() -> None:
     assert [_duration(seconds) for seconds in (0.4, 99, 600, 9000)] == [
         "0 s",

@@ -611,6 +611,7 @@ def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
     assert summary == {
         "total_steps": 24,
         "total_updates": 3,
+        "session_steps": 24,
         "wall_seconds": result.wall_seconds,
         "steps_per_second": result.steps_per_second,
         "final_return_mean": result.evaluation.mean,

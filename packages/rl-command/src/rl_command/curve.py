@@ -1,6 +1,5 @@
 """Learning curves of runs, as text and as images."""
 
-import bisect
 import logging
 import math
 from collections.abc import Sequence
@@ -33,8 +32,8 @@ class Curve:
     band: tuple[tuple[float, float], ...] = ()
 
     def at(self, step: float) -> float:
-        """Return the latest value at a step."""
-        return self.values[max(0, bisect.bisect_right(self.steps, step) - 1)]
+        """Return the value at a step, on the straight line between its neighbours."""
+        return float(np.interp(step, self.steps, self.values))
 
 
 def read_curve(metrics: Path, metric: str) -> Curve:
@@ -58,7 +57,8 @@ def read_curve(metrics: Path, metric: str) -> Curve:
 def over_runs(curves: Sequence[Curve]) -> Curve:
     """Return the interquartile mean of several runs, with its 95 % bootstrap interval.
 
-    It covers the steps that all runs have; a single run is returned as it is.
+    It covers the steps that all runs have, and lies on straight lines between the steps at which
+    each was logged; a single run is returned as it is.
 
     Args:
         curves: one for each run, with at least one point.

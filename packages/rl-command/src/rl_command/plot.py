@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_command.curve import TRAIN_RETURN, Curve, draw_image, draw_text, over_runs, read_curve
@@ -11,7 +11,7 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import METRICS, RECIPE, runs_in
 from rl_command.summary import shows_lines
-from rl_core.config import Config
+from rl_core.config import Config, Recipe
 from rl_train.recipe_files import load_recipe
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -33,10 +33,10 @@ class PlotArguments(Config):
 
 
 def plot(words: Sequence[str]) -> int:
-    """Draw the learning curves of runs, grouped by algorithm and environment.
+    """Draw the learning curves of runs.
 
-    Several runs of a group become one curve: their interquartile mean, with its 95 % bootstrap
-    interval. Without a file to write, curves are drawn as text.
+    Runs that differ in their seeds alone become one curve: their interquartile mean, with its 95 %
+    bootstrap interval. Without a file to write, curves are drawn as text.
 
     Args:
         words: the arguments after ``rl plot``.
@@ -46,13 +46,13 @@ def plot(words: Sequence[str]) -> int:
     """
     options = command_options(PlotArguments)
     summary = (
-        "Draw learning curves; runs of one algorithm and environment share a curve and a band."
+        "Draw learning curves; runs that differ in their seeds alone share a curve and a band."
     )
     given = parse(Command("rl plot", summary, options, ("RUN_DIRS...",), required=1), words)
     arguments = given.into(PlotArguments)
     if arguments.output is not None and Path(arguments.output).suffix not in _FORMATS:
         raise UsageError(f"-o: got '{arguments.output}'; expected {', '.join(_FORMATS)}")
-    groups = _grouped([run for name in given.names for run in runs_in(Path(name))])
+    groups = _grouped({run: name for name in given.names for run in runs_in(Path(name))})
     metrics = arguments.metric.split(",")
     named = {
         (f"{name}: {metric}" if len(metrics) > 1 else name): (runs, metric)
@@ -75,17 +75,30 @@ def plot(words: Sequence[str]) -> int:
     return 0
 
 
-def _grouped(runs: Sequence[Path]) -> dict[str, list[Path]]:
-    groups: dict[str, list[Path]] = {}
+def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
+    """Return runs that differ in their seeds alone, by what tells them from the others.
+
+    Args:
+        runs: with the argument that each was found by.
+    """
+    groups: list[tuple[Recipe, list[Path]]] = []
     for run in runs:
         if not (run / RECIPE).is_file():
             raise UsageError(f"{run} is not a run: it has no {RECIPE}")
-        recipe = load_recipe(run / RECIPE)
-        groups.setdefault(f"{recipe.algorithm.name} on {recipe.env.name}", []).append(run)
-    return {
-        f"{name} ({len(paths)} runs)" if len(paths) > 1 else name: paths
-        for name, paths in groups.items()
-    }
+        recipe = replace(load_recipe(run / RECIPE), seed=0, resolved={})
+        same = next((paths for other, paths in groups if other == recipe), None)
+        if same is None:
+            groups.append((recipe, [run]))
+        else:
+            same.append(run)
+    titles = [f"{recipe.algorithm.name} on {recipe.env.name}" for recipe, _ in groups]
+    named: dict[str, list[Path]] = {}
+    for title, (_, paths) in zip(titles, groups, strict=True):
+        name = title if titles.count(title) == 1 else f"{title}, {runs[paths[0]]}"
+        if name in named or (titles.count(title) > 1 and len(paths) == 1):
+            name = f"{title}, {paths[0]}"
+        named[f"{name} ({len(paths)} runs)" if len(paths) > 1 else name] = paths
+    return named
 
 
 def _curve(runs: Sequence[Path], metric: str) -> Curve:

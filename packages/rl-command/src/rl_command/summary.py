@@ -30,17 +30,20 @@ def print_training(
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
     draw_image(curves, run_dir / "curve.png", title)
-    preset = recipe.resolved.get("preset")
-    chosen = f", preset {preset}" if preset else ""
+    chosen = ", preset" if "preset" in recipe.resolved else ""
+    resumed = result.session_steps < result.total_steps
     lines = [
-        f"{title}{chosen}: {result.total_steps:,} steps in {result.wall_seconds:.1f} s"
-        f" ({result.steps_per_second:,.0f} steps/s)",
+        f"{title}{chosen}: {result.session_steps:,} {'more ' if resumed else ''}steps in "
+        f"{result.wall_seconds:.1f} s ({result.steps_per_second:,.0f} steps/s)"
+        + (f", {result.total_steps:,} in all" if resumed else ""),
         "",
     ]
     plot = draw_text(curves[TRAIN_RETURN], ascii_only=not shows_lines(stream))
     lines += ["mean return of the last 100 episodes", *plot, ""] if plot else []
     if result.total_updates == 0:
         lines += [f"learned     nothing: the run ended before its first update{_reason(recipe)}"]
+    if result.stopped:
+        lines += ["stopped     before its end, and not evaluated"]
     if result.evaluation is not None:
         lines += [f"evaluation  {result.evaluation}"]
     lines += [f"run         {run_dir}", "next        " + "\n            ".join(following)]

@@ -195,7 +195,9 @@ class BaseGymVecEnv(VecEnv):
         Raises:
             DataError: for another shape, or real numbers where categories are asked for.
         """
-        actions = self._arrays.convert(action)
+        arrays = self._arrays
+        is_right = action.__class__ is arrays.kind is np.ndarray  # a tensor may be elsewhere
+        actions: Rows = action if is_right else arrays.convert(action)
         if actions.shape != self._action_shape and self._action_shape is not None:
             raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
         if actions.dtype is not self._usual_action_dtype:

@@ -27,7 +27,8 @@ class TrainingResult:
     Attributes:
         total_steps: environment transitions in all, earlier sessions included.
         total_updates: updates in all.
-        wall_seconds: time spent in this session.
+        session_steps: transitions of this session.
+        wall_seconds: time spent in this session, compilation included.
         steps_per_second: transitions of this session per second.
         evaluation: of the final policy; None without test environments, or when the run was
             stopped before it was complete.
@@ -36,6 +37,7 @@ class TrainingResult:
 
     total_steps: int
     total_updates: int
+    session_steps: int
     wall_seconds: float
     steps_per_second: float
     evaluation: EvaluationResult | None
@@ -47,6 +49,7 @@ class TrainingResult:
         return {
             "total_steps": self.total_steps,
             "total_updates": self.total_updates,
+            "session_steps": self.session_steps,
             "wall_seconds": self.wall_seconds,
             "steps_per_second": self.steps_per_second,
             "final_return_mean": None if evaluation is None else evaluation.mean,
@@ -329,11 +332,13 @@ class Loop:
             config = trainer.config
             with suppress(_StoppedError):
                 evaluation = self._evaluate(config.final_test_episodes or config.num_test_episodes)
+        session_steps = trainer.total_steps - self._started_steps
         return TrainingResult(
             trainer.total_steps,
             self._state.updates,
+            session_steps,
             seconds,
-            (trainer.total_steps - self._started_steps) / max(seconds, 1e-9),
+            session_steps / max(seconds, 1e-9),
             evaluation,
             self._is_stopping,
         )

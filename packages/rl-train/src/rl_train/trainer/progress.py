@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _BAR_SECONDS, _LOG_SECONDS = 0.1, 5.0
 """Time between two drawings of the bar, and between two lines."""
+
+_WINDOW_SECONDS, _WINDOW_SHARE, _WINDOW_MARKS = 20.0, 0.5, 20
+"""Speed and time left are those of the last seconds, or the last part of a run if that is longer;
+and how many marks this span holds."""
 
 _LAST_COMPILATION = "last_seconds"
 """File beside the compiled graphs: how long the last run waited for the compiler."""
@@ -48,7 +53,9 @@ class Progress(Callback):
         self._clock = clock
         self._budget = Budget("steps", 1)
         self._planned = 1
-        self._start = (0, 0, 0.0)  # what was reached, steps, and time without compiling
+        # What was reached, steps, and time without compiling, when the span began and since then.
+        self._marks: deque[tuple[float, int, float]] = deque([(0, 0, 0.0)])
+        self._began = 0.0
         self._has_stepped = False
         self._next_time = 0.0
         self._compiling_since: float | None = None
@@ -57,13 +64,15 @@ class Progress(Callback):
         """Say if the run will be longer than asked for, or if its episodes may never end."""
         self._budget = Budget(unit, target)
         reached, now = self._budget.reached(trainer), self._clock()
-        self._start, self._has_stepped = (reached, trainer.total_steps, now), False
+        self._begin(reached, trainer.total_steps, now)
+        self._has_stepped = False
         self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
         self._planned = target
         if trainer.envs.max_episode_steps is None:
             self._write(
                 f"{trainer.envs.spec_id} has no time limit; if its episodes may not end, register "
-                "it with max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit\n"
+                "it with max_episode_steps, wrap it in gymnasium.wrappers.TimeLimit, or let a "
+                "VecEnv of your own return max_episode_steps\n"
             )
         if unit == "steps" and trainer.storage.rollout_steps is not None:
             rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
@@ -79,15 +88,16 @@ class Progress(Callback):
     def on_tick(self, trainer: "Trainer", activity: str) -> None:
         """Draw the bar or write a line, if it is time."""
         now = self._clock()
-        if not self._has_stepped and trainer.total_steps > self._start[1]:
+        if not self._has_stepped and trainer.total_steps > self._marks[0][1]:
             # The first step also imports and traces what it needs, which tells nothing of the rest.
             self._has_stepped = True
-            self._start = (self._budget.reached(trainer), trainer.total_steps, now)
+            self._begin(self._budget.reached(trainer), trainer.total_steps, now)
         if (activity == "compiling") != (self._compiling_since is not None):
             self._note_compilation(now)
         if now < self._next_time:
             return
         self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
+        self._mark(trainer, now)
         if activity == "compiling" and self._compiling_since is not None:
             activity += f", {now - self._compiling_since:.0f} s{_last_compilation()}"
         if self._is_bar:
@@ -110,13 +120,25 @@ class Progress(Callback):
         parts += [] if math.isnan(recent) else [f"return {recent:.1f}"]
         if activity != "collecting":
             return [*parts, activity]
-        seconds = max(now - self._start[2], 1e-9)
-        if steps > self._start[1]:
-            parts.append(f"{(steps - self._start[1]) / seconds:,.0f} steps/s")
-        if reached > self._start[0]:
-            left = (planned - reached) * seconds / (reached - self._start[0])
+        reached_then, steps_then, then = self._marks[0]
+        seconds = max(now - then, 1e-9)
+        if steps > steps_then:
+            parts.append(f"{(steps - steps_then) / seconds:,.0f} steps/s")
+        if reached > reached_then:
+            left = (planned - reached) * seconds / (reached - reached_then)
             parts.append(f"{_duration(left)} left")
         return parts
+
+    def _begin(self, reached: float, steps: int, now: float) -> None:
+        self._marks, self._began = deque([(reached, steps, now)]), now
+
+    def _mark(self, trainer: "Trainer", now: float) -> None:
+        """Note what is reached, and forget what was before the span."""
+        span = max(_WINDOW_SECONDS, _WINDOW_SHARE * (now - self._began))
+        if now - self._marks[-1][2] >= span / _WINDOW_MARKS:
+            self._marks.append((self._budget.reached(trainer), trainer.total_steps, now))
+        while len(self._marks) > 1 and now - self._marks[1][2] >= span:
+            self._marks.popleft()
 
     def _bar(self, trainer: "Trainer", activity: str, now: float) -> str:
         first, *rest = self._parts(trainer, activity, now)
@@ -134,8 +156,9 @@ class Progress(Callback):
         began, self._compiling_since = self._compiling_since, now
         if began is not None:
             self._compiling_since = None
-            reached, steps, start = self._start
-            self._start = (reached, steps, start + now - began)
+            waited = now - began
+            self._marks = deque((r, s, then + waited) for r, s, then in self._marks)
+            self._began += waited
             with contextlib.suppress(OSError):
                 (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{now - began:.0f}")
 

@@ -15,7 +15,6 @@ class StopAtReturn(Callback):
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
 
-    def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """Compare the mean return with the threshold."""
-        if metrics["train/episode_return"] >= self.threshold:
-            trainer.stop()
+    def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> bool:
+        """End the run if the mean return has reached the threshold."""
+        return metrics["train/episode_return"] >= self.threshold
