@@ -49,11 +49,6 @@ class Corridor(VecEnv):
         return spaces.Discrete(2)
 
     @property
-    def max_episode_steps(self) -> int:
-        """After which an episode is truncated."""
-        return 4 * self.length
-
-    @property
     def array_type(self) -> Literal["numpy", "torch"]:
         """NumPy."""
         return "numpy"
