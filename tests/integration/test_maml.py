@@ -22,8 +22,6 @@ from rl_meta import (
     MAMLPPO,
     MAMLTRPO,
     MAMLVPG,
-    MAMLPPOConfig,
-    MAMLTRPOConfig,
     MAMLVPGConfig,
     collect_episodes,
     evaluate_adaptation,
@@ -36,21 +34,16 @@ from rl_train.builder import compose
 
 STAGES = ("before adaptation", "after step 1", "after step 2")
 KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
-CONFIGS: dict[type, Any] = {
-    MAMLVPG: MAMLVPGConfig,
-    MAMLPPO: MAMLPPOConfig,
-    MAMLTRPO: MAMLTRPOConfig,
-}
 
 
-def _algorithm(kind: type = MAMLVPG, **options: Any) -> MAML[Any]:
+def _algorithm(kind: type[MAML[Any]] = MAMLVPG, **options: Any) -> MAML[Any]:
     torch.manual_seed(0)
     envs = PointNavigation()
     spaces = envs.single_observation_space, envs.single_action_space
     actor = OnPolicyActor(
         *spaces, OnPolicyActorConfig(hidden_sizes=(8,), squash_actions=True, initial_log_std=-0.5)
     )
-    config = CONFIGS[kind](**{"meta_batch_size": 2, **options})
+    config = kind.config_type(**{"meta_batch_size": 2, **options})
     algorithm: MAML[Any] = kind(actor, config)
     return algorithm
 
@@ -400,7 +393,7 @@ def test_tasks_must_divide_the_environments() -> None:
 def test_defaults_are_those_of_the_papers_and_garage() -> None:
     for kind in KINDS:
         algorithm = _algorithm(kind)
-        config = CONFIGS[kind]()
+        config = kind.config_type()
         assert (config.inner_lr, config.meta_batch_size, config.num_grad_updates) == (0.1, 20, 1)
         assert (config.gae_lambda, config.num_exploration_episodes) == (1.0, 10)
         if kind is MAMLTRPO:

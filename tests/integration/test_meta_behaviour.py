@@ -29,8 +29,6 @@ from rl_meta import (
     PEARL,
     ContextConditionedActor,
     ContextConditionedActorConfig,
-    MAMLPPOConfig,
-    MAMLTRPOConfig,
     MAMLVPGConfig,
     PEARLConfig,
     TaskReplayStorage,
@@ -42,24 +40,19 @@ from rl_testing.rollouts import make_replay_batch
 from rl_train import Trainer
 
 KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
-CONFIGS: dict[type, Any] = {
-    MAMLVPG: MAMLVPGConfig,
-    MAMLPPO: MAMLPPOConfig,
-    MAMLTRPO: MAMLTRPOConfig,
-}
 
 
 # MAML, where one of two doors is right
 
 
-def _door_opener(kind: type = MAMLVPG, **options: Any) -> MAML[Any]:
+def _door_opener(kind: type[MAML[Any]] = MAMLVPG, **options: Any) -> MAML[Any]:
     """Return a learner of two tasks, whose policy takes both doors equally often."""
     torch.manual_seed(0)
     world = spaces.Box(-9.0, 9.0, (1,)), spaces.Discrete(2)
     actor = OnPolicyActor(*world, OnPolicyActorConfig(hidden_sizes=(8,)))
     *_, policy = actor.policy_modules  # its last layer
     _set_output(actor.get_submodule(policy), [0.0, 0.0])
-    algorithm: MAML[Any] = kind(actor, CONFIGS[kind](**{"meta_batch_size": 2, **options}))
+    algorithm: MAML[Any] = kind(actor, kind.config_type(**{"meta_batch_size": 2, **options}))
     return algorithm
 
 

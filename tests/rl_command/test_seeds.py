@@ -154,6 +154,21 @@ def test_runs_with_other_options_have_a_curve_of_their_own(
     }
 
 
+def test_curves_of_one_folder_keep_apart(rl: Run, trained_run: Path, tmp_path: Path) -> None:
+    for name, gamma in (("seed-1", 0.99), ("seed-2", 0.99), ("seed-3", 0.9), ("seed-4", 0.9)):
+        shutil.copytree(trained_run, tmp_path / "both" / name)
+        recipe = tmp_path / "both" / name / "recipe.toml"
+        recipe.write_text(recipe.read_text().replace("gamma = 0.99\n", f"gamma = {gamma}\n"))
+    status, _, _ = rl("plot", tmp_path / "both", "--csv", "curves.csv")
+    assert status == 0
+    with Path("curves.csv").open() as file:
+        names = {row["curve"] for row in csv.DictReader(file)}
+    title = f"ppo on CartPole-v1, {tmp_path / 'both'}"
+    assert names == {
+        f"{title}, {tmp_path / 'both' / name} (2 runs)" for name in ("seed-1", "seed-3")
+    }
+
+
 def test_a_metric_that_no_run_has_is_refused(refused: Refused, trained_run: Path) -> None:
     message = refused("plot", trained_run, "--metric", "train/retrun")
     assert "has no values of 'train/retrun'" in message

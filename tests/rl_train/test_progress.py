@@ -53,6 +53,15 @@ def _trainer(progress: Progress) -> Trainer:
     )
 
 
+def _begun(num_steps: int) -> tuple[io.StringIO, Clock, Progress, Trainer]:
+    """Return a run that has told its progress that it begins."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("log", stream, clock=clock)
+    trainer = _trainer(progress)
+    progress.on_training_start(trainer, num_steps, "steps")
+    return stream, clock, progress, trainer
+
+
 def test_lines_say_how_far_a_run_is() -> None:
     stream = io.StringIO()
     _trainer(Progress("auto", stream, title="seed 3", clock=Clock())).train(total_steps=64)
@@ -113,10 +122,7 @@ def test_the_wait_for_the_compiler_counts_neither_for_the_speed_nor_for_the_time
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GraphCache, "shared", lambda: GraphCache(tmp_path / "graphs"))
-    stream, clock = io.StringIO(), Clock()
-    progress = Progress("log", stream, clock=clock)
-    trainer = _trainer(progress)
-    progress.on_training_start(trainer, 64, "steps")
+    stream, clock, progress, trainer = _begun(64)
     clock.now += 50.0  # the first step imports what it needs
     trainer.collector.total_steps = 4
     progress.on_tick(trainer, "collecting")
@@ -134,10 +140,7 @@ def test_speed_and_time_left_are_those_of_the_last_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GraphCache, "shared", lambda: GraphCache(tmp_path / "graphs"))
-    stream, clock = io.StringIO(), Clock()
-    progress = Progress("log", stream, clock=clock)
-    trainer = _trainer(progress)
-    progress.on_training_start(trainer, 2_000, "steps")
+    stream, _, progress, trainer = _begun(2_000)
     for seconds, speed in ((10, 100), (60, 10)):  # a warm-up without learning, and then learning
         for _ in range(seconds):
             trainer.collector.total_steps += speed

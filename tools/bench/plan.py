@@ -181,8 +181,9 @@ class PlanRow:
     @property
     def peer(self) -> str:
         """What the peer is called in tables; a dash where there is none."""
-        library = self.options.get(PEER, {"library": ""}).get("library")
-        return _PEERS.get(cast("str | None", library), "-")
+        if PEER not in self.options:
+            return "-"
+        return _PEERS[cast("str | None", self.options[PEER].get("library"))]
 
     @property
     def command(self) -> str:

@@ -91,14 +91,17 @@ def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
             groups.append((recipe, [run]))
         else:
             same.append(run)
-    titles = [f"{recipe.algorithm.name} on {recipe.env.name}" for recipe, _ in groups]
-    named: dict[str, list[Path]] = {}
-    for title, (_, paths) in zip(titles, groups, strict=True):
-        name = title if titles.count(title) == 1 else f"{title}, {runs[paths[0]]}"
-        if name in named or (titles.count(title) > 1 and len(paths) == 1):
-            name = f"{title}, {paths[0]}"
-        named[f"{name} ({len(paths)} runs)" if len(paths) > 1 else name] = paths
-    return named
+    names = [f"{recipe.algorithm.name} on {recipe.env.name}" for recipe, _ in groups]
+    # Where names are alike, the argument tells groups apart; where that is alike too, a run.
+    for where in (lambda run: runs[run], str):
+        names = [
+            f"{name}, {where(paths[0])}" if names.count(name) > 1 else name
+            for name, (_, paths) in zip(names, groups, strict=True)
+        ]
+    return {
+        f"{name} ({len(paths)} runs)" if len(paths) > 1 else name: paths
+        for name, (_, paths) in zip(names, groups, strict=True)
+    }
 
 
 def _curve(runs: Sequence[Path], metric: str) -> Curve:

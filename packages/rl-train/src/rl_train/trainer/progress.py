@@ -160,7 +160,7 @@ class Progress(Callback):
             self._marks = deque((r, s, then + waited) for r, s, then in self._marks)
             self._began += waited
             with contextlib.suppress(OSError):
-                (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{now - began:.0f}")
+                (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{waited:.0f}")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody reads it any more: the run goes on
