@@ -20,6 +20,23 @@ def test_a_run_begins_with_the_preset_and_says_so(
     assert "td3 on Pendulum-v1, seed 0, preset: 200 steps" in capsys.readouterr().out
 
 
+def test_a_preset_is_chosen_by_its_name_before_or_after_the_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "train --preset plain dqn CartPole-v1 --total-episodes 1"
+    assert rl([*words.split(), "--run-dir", str(tmp_path / "run")]) == 0
+    recipe = load_recipe(tmp_path / "run" / "recipe.toml")
+    assert recipe.resolved["preset"] == "dqn/CartPole-v1@plain"
+    assert recipe.algorithm.kwargs["double"] is False
+    assert recipe.storage.kwargs["n_step"] == 1
+    assert "dqn on CartPole-v1, seed 0, preset plain: " in capsys.readouterr().out
+
+
+def test_an_environment_behind_preset_is_no_name_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rl(["train", "dqn", "--preset", "CartPole-v1", "--help"]) == 0
+    assert "[default: 120 84]" in capsys.readouterr().out
+
+
 def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert rl(["train", "td3", "Pendulum-v1", "--preset", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -32,6 +49,7 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
     [
         ("td3 Pendulum-v2 --preset", "td3 has no preset for 'Pendulum-v2'; did you mean"),
         ("bc Pendulum-v1 --preset", "bc has no preset for 'Pendulum-v1'"),
+        ("dqn CartPole-v1 --preset plane", "dqn has no preset 'plane' for 'CartPole-v1'"),
         ("td3 Pendulum-v1 --preset --config a.toml", "a.toml"),
     ],
 )
@@ -47,3 +65,5 @@ def test_presets_are_listed_with_their_commands(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert "dqn/CartPole-v1" in shown
     assert "rl train ppo Walker2d-v5 --preset" in shown
+    assert "dqn/CartPole-v1@plain " in shown
+    assert "rl train dqn CartPole-v1 --preset plain\n" in shown

@@ -10,20 +10,21 @@ from rl_train.builder import compose
 from rl_train.presets import preset_envs, read_preset
 
 PRESETS = [
-    (algorithm, env)
+    (algorithm, env, name)
     for algorithm in plugins.available("algorithm")
-    for env in preset_envs(algorithm)
+    for env, names in preset_envs(algorithm).items()
+    for name in names
 ]
 
 
 @pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning")  # of Box2D
-@pytest.mark.parametrize(("algorithm", "env"), PRESETS, ids=lambda name: name)
-def test_every_preset_is_a_recipe_with_a_length(algorithm: str, env: str) -> None:
+@pytest.mark.parametrize(("algorithm", "env", "name"), PRESETS, ids=lambda name: name)
+def test_every_preset_is_a_recipe_with_a_length(algorithm: str, env: str, name: str) -> None:
     if env == "FetchReach-v4" and env not in gymnasium.registry:
         pytest.skip("needs gymnasium-robotics")
-    resolved, sections = read_preset(algorithm, env)
-    recipe = compose(algorithm, env, preset=True)
-    assert resolved["preset"] == f"{algorithm}/{env}"
+    resolved, sections = read_preset(algorithm, env, name or True)
+    recipe = compose(algorithm, env, preset=name or True)
+    assert resolved["preset"] == f"{algorithm}/{env}@{name}".removesuffix("@")
     assert replace(compose(algorithm, env, sections), resolved=resolved) == recipe
 
 
@@ -44,6 +45,16 @@ def test_the_nearest_environment_with_a_preset_is_named() -> None:
         read_preset("sac", "HalfCheetah-v4")
     with pytest.raises(ConfigError, match="bc has no preset for 'CartPole-v1'"):
         read_preset("bc", "CartPole-v1")
+
+
+def test_the_nearest_name_of_a_preset_is_named() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"dqn has no preset 'one-stp' for 'CartPole-v1'; did you mean 'one-step'\?",
+    ):
+        read_preset("dqn", "CartPole-v1", "one-stp")
+    with pytest.raises(ConfigError, match=r"td3 has no preset 'fast' for 'Pendulum-v1'$"):
+        read_preset("td3", "Pendulum-v1", "fast")
 
 
 def test_an_agent_trains_as_long_as_its_preset_says() -> None:

@@ -2,7 +2,8 @@
 
 A plan is a list of ``[[row]]`` tables. A row is an algorithm on an environment for some steps and
 seeds, with a target unless it is only there to compare, and under ``row.ours`` and ``row.sb3`` the
-options of each system. With ``preset = true`` steps and our options are those of the preset.
+options of each system. With ``preset``, true or a name, steps and our options are those of the
+preset.
 """
 
 import hashlib
@@ -161,6 +162,8 @@ class PlanRow:
         at_most: the target must not be passed instead, as where something has to fail.
         metric: one of `METRICS`.
         note: what tells it from other rows with the same algorithm and environment.
+        preset: that our options are; empty for the one without a name, None where they are written
+            in the plan.
     """
 
     algorithm: str
@@ -172,6 +175,7 @@ class PlanRow:
     metric: str = "return"
     note: str = ""
     at_most: bool = False
+    preset: str | None = None
 
     @property
     def label(self) -> str:
@@ -189,6 +193,13 @@ class PlanRow:
     def command(self) -> str:
         """What makes its runs, and no others."""
         return f"hatch run bench:learning --only {shlex.quote(self.label)}"
+
+    @property
+    def train_command(self) -> str:
+        """What makes one run of ours; a dash where no preset has its options."""
+        if self.preset is None:
+            return "-"
+        return f"rl train {self.algorithm} {self.env} --preset {self.preset}".rstrip()
 
     def run(self, system: str, seed: int) -> Run:
         """Return one of the row's runs."""
@@ -282,21 +293,23 @@ def options_digest(options: Mapping[str, Json]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _preset(algorithm: str, env: str) -> dict[str, object]:
+def _preset(algorithm: str, env: str, name: bool | str) -> dict[str, object]:
     """Return the steps and our options of a preset, under the names of a row."""
     from rl_train.presets import read_preset  # not where a peer is measured
 
-    resolved, sections = read_preset(algorithm, env)
+    resolved, sections = read_preset(algorithm, env, name)
     ours = {section: options for section, options in sections.items() if options}
     return {"steps": resolved["total_steps"], OURS: ours}
 
 
 def _row(values: Mapping[str, object], number: int) -> PlanRow:
-    if values.get("preset"):
-        preset = _preset(str(values.get("algorithm")), str(values.get("env")))
-        if twice := sorted(set(preset) & set(values)):
+    preset = cast("bool | str", values.get("preset", False))
+    if preset:
+        algorithm, env = str(values.get("algorithm")), str(values.get("env"))
+        tuned = _preset(algorithm, env, preset)
+        if twice := sorted(set(tuned) & set(values)):
             raise PlanError(f"row {number} has {twice}, which its preset has too")
-        values = {**values, **preset}
+        values = {**values, **tuned}
     allowed = {*_KEYS, *SYSTEMS, "metric", "note", "target", "at_most", "preset"}
     if unknown := sorted(set(values) - allowed):
         raise PlanError(f"row {number} has unknown keys {unknown}; expected {sorted(allowed)}")
@@ -322,6 +335,7 @@ def _row(values: Mapping[str, object], number: int) -> PlanRow:
         metric=metric,
         note=str(values.get("note", "")),
         at_most=bool(at_most),
+        preset=("" if preset is True else preset) if preset else None,
         algorithm=cast("str", values["algorithm"]),
         env=cast("str", values["env"]),
         steps=cast("int", values["steps"]),

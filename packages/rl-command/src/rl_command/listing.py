@@ -89,15 +89,16 @@ def _known_kind(name: str) -> str:
 
 
 def _presets() -> dict[str, dict[str, object]]:
-    """Return the presets of all algorithms, as ``ALGO/ENV``."""
+    """Return the presets of all algorithms, as ``ALGO/ENV`` or ``ALGO/ENV@NAME``."""
     found: dict[str, dict[str, object]] = {}
     for algorithm, info in plugins.available("algorithm").items():
         if info.allowed and not info.rivals:
             facts, folder = _facts(info), _package(info.entry_point) / "presets" / algorithm
             for path in sorted(folder.rglob("*.toml")):
-                env = path.relative_to(folder).with_suffix("").as_posix()
-                command = f"rl train {algorithm} {env} --preset"
-                found[f"{algorithm}/{env}"] = {**facts, "description": command}
+                preset = path.relative_to(folder).with_suffix("").as_posix()
+                env, _, name = preset.partition("@")
+                command = f"rl train {algorithm} {env} --preset {name}".rstrip()
+                found[f"{algorithm}/{preset}"] = {**facts, "description": command}
     return found
 
 

@@ -16,6 +16,7 @@ _PLACEHOLDERS = {
     "config": "FILE",
     "csv": "FILE",
     "output": "FILE",
+    "preset": "NAME",
     "run_dir": "DIR",
     "imports": "MODULE",
     "device": "auto|cpu|cuda",

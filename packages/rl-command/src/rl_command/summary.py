@@ -30,7 +30,8 @@ def print_training(
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
     draw_image(curves, run_dir / "curve.png", title)
-    chosen = ", preset" if "preset" in recipe.resolved else ""
+    preset = str(recipe.resolved.get("preset", ""))
+    chosen = f", preset {preset.partition('@')[2]}".rstrip() if preset else ""
     resumed = result.session_steps < result.total_steps
     lines = [
         f"{title}{chosen}: {result.session_steps:,} {'more ' if resumed else ''}steps in "

@@ -67,8 +67,8 @@ class TrainArguments(Config):
         jobs: Number of seeds that train side by side.
         device: Device of the networks; auto takes a GPU if there is one.
         run_dir: New or empty directory for everything that the run writes.
-        preset: Begin with the options tuned for ENV, and train as long; rl list presets shows which
-            there are.
+        preset: Begin with the options tuned for ENV, or with those of this name, and train as long;
+            rl list presets shows which there are.
         config: File with a recipe, or part of one, in TOML, or in JSON if its name ends in .json;
             it may name ALGO and ENV in place of the command line.
         restart_model: Run or checkpoint whose weights the actor starts with, or a table with one
@@ -85,7 +85,7 @@ class TrainArguments(Config):
     jobs: Annotated[Count, Needs("seeds")] = 1
     device: str = "auto"
     run_dir: str | None = None
-    preset: Annotated[bool, Without("config")] = False
+    preset: Annotated[bool | str, Without("config")] = False
     config: str | None = None
     restart_model: _RestartModel = None
     progress: ProgressMode = "auto"
@@ -208,8 +208,8 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         raise SystemExit(0)
     algo = file.agreed_name("algorithm", typed.get("algorithm"), "ALGO")
     env = file.agreed_name("env", typed.get("env"), "ENV")
-    is_preset = bool(first.tables.get("preset"))
-    bare = _compose_bare(algo, env, file, words, is_preset)
+    preset = cast("bool | str", first.tables.get("preset", False))
+    bare = _compose_bare(algo, env, file, words, preset)
     length = file.length() or lengths_of(dict(bare.resolved))
     length = length or {"total_steps": DEFAULT_TOTAL_STEPS}
     goal = chosen_goal(first.tables, length, file.path or "the preset")
@@ -226,7 +226,7 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
         names = {"algorithm": algo, "actor": bare.actor.name}
         sections = merged_sections(file.sections(), given.tables, names)
         recipe = compose(
-            algo, env, sections, seed=arguments.seed, device=arguments.device, preset=is_preset
+            algo, env, sections, seed=arguments.seed, device=arguments.device, preset=preset
         )
         resolve_device(recipe.device)
     return TrainRequest(with_length(recipe, goal), goal, arguments)
@@ -302,7 +302,7 @@ def merged_sections(
 
 
 def _compose_bare(
-    algo: str, env: str, file: ConfigFile, words: Sequence[str], is_preset: bool
+    algo: str, env: str, file: ConfigFile, words: Sequence[str], preset: bool | str
 ) -> Recipe:
     """Compose from the names and the environment alone, to learn which options there are."""
     given = _parse_known(words, _section_options("env", component_of("env", env)))
@@ -311,7 +311,7 @@ def _compose_bare(
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}
     with given.named(file.tables, file.path):
-        return compose(algo, env, sections, preset=is_preset)
+        return compose(algo, env, sections, preset=preset)
 
 
 def _is_name(word: str) -> bool:

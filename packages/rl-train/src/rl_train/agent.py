@@ -290,7 +290,7 @@ def make(
     *,
     seed: int = 0,
     device: str = "auto",
-    preset: bool = False,
+    preset: bool | str = False,
     options: Sections | None = None,
     restart_model: WeightSource | None = None,
     **more_options: object,
@@ -305,7 +305,7 @@ def make(
         seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         preset: begin with the algorithm's tuned options for the environment, and its length of the
-            run; ``rl list presets`` shows which there are.
+            run, or with those of this name; ``rl list presets`` shows which there are.
         options: options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
         restart_model: run whose weights the actor starts with, or one run for each part of the
             actor; see `rl_train.checkpoint.load_weights`.

@@ -35,7 +35,7 @@ def compose(
     *,
     seed: int = 0,
     device: str = "auto",
-    preset: bool = False,
+    preset: bool | str = False,
     unplaced: Mapping[str, object] | None = None,
 ) -> Recipe:
     """Write the whole recipe for an algorithm and an environment.
@@ -49,7 +49,8 @@ def compose(
         options: by section; ``name`` in ``actor`` or ``storage`` chooses another component.
         seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-        preset: begin with the algorithm's preset for the environment, see `rl_train.presets`.
+        preset: begin with the algorithm's preset for the environment, or with its preset of this
+            name, see `rl_train.presets`.
         unplaced: further options of any section, which is found by their names.
 
     Raises:
@@ -67,7 +68,7 @@ def compose(
     algorithm_class = load_algorithm(algorithm)
     given.place("algorithm", algorithm_class)
     given.place("trainer", Trainer)
-    resolved, tuned = read_preset(algorithm, env) if preset else ({}, {})
+    resolved, tuned = read_preset(algorithm, env, preset)
     env_options = {**tuned.get("env", {}), **given.place("env", env_component(env))}
     one = {} if is_built(env) else {"num_envs": 1}
     own = None if isinstance(env, str) else env
