@@ -85,7 +85,7 @@ def test_finished_runs_are_recorded_with_their_curves_and_not_made_again(
     assert meta.main(["--learning", "--jobs", "2", *where]) == 1
     ((kind, *words),) = command.words
     assert kind == "train"
-    wanted = {"--seeds=0..1", "--jobs=2", "--total-updates=200"}
+    wanted = {"--seeds=0..1", "--jobs=2"}
     assert wanted <= set(words)
     kept = json.loads((tmp_path / "meta.json").read_text(encoding="utf-8"))["pearl"]["runs"]
     assert list(kept) == ["1"]
@@ -116,6 +116,15 @@ def test_an_interruption_of_the_runs_ends_the_benchmark(
 @pytest.mark.parametrize("name", sorted(meta.LEARNERS))
 def test_every_learner_is_evaluated_after_whole_meta_updates(name: str) -> None:
     learner = meta.LEARNERS[name]
+    recipe = learner.recipe(1)
+    num_envs, num_steps = recipe.env.kwargs["num_envs"], recipe.storage.kwargs["num_steps"]
+    assert isinstance(num_envs, int)
+    assert isinstance(num_steps, int)
+    total_steps, test_every = recipe.resolved["total_steps"], recipe.trainer["test_every"]
+    assert isinstance(total_steps, int)
+    assert isinstance(test_every, int)
+    assert total_steps % (num_envs * num_steps) == 0
+    assert total_steps // (num_envs * num_steps) // test_every in (20, 21)
     assert learner.num_test_tasks % 2 == 0
     if learner.algorithm.startswith("maml"):
-        assert learner.updates // meta.NUM_EVALUATIONS % 2 == 0
+        assert test_every % 2 == 0

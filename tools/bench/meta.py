@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -33,8 +33,9 @@ from bench.measurement import Found, Measurement, ratio_cell, read_results
 from bench.suite import Part, run_suite, suite_parser
 from rl_command.main import main as rl
 from rl_core.batch import RolloutBatch
+from rl_core.config import Recipe
 from rl_core.gradients.trust_region import Parameters, constrained_step
-from rl_core.nn.distributions import from_columns
+from rl_core.nn.distributions import from_columns, to_columns
 from rl_core.types import Observation
 from rl_envs.tasks import PointNavigation
 from rl_meta import MAMLTRPO, collect_episodes
@@ -42,6 +43,7 @@ from rl_meta.rollouts import as_batch, task_columns
 from rl_train.builder import build_trainer, compose
 from rl_train.evaluation import stratified_bootstrap_interval
 from rl_train.loggers import read_metrics
+from rl_train.presets import read_preset
 from rl_train.recipe_files import save_recipe
 from rl_train.trainer.setup import reuse_freed_memory
 
@@ -57,79 +59,55 @@ _SIDES = {"ours": "all tasks at once", "loop": "a loop over the tasks"}
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """Record runs, one for each seed.
+    """Record runs of a preset, one for each seed.
 
     Attributes:
         algorithm: its registered name.
         env: the environment's.
-        updates: how many; two of them are a meta-update of MAML or an iteration of PEARL, which has
-            three where it collects with the posterior too.
         num_seeds: how many runs.
         num_test_tasks: in the evaluation.
-        options: of the recipe, by section.
     """
 
     algorithm: str
     env: str = _ENV
-    updates: int = 200
     num_seeds: int = 5
     num_test_tasks: int = 100
-    options: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
 
     @property
     def tasks(self) -> str:
         """The environment, with the range of velocities."""
-        kwargs = self.options.get("env", {}).get("env_kwargs", {})
+        kwargs = read_preset(self.algorithm, self.env)[1].get("env", {}).get("env_kwargs", {})
         high = cast("Mapping[str, Json]", kwargs).get("high")
         return self.env if high is None else f"{self.env}, 0 to {high} m/s"
 
-
-# Chosen on seeds 10 and 11: a larger kl_coef keeps the latent from telling tasks apart (0.1 closes
-# 9 % of the gap), and with less entropy the first episode of adaptation explores too little.
-_NAVIGATING: Mapping[str, Mapping[str, Json]] = {
-    "actor": {"inner_options": {"hidden_sizes": [64, 64]}, "encoder_hidden_sizes": [64, 64]},
-    "algorithm": {
-        "num_posterior_rollouts": 1,
-        "num_minibatches": 200,
-        "kl_coef": 0.001,
-        "encoder_learning_rate": 1e-3,
-        "inner_options": {
-            "gamma": 0.9,
-            "target_entropy": 0.0,
-            "policy_learning_rate": 1e-3,
-            "critic_learning_rate": 1e-3,
-        },
-    },
-}
-
-
-def _running(algorithm: str, env: str, **env_kwargs: Json) -> Learner:
-    """Return runs of the half-cheetah, by the protocols of the papers."""
-    options: dict[str, dict[str, Json]] = {"env": {"vectorization": "sync"}}
-    if algorithm == "pearl":
-        options["storage"] = {"num_steps": 200, "capacity": 20_000}
-    else:
-        env_kwargs["max_episode_steps"] = 100
-        # There are only two directions, of which fewer draws do for more meta-updates.
-        num_tasks = 10 if "Dir" in env else 40
-        options["algorithm"] = {"meta_batch_size": num_tasks, "num_exploration_episodes": 20}
-        options["env"]["num_envs"] = 20 * num_tasks
-    options["env"]["env_kwargs"] = env_kwargs
-    updates = 405 if algorithm == "pearl" else 400 if "Dir" in env else 120
-    return Learner(algorithm, env, updates, 3, 30, options)
+    def recipe(self, num_threads: int) -> Recipe:
+        """Return the preset, with evaluations on the way."""
+        preset = compose(self.algorithm, self.env, preset=True)
+        total_steps = cast("int", preset.resolved["total_steps"])
+        num_envs, num_steps = preset.env.kwargs["num_envs"], preset.storage.kwargs["num_steps"]
+        num_updates = total_steps // (cast("int", num_envs) * cast("int", num_steps))
+        trainer: dict[str, Json] = {
+            "test_every": max(1, num_updates // NUM_EVALUATIONS),
+            "num_test_episodes": self.num_test_tasks // 2,
+            "final_test_episodes": self.num_test_tasks,
+            "keep_best": False,
+            "keep_checkpoints": 1,
+            "num_threads": num_threads,
+        }
+        return compose(self.algorithm, self.env, {"trainer": trainer}, preset=True)
 
 
 LEARNERS: Mapping[str, Learner] = {
     "maml-vpg": Learner("maml-vpg"),
     "maml-ppo": Learner("maml-ppo"),
     "maml-trpo": Learner("maml-trpo"),
-    "pearl": Learner("pearl", updates=305, options=_NAVIGATING),
-    "maml-trpo/direction": _running("maml-trpo", "HalfCheetahDir-v0"),
-    "maml-trpo/velocity": _running("maml-trpo", "HalfCheetahVel-v0", high=2),
-    "pearl/direction": _running("pearl", "HalfCheetahDir-v0"),
-    "pearl/velocity": _running("pearl", "HalfCheetahVel-v0", high=3),
+    "pearl": Learner("pearl"),
+    "maml-trpo/direction": Learner("maml-trpo", "HalfCheetahDir-v0", 3, 30),
+    "maml-trpo/velocity": Learner("maml-trpo", "HalfCheetahVel-v0", 3, 30),
+    "pearl/direction": Learner("pearl", "HalfCheetahDir-v0", 3, 30),
+    "pearl/velocity": Learner("pearl", "HalfCheetahVel-v0", 3, 30),
 }
-"""All record runs. PEARL has five updates more, in which it sees each of its tasks once."""
+"""All record runs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,10 +163,11 @@ def batched_update() -> Callable[[], None]:
 
 
 def looped_update() -> Callable[[], None]:
-    """Return a function that does the same task by task."""
+    """Return a function that does the same, task by task, by the same equations."""
     algorithm = cast("MAMLTRPO", rl_train.make("maml-trpo", _ENV, seed=1).algorithm)
     envs = PointNavigation(_NUM_EPISODES)
     generator = torch.Generator().manual_seed(1)
+    config = algorithm.config
 
     def update() -> None:
         tasks = [
@@ -197,13 +176,34 @@ def looped_update() -> Callable[[], None]:
         ]
         named = algorithm.named_parameters()
         parameters = {name: named[name] for name in algorithm.policy_parameters()}
+        judged = [after for _, after in tasks]
+        with torch.no_grad():
+            like = [algorithm.distribution_at(parameters, one.observation) for one in judged]
 
-        def objective(at: Parameters) -> tuple[Tensor, Tensor]:
-            each = [_adapted_loss(algorithm, at, *rollouts) for rollouts in tasks]
+        def policies(at: Parameters) -> Parameters:
+            each = [_adapted_policy(algorithm, at, *rollouts) for rollouts in tasks]
+            return {f"{name}/{i}": part for i, one in enumerate(each) for name, part in one.items()}
+
+        def objective(columns: Parameters) -> tuple[Tensor, Tensor]:
+            each = []
+            for i, after in enumerate(judged):
+                own = {name: columns[f"{name}/{i}"] for name in after.extras}
+                now, before = (from_columns(like[i], part) for part in (own, after.extras))
+                ratio = (now.log_prob(after.action) - after.log_prob).exp()
+                divergence = before.kl_divergence(now)
+                each.append((-(ratio * after.advantage).mean(), divergence.mean()))
             losses, divergences = zip(*each, strict=True)
             return torch.stack(losses).mean(), torch.stack(divergences).mean()
 
-        constrained_step(objective, parameters, float(algorithm.hyper["max_kl"]))
+        constrained_step(
+            objective,
+            parameters,
+            float(algorithm.hyper["max_kl"]),
+            adapt=policies,
+            damping=config.cg_damping,
+            num_cg_steps=config.cg_steps,
+            num_backtracks=config.num_backtracks,
+        )
 
     return update
 
@@ -230,34 +230,23 @@ def _collect_task(
     return batches[0], batches[1]
 
 
-def _adapted_loss(
+def _adapted_policy(
     algorithm: MAMLTRPO, at: Parameters, first: RolloutBatch, second: RolloutBatch
-) -> tuple[Tensor, Tensor]:
-    """Return the surrogate loss and the divergence of a policy adapted to the first rollout."""
+) -> Parameters:
+    """Return the columns, in the second rollout, of a policy adapted to the first."""
     gradients = grad(algorithm.inner_loss)(dict(at), first)
     adapted = {name: p - algorithm.hyper["inner_lr"] * gradients[name] for name, p in at.items()}
     now = algorithm.distribution_at(adapted, second.observation)
-    ratio = (now.log_prob(second.action) - second.log_prob).exp()
-    divergence = from_columns(now, second.extras).kl_divergence(now)
-    return -(ratio * second.advantage).mean(), divergence.mean()
+    return to_columns(now, tuple(second.log_prob.shape))
 
 
 def learn(name: str, options: argparse.Namespace) -> Found:
     """Make a learner's record runs by the command line, as far as they are not made yet."""
     learner, folder = LEARNERS[name], options.runs / name.replace("/", "-")
-    trainer: dict[str, Json] = {
-        "test_every": max(1, learner.updates // NUM_EVALUATIONS),
-        "num_test_episodes": learner.num_test_tasks // 2,
-        "final_test_episodes": learner.num_test_tasks,
-        "keep_best": False,
-        "keep_checkpoints": 1,
-        "num_threads": options.threads,
-    }
-    recipe = compose(learner.algorithm, learner.env, {**learner.options, "trainer": trainer})
     options.runs.mkdir(parents=True, exist_ok=True)
     file = folder.with_suffix(".toml")
-    save_recipe(recipe, file)
-    words = [f"--config={file}", f"--total-updates={learner.updates}", "--progress=log"]
+    save_recipe(learner.recipe(options.threads), file)
+    words = [f"--config={file}", "--progress=log"]
     words += [f"--seeds=0..{learner.num_seeds - 1}", f"--jobs={options.jobs}"]
     status = rl(["train", *words, f"--run-dir={folder}"])
     if status > _INTERRUPTED:

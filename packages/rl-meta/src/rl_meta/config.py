@@ -21,9 +21,10 @@ class MAMLConfig(Config):
 
     Attributes:
         inner_algorithm: registered name of the on-policy algorithm whose loss adapts the policy.
-        inner_options: its options; those about advantages and optimizers have no effect here.
+        inner_options: its options, of which those of its loss count.
         inner_lr: step size of the adaptation.
-        learn_inner_lr: learn a step size for each parameter, starting at ``inner_lr`` (Meta-SGD).
+        learn_inner_lr: learn a step size for each parameter, starting at ``inner_lr`` (Meta-SGD);
+            one may become negative.
         first_order: leave second derivatives out of the meta-gradient.
         num_grad_updates: steps of adaptation, each with a rollout of its own.
         meta_batch_size: tasks per meta-update; it divides the number of environments.
@@ -32,6 +33,7 @@ class MAMLConfig(Config):
         normalize_advantage: give each task's advantages a mean of 0 and a standard deviation of 1.
         baseline_ridge: regularization of the linear baseline.
         num_exploration_episodes: episodes for each adaptation step in evaluations.
+        num_judged_episodes: episodes that each policy of a task is judged by in evaluations.
 
     Raises:
         ConfigError: when a value is out of range.
@@ -49,6 +51,7 @@ class MAMLConfig(Config):
     normalize_advantage: bool = True
     baseline_ridge: Positive = 1e-5
     num_exploration_episodes: Count = 10
+    num_judged_episodes: Count = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,6 +40,11 @@ class AdaptiveAlgorithm(Protocol):
         ...
 
     @property
+    def judged_episodes(self) -> int:
+        """How many episodes of a task each of its policies is judged by."""
+        ...
+
+    @property
     def train_tasks(self) -> Tensor | None:
         """The tasks that it learns from, where it drew them once and for all."""
         ...
@@ -78,9 +83,8 @@ def evaluate_adaptation(
 ) -> Mapping[str, EvaluatedEpisodes]:
     """Adapt to test tasks, and play with each policy on the way.
 
-    A task has an episode in every row that it gets, and its return is their mean. Each step of
-    adaptation learns from episodes in which the policy so far explores. These are not part of the
-    results.
+    Each policy of a task plays ``algorithm.judged_episodes``, whose mean return counts. Each step
+    of adaptation learns from other episodes, in which the policy so far explores.
 
     Args:
         algorithm: whose policy adapts; it stays as it is.
@@ -93,7 +97,7 @@ def evaluate_adaptation(
 
     Returns:
         The return on each task, by stage, with the lengths and successes of all episodes; that of a
-        policy which knows its task comes first, as ``"oracle"``, where the environments know it.
+        policy that knows its task comes first, as ``"oracle"``, where the environments know it.
 
     Raises:
         ConfigError: when there are no tasks, or fewer test tasks.
@@ -103,7 +107,7 @@ def evaluate_adaptation(
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
     tasks = envs.tasks_of_evaluation(num_episodes, seed)
     _warn_of_known_tasks(algorithm, envs, tasks)
-    explored = algorithm.exploration_episodes
+    explored, judged_by = algorithm.exploration_episodes, algorithm.judged_episodes
     stages = {"before adaptation": _Stage()}
     stages |= {f"after step {number}": _Stage() for number in range(1, len(explored) + 1)}
     oracle = envs.oracle_returns(tasks)
@@ -111,14 +115,17 @@ def evaluate_adaptation(
     num_done = num_steps = 0
 
     def play(
-        num_episodes: int | npt.NDArray[np.int64],
+        num_episodes: int,
         policies: Parameters,
         *,
         mode: bool,
         successes: list[bool] | None = None,
     ) -> Rollout:
+        """Play so many episodes of each task; rows that are left over are not returned."""
         nonlocal env_seed
         first, env_seed = env_seed, None
+        each = np.bincount(np.arange(num_episodes) % rows, minlength=rows)  # in turn
+        quota = np.tile(each, count)
 
         def choose(observation: Observation) -> tuple[Tensor, Tensor]:
             shape = (envs.num_envs,)
@@ -133,15 +140,16 @@ def evaluate_adaptation(
                 each = (step.success(int(env)) for env in np.flatnonzero(ended))
                 successes.extend(success for success in each if success is not None)
 
-        return collect_episodes(
+        rollout = collect_episodes(
             envs,
             choose,
-            num_episodes,
+            quota,
             device,
             seed=first,
             before_step=before_step,
             after_step=after_step,
         )
+        return rollout.select(np.flatnonzero(quota).tolist())
 
     while num_done < len(tasks):
         # as many tasks at a time as divide the environments
@@ -151,17 +159,14 @@ def evaluate_adaptation(
         envs.set_tasks(tasks[num_done : num_done + count].repeat_interleave(rows, 0))
         policies = algorithm.unadapted(count)
         for index, stage in enumerate(stages.values()):
-            judged = play(1, policies, mode=deterministic, successes=stage.successes)
-            totals = (judged.reward * judged.valid).sum(0).view(count, rows).mean(1)
+            judged = play(judged_by, policies, mode=deterministic, successes=stage.successes)
+            totals = (judged.reward * judged.valid).sum(0).view(count, -1).sum(1) / judged_by
             stage.returns += totals.tolist()
-            stage.lengths += judged.valid.sum(0).tolist()
+            stage.lengths += _lengths(judged)
             if index < len(explored):
-                each = np.bincount(np.arange(explored[index]) % rows, minlength=rows)  # in turn
-                quota = np.tile(each, count)
                 explorers = algorithm.explorers(policies, envs.num_envs, generator)
-                rollout = play(quota, explorers, mode=False)
-                used = np.flatnonzero(quota).tolist()
-                policies = algorithm.adapt_to(policies, rollout.select(used))
+                rollout = play(explored[index], explorers, mode=False)
+                policies = algorithm.adapt_to(policies, rollout)
         num_done += count
     by_stage = {
         name: EvaluatedEpisodes(stage.returns, stage.lengths, stage.successes)
@@ -179,20 +184,31 @@ class _Stage:
     successes: list[bool] = field(default_factory=list)
 
 
+def _lengths(rollout: Rollout) -> list[int]:
+    """Return the lengths of a rollout's episodes, one row after the other."""
+    ends = (rollout.terminated | rollout.truncated) & rollout.valid
+    lengths: list[int] = []
+    for valid, end in zip(rollout.valid.T, ends.T, strict=True):
+        passed = valid.cumsum(0)[end]  # how many steps there were when each episode ended
+        lengths += passed.diff(prepend=passed.new_zeros(1)).tolist()
+    return lengths
+
+
 def _warn_of_known_tasks(algorithm: AdaptiveAlgorithm, envs: TaskVecEnv, tasks: Tensor) -> None:
     """Warn where test tasks are train tasks too."""
-    known = algorithm.train_tasks
+    known, num_train, by_chance = algorithm.train_tasks, envs.num_tasks("train"), 0.0
     if known is None:
-        # All of a few, also where each is drawn with replacement; and some of any number.
-        count = max(1_000, 10 * (envs.num_tasks("train") or 0))
-        known = envs.sample_tasks(count, torch.Generator(), "train")
+        # All of a few, also where each is drawn with replacement; and some of any number, of which
+        # two may be equal because float32 has no more numbers between them.
+        known = envs.sample_tasks(max(1_000, 10 * (num_train or 0)), torch.Generator(), "train")
+        by_chance = 0.05 * len(tasks) if num_train is None else 0.0
     same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
     overlap = int(same.all(2).any(1).sum())
-    if overlap:
+    if overlap > by_chance:
         warnings.warn(
             f"{envs.spec_id}: {overlap} of {len(tasks)} test tasks are train tasks too, so that "
-            "returns on them say nothing of new tasks; draw others in sample_tasks where split is "
-            "'test'",
+            "returns on them say nothing of new tasks; where there are others, draw these in "
+            "sample_tasks when split is 'test'",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -89,6 +89,7 @@ class PEARLConfig(Config):
         num_minibatches: gradient steps per iteration.
         minibatch_size: replayed transitions of each task in a gradient step.
         num_exploration_episodes: episodes that evaluations adapt to, one after the other.
+        num_judged_episodes: episodes that each policy of a task is judged by in evaluations.
 
     Raises:
         ConfigError: when a value is out of range, or more tasks are visited than there are.
@@ -109,6 +110,7 @@ class PEARLConfig(Config):
     num_minibatches: Count = 200
     minibatch_size: Count = 64
     num_exploration_episodes: Count = 2
+    num_judged_episodes: Count = 1
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)
@@ -382,6 +384,11 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         return [1] * self.config.num_exploration_episodes
 
     @property
+    def judged_episodes(self) -> int:
+        """How many episodes of a task each of its policies is judged by."""
+        return self.config.num_judged_episodes
+
+    @property
     def train_tasks(self) -> Tensor | None:
         """The tasks that are learned from, `(N, ...)`; None before the first rollout."""
         return self._tasks
@@ -444,16 +451,21 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         return self.actor.with_belief(drawn)
 
     def adapt_policy(
-        self, exploration_policy: ContextConditionedActor, rollouts: Sequence[Rollout]
+        self,
+        exploration_policy: ContextConditionedActor,
+        rollouts: Sequence[Rollout],
+        generator: torch.Generator | None = None,
     ) -> ContextConditionedActor:
         """Adapt a policy to one task.
 
         Args:
             exploration_policy: from `get_exploration_policy`; it stays as it is.
             rollouts: `(T, B, ...)` of that task.
+            generator: draws a latent from the posterior, with which to explore further; None takes
+                the posterior's mean, with which to act as well as it can.
 
         Returns:
-            A copy that acts with the mean of the posterior.
+            A copy that acts with that latent.
 
         Raises:
             ConfigError: when there is no rollout, or none with a transition.
@@ -463,6 +475,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         policies = self.unadapted(1)
         for rollout in rollouts:
             policies = self.adapt_to(policies, rollout)
+        if generator is not None:
+            policies = self.explorers(policies, 1, generator)
         return exploration_policy.with_belief(policies["mean"][0])
 
     custom_evaluation = evaluate_adaptation

@@ -13,8 +13,11 @@ from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 from torch import Tensor
 
+from rl_core.env import TaskSplit
 from rl_core.types import Array
-from rl_envs.tasks.sampler import SampledTasks, uniform
+from rl_envs.tasks.sampler import SampledTasks, draw_fixed, uniform
+
+_DIRECTIONS = torch.tensor([[1.0], [-1.0]])
 
 _Step: TypeAlias = tuple[npt.NDArray[np.float64], np.float64, bool, bool, dict[str, np.float64]]
 
@@ -29,8 +32,12 @@ class HalfCheetahDir(SampledTasks, HalfCheetahEnv):
     direction = 1.0
 
     def draw_tasks(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw directions, shape `(count, 1)`."""
-        return 2.0 * torch.randint(2, (count, 1), generator=generator).float() - 1.0
+        """Draw directions, each as often as the other, shape `(count, 1)`."""
+        return draw_fixed(_DIRECTIONS, count, generator)
+
+    def num_tasks(self, split: TaskSplit) -> int | None:
+        """Return how many train tasks there are; evaluations may have any number of the two."""
+        return super().num_tasks(split) or (len(_DIRECTIONS) if split == "train" else None)
 
     def set_task(self, task: Array) -> None:
         """Take over a direction."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor, HasActor, evaluation_mode
-from rl_core.algorithm import Algorithm
+from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Count, check_argument
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
@@ -126,14 +126,16 @@ def evaluate_policy(
         num_envs: number of environments that step together, if they are built here.
         seed: seed of the environments and of the sampled actions.
         max_episode_steps: steps after which an episode is cut off and counts as it is; None takes
-            the environments' own limit, or 5,000 if they have none.
+            the environments' own limit, or 5,000 if they have none. Algorithms that evaluate in
+            their own way play whole episodes.
         is_stopping: called before each step; returning True stops the evaluation.
         on_step: called after each step with the number of finished episodes, and of steps.
 
     Raises:
         EvaluationStoppedError: when ``is_stopping`` returned True.
         ConfigError: when there is no actor, ``num_episodes`` is not a whole number of at least 1,
-            or ``deterministic`` is False and the policy is deterministic (see `draws_actions`).
+            or ``deterministic`` is False and the policy is deterministic (see `draws_actions`), or
+            the algorithm evaluates in its own way and there are ``max_episode_steps``.
         SpaceError: when the actor was built for other spaces than the environments have.
         DataError: when an action mask forbids every action.
     """
@@ -145,6 +147,8 @@ def evaluate_policy(
         )
     whole = getattr(policy, "algorithm", policy)
     algorithm = whole if isinstance(whole, Algorithm) else None
+    if algorithm is not None:
+        check_limit(algorithm, max_episode_steps, "max_episode_steps")
     if explore and algorithm is None:
         raise ConfigError(f"explore needs an algorithm, got {type(policy).__name__}; leave it out")
     if not (deterministic or explore or draws_actions(actor)):
@@ -187,6 +191,23 @@ def evaluate_policy(
                 return replace(list(stages.values())[-1], stages=stages, tasks=tasks)
         limit = max_episode_steps or envs.max_episode_steps or _MOST_STEPS
         return _run(act, actor, envs, num_episodes, seed, limit, before_step, on_step)
+
+
+def has_own_evaluation(algorithm: AnyAlgorithm) -> bool:
+    """Return whether an algorithm evaluates in its own way; see `Algorithm.custom_evaluation`."""
+    return type(algorithm).custom_evaluation is not Algorithm.custom_evaluation
+
+
+def check_limit(algorithm: AnyAlgorithm, limit: int | None, name: str) -> None:
+    """Refuse a limit of an evaluation's episodes where the algorithm has its own evaluation.
+
+    Raises:
+        ConfigError: calling the limit by ``name``.
+    """
+    if limit is not None and has_own_evaluation(algorithm):
+        raise ConfigError(
+            f"{name}={limit}, but {type(algorithm).__name__} evaluates whole episodes; leave it out"
+        )
 
 
 def _tasks_of(envs: VecEnv, num_episodes: int, seed: int) -> tuple[Json, ...]:

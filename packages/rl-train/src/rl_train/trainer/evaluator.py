@@ -6,11 +6,17 @@ from typing import TypeAlias
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rl_core.algorithm import Algorithm, AnyAlgorithm
+from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_envs import AnyEnv, as_vec_env, is_built
-from rl_train.evaluation import EvaluationResult, check_spaces, evaluate_policy
+from rl_train.evaluation import (
+    EvaluationResult,
+    check_limit,
+    check_spaces,
+    evaluate_policy,
+    has_own_evaluation,
+)
 from rl_train.trainer.config import TrainerConfig
 
 TestEnvs: TypeAlias = AnyEnv | Callable[[], VecEnv | VectorEnv]
@@ -81,13 +87,15 @@ class Evaluator:
         )
 
     def check_tasks(self) -> None:
-        """Refuse evaluations on more tasks than there are, before anything is learned.
+        """Refuse what an algorithm's own evaluation cannot do, before anything is learned.
 
         Raises:
-            ConfigError: naming how many there are.
+            ConfigError: for more tasks than there are, or a limit of steps.
         """
-        is_by_task = type(self._algorithm).custom_evaluation is not Algorithm.custom_evaluation
-        if not (self.has_envs and is_by_task and isinstance(self._envs, TaskVecEnv)):
+        if not (self.has_envs and has_own_evaluation(self._algorithm)):
+            return
+        check_limit(self._algorithm, self._config.max_test_steps, "max_test_steps")
+        if not isinstance(self._envs, TaskVecEnv):
             return
         envs, config = self._opened(), self._config
         if isinstance(envs, TaskVecEnv):
