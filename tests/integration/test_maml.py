@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
-from rl_core.batch import Rollout
+from rl_algos_onpolicy import VPG, OnPolicyActor, OnPolicyActorConfig
+from rl_core import plugins
+from rl_core.batch import Rollout, RolloutBatch
+from rl_core.config import Linear
 from rl_core.env import EnvStep, TaskSplit, TaskVecEnv
 from rl_core.errors import ConfigError
+from rl_core.gradients import LossOutput, Noise
 from rl_core.gradients.trust_region import Parameters, constrained_step
 from rl_core.types import ArrayLike, Json, Observation
 from rl_envs import make_vec
@@ -188,12 +191,8 @@ def test_every_task_and_rollout_has_a_baseline_of_its_own() -> None:
     first, second = _rollouts(algorithm, 2)
     values = [algorithm.estimate(algorithm.adapted, one)[0]["value"] for one in (first, second)]
     assert not torch.equal(values[0], values[1])
-    lone = {name: value[:1] for name, value in algorithm.adapted.items()}
     two = algorithm.adapt_to(algorithm.adapted, first)
-    envs = PointNavigation(2)
-    envs.set_tasks(torch.tensor([[0.4, 0.0], [0.4, 0.0]]))
     assert all(not torch.equal(value[0], value[1]) for value in two.values())
-    assert all(value.shape[0] == 1 for value in lone.values())
     explained = 1.0 - (values[0] - _returns(first)).var() / _returns(first).var()
     assert explained > 0.9
 
@@ -271,6 +270,85 @@ def test_test_tasks_that_were_trained_on_are_warned_about() -> None:
     with pytest.warns(RuntimeWarning, match="2 of 2 test tasks are train tasks too"):
         evaluate_adaptation(algorithm, _TrainedGoals(4, num_train_tasks=3), 2)
     evaluate_adaptation(algorithm, PointNavigation(4, num_train_tasks=3, num_test_tasks=3), 2)
+
+
+class _RarelyTrainedGoals(PointNavigation):
+    """Has one goal that may be trained with and tested."""
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        tasks = super().sample_tasks(count, generator, split)
+        tasks[0] = 0.25
+        return tasks
+
+
+def test_one_of_many_test_tasks_may_be_a_train_task_by_chance() -> None:
+    algorithm = _algorithm(num_exploration_episodes=1)
+    evaluate_adaptation(algorithm, _RarelyTrainedGoals(25), 25)
+    with pytest.warns(RuntimeWarning, match="1 of 2 test tasks are train tasks too"):
+        evaluate_adaptation(algorithm, _RarelyTrainedGoals(2), 2)
+
+
+@pytest.mark.parametrize("num_envs", [2, 4, 6])
+def test_a_policy_is_judged_by_as_many_episodes_as_it_says(num_envs: int) -> None:
+    algorithm = _algorithm(num_exploration_episodes=1, num_judged_episodes=2)
+    envs = _Numbered(num_envs)
+    # Both episodes of a task are in its one row, or one each in the first two of its rows.
+    returns = {2: [0.0, 100.0], 4: [50.0, 250.0], 6: [50.0, 350.0]}[num_envs]
+    for name, stage in evaluate_adaptation(algorithm, envs, 2).items():
+        if name != "oracle":
+            assert stage.lengths == [100] * 4
+            assert stage.returns == returns
+
+
+class _Numbered(PointNavigation):
+    """Rewards each step with the number of the row."""
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        return replace(super().step(action), reward=np.arange(self.num_envs, dtype=np.float32))
+
+
+def test_limits_of_episodes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_episode_steps=5, but MAMLVPG evaluates whole"):
+        evaluate_policy(_algorithm(), PointNavigation(4), 2, max_episode_steps=5)
+    trainer = Trainer(
+        PointNavigation(4),
+        _algorithm(),
+        RolloutStorage(50),
+        test_envs=partial(PointNavigation, 2),
+        config=TrainerConfig(max_test_steps=5),
+    )
+    with pytest.raises(ConfigError, match="max_test_steps=5, but MAMLVPG evaluates whole"):
+        trainer.train(total_updates=1)
+
+
+def test_learned_step_sizes_have_one_beginning() -> None:
+    with pytest.raises(ConfigError, match=r"inner_lr=linear.* changes, but learn_inner_lr"):
+        MAMLVPGConfig(inner_lr=Linear(0.1, 0.0), learn_inner_lr=True)
+    with pytest.raises(ConfigError, match="inner_lr is where learned step sizes begin"):
+        _algorithm(learn_inner_lr=True).update_algorithm_parameter("inner_lr", 0.2)
+    _algorithm().update_algorithm_parameter("inner_lr", 0.2)
+
+
+class _Weighted(VPG):
+    """Reads a column of its own."""
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        output = super().loss(batch, noise)
+        return replace(output, loss=output.loss * batch.extras["weight"].mean())
+
+
+def test_an_inner_loss_that_reads_columns_of_its_own_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = plugins.load
+    monkeypatch.setattr(
+        plugins, "load", lambda kind, name: _Weighted if name == "weighted" else load(kind, name)
+    )
+    trainer = _trainer(_algorithm(inner_algorithm="weighted"))
+    with pytest.raises(ConfigError, match="loss of inner_algorithm='weighted' reads 'weight' of"):
+        trainer.train(total_updates=2)
 
 
 def test_tasks_of_which_there_are_only_a_few_are_warned_about_too() -> None:

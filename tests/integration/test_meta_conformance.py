@@ -57,6 +57,8 @@ class MAMLSuite(AlgorithmSuite):
 
 
 class TestMAMLVPG(MAMLSuite):
+    has_compile_test = True
+
     def make_algorithm(self, seed: int) -> AnyAlgorithm:
         return MAMLVPG(self.actor(seed), MAMLVPGConfig(meta_batch_size=2))
 

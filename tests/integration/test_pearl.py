@@ -224,11 +224,14 @@ def test_a_policy_adapts_by_hand_to_the_posterior_of_its_episodes() -> None:
     assert not torch.equal(policy.belief, algorithm.get_exploration_policy().belief)
     rollouts = [_exploration(policy), _exploration(policy)]
     adapted = algorithm.adapt_policy(policy, rollouts)
+    exploring = algorithm.adapt_policy(policy, rollouts, torch.Generator().manual_seed(1))
     beliefs = algorithm.unadapted(1)
     for rollout in rollouts:
         beliefs = algorithm.adapt_to(beliefs, rollout)
     assert beliefs["context"].shape[1] == 200
     torch.testing.assert_close(adapted.belief, beliefs["mean"][0])
+    drawn = torch.randn(1, 3, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(exploring.belief, (beliefs["mean"] + beliefs["std"] * drawn)[0])
     observation = torch.zeros(1, 2)
     expected, _ = algorithm.act(beliefs, observation, None)
     torch.testing.assert_close(adapted.get_action(observation, {}, None, True).action, expected)

@@ -55,6 +55,13 @@ def test_the_order_does_not_matter(line: str) -> None:
     }
 
 
+@pytest.mark.parametrize("value", ["--later ppo", "--later=ppo", "--import ppo", "--import=ppo"])
+def test_a_value_that_equals_a_name_is_no_name(value: str) -> None:
+    names = read(f"ppo CartPole {value}", partial=True).names
+    assert names == ["ppo", "CartPole"]
+    assert {*map(type, names)} == {str}
+
+
 @pytest.mark.parametrize("flag", ["--algorithm.no-clip-value", "--no-algorithm.clip-value"])
 def test_no_before_its_name_turns_a_switch_off(flag: str) -> None:
     assert read(f"{flag} ppo").tables == {"algorithm": {"clip_value": False}}

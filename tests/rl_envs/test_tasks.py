@@ -270,6 +270,14 @@ def test_our_tasks_are_made_by_name_and_saved_with_their_tasks(env_id: str) -> N
     np.testing.assert_array_equal(again, seen)
 
 
+def test_there_are_two_directions_of_which_each_is_as_frequent() -> None:
+    with _vector("HalfCheetahDir-v0") as envs:
+        assert (envs.num_tasks("train"), envs.num_tasks("test")) == (2, None)
+        drawn = envs.sample_tasks(7, torch.Generator().manual_seed(0)).flatten().tolist()
+        assert Counter(drawn[:6]) == {1.0: 3, -1.0: 3}
+        assert len(envs.tasks_of_evaluation(5, 0)) == 5
+
+
 @pytest.mark.parametrize(
     ("env_id", "task", "weights"),
     [

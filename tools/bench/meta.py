@@ -1,7 +1,8 @@
 """Meta-learning: how long a meta-update takes, and how much of the gap adaptation closes.
 
-By default it times a meta-update of maml-trpo on point navigation, 20 tasks with 20 episodes of 100
-steps before and after adaptation, beside a plain loop over the tasks; run nothing else meanwhile.
+By default it times meta-updates on point navigation, 20 tasks with 20 episodes of 100 steps before
+and after adaptation: that of maml-trpo beside a plain loop over the tasks, and that of maml-vpg
+compiled and not; run nothing else meanwhile.
 With ``--learning`` it makes the record runs that are not in the results yet. Runs are kept with
 their checkpoints: the same command goes on where it was stopped, and makes no finished run again.
 """
@@ -33,6 +34,7 @@ from bench.measurement import Found, Measurement, ratio_cell, read_results
 from bench.suite import Part, run_suite, suite_parser
 from rl_command.main import main as rl
 from rl_core.batch import RolloutBatch
+from rl_core.compile.function import CompileMode
 from rl_core.config import Recipe
 from rl_core.gradients.trust_region import Parameters, constrained_step
 from rl_core.nn.distributions import from_columns, to_columns
@@ -53,8 +55,11 @@ NUM_EVALUATIONS = 20
 _INTERRUPTED = 128
 _FIGURES = Path("figures", "meta")
 _RUNS = Path(__file__).resolve().parent / "results" / "runs" / "meta"
-_SPEED = "update"
-_SIDES = {"ours": "all tasks at once", "loop": "a loop over the tasks"}
+_SPEED: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "update": ("maml-trpo", {"ours": "all tasks at once", "loop": "a loop over the tasks"}),
+    "compiled": ("maml-vpg", {"compiled": "compiled", "uncompiled": "not compiled"}),
+}
+"""Which sides of a meta-update are timed, by part: the last one is what the others are beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,14 @@ LEARNERS: Mapping[str, Learner] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parts: dict[str, Part] = {_SPEED: _measure_update}
+    parts: dict[str, Part] = {
+        "update": partial(_measure, "update", {"ours": batched_update, "loop": looped_update}),
+        "compiled": partial(
+            _measure,
+            "compiled",
+            {name: partial(batched_update, "maml-vpg", mode) for name, mode in _MODES.items()},
+        ),
+    }
     parts |= {name: partial(learn, name) for name in LEARNERS}
     parser = suite_parser("meta", __doc__, parts)
     parser.add_argument("--learning", action="store_true", help="make the runs that are missing")
@@ -122,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only is None:
         known = read_results(options.results)
         missing = [name for name in LEARNERS if len(_runs(name, known)) < LEARNERS[name].num_seeds]
-        options.only = missing if options.learning else [_SPEED]
+        options.only = missing if options.learning else list(_SPEED)
         options.table = options.table or not options.only
     torch.set_num_threads(options.threads)
     status = run_suite("meta", parts, render, options, by_processor=False)
@@ -130,11 +142,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _measure_update(options: argparse.Namespace) -> Found:
-    reuse_freed_memory()  # as a run does; both sides profit
-    sides = {"ours": batched_update(), "loop": looped_update()}
+_MODES: Mapping[str, CompileMode] = {"compiled": "on", "uncompiled": "off"}
+
+
+def _measure(
+    part: str,
+    makers: Mapping[str, Callable[[], Callable[[], None]]],
+    options: argparse.Namespace,
+) -> Found:
+    reuse_freed_memory()  # as a run does; all sides profit
+    sides = {side: make() for side, make in makers.items()}
     for update in sides.values():
-        update()  # the first one of a process takes longer
+        update()  # the first one of a process takes longer, and compiles
     rounds = []
     for number in range(1, options.rounds + 1):
         one = {}
@@ -143,16 +162,23 @@ def _measure_update(options: argparse.Namespace) -> Found:
             update()
             seconds = time.perf_counter() - start
             one[side] = {"rate": 1.0 / seconds, "seconds": seconds}
-            print(f"{_SPEED} round {number}: {_SIDES[side]} {seconds:.2f} s", flush=True)
+            print(f"{part} round {number}: {_SPEED[part][1][side]} {seconds:.2f} s", flush=True)
         rounds.append(one)
     return Found(Measurement(rounds, 0.0, machine_line(options.threads)).as_dict(), True)
 
 
-def batched_update() -> Callable[[], None]:
-    """Return a function that collects and learns as a run with ``--trainer.compile on`` does."""
-    agent = rl_train.make("maml-trpo", _ENV, seed=1)
+def batched_update(
+    algorithm: str = "maml-trpo", compile_mode: CompileMode = "on"
+) -> Callable[[], None]:
+    """Return a function that collects and learns as a run does.
+
+    Args:
+        algorithm: its registered name.
+        compile_mode: of acting, and of gradient steps, which ``maml-trpo`` has none of.
+    """
+    agent = rl_train.make(algorithm, _ENV, seed=1)
     trainer = build_trainer(agent.parts)
-    agent.algorithm.compiled.set_mode("on")  # acting; the rest of it is not compiled
+    agent.algorithm.compiled.set_mode(compile_mode)
 
     def update() -> None:
         for _ in range(2):
@@ -286,17 +312,20 @@ def _record(run: Path) -> Mapping[str, Json] | None:
 def render(results: Mapping[str, Json]) -> str:
     """Render everything that was measured."""
     blocks = []
-    if _SPEED in results:
-        found = Measurement.from_dict(cast("Mapping[str, Json]", results[_SPEED]))
+    for part, (algorithm, sides) in _SPEED.items():
+        if part not in results:
+            continue
+        found = Measurement.from_dict(cast("Mapping[str, Json]", results[part]))
+        base = list(sides)[-1]
         rows = [
             [
                 title,
                 f"{found.median(side, 'seconds'):.2f} s",
-                ratio_cell(found.ratios(side, "loop")),
+                ratio_cell(found.ratios(side, base)),
             ]
-            for side, title in _SIDES.items()
+            for side, title in sides.items()
         ]
-        head = ["meta-update of `maml-trpo`", "time", "times as fast as the loop"]
+        head = [f"meta-update of `{algorithm}`", "time", "speed beside the last row"]
         blocks += [
             table(head, rows, left=1),
             f"Rounds: {len(found.rounds)}; medians on {found.machine}.",

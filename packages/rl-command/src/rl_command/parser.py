@@ -127,6 +127,12 @@ class Given:
             raise
 
 
+class _Word(str):
+    """What was typed in one place, which another word may repeat; argparse keeps the object."""
+
+    __slots__ = ()
+
+
 class _Parser(argparse.ArgumentParser):
     """Leaves errors to the caller."""
 
@@ -173,7 +179,8 @@ def parse(
     if not partial and (asked := [word for word in words if word in HELP]):
         print(help_text(command, "--help-all" in asked), end="")
         raise SystemExit(0)
-    words = [_with_dashes(word) for word in words if word not in HELP]
+    words = [_Word(_with_dashes(word)) for word in words if word not in HELP]
+    places = {id(word): place for place, word in enumerate(words)}
     parser, _ = _build(command, everything=True)
     if partial:
         for flag in {word.partition("=")[0] for word in words if _is_flag(word)}:
@@ -191,13 +198,15 @@ def parse(
         for value in occurrences:
             values = value if isinstance(value, list) else [value]
             # A value behind = is no word, and so no name.
-            more = takewhile(lambda word: word not in words or not is_name(word), values[needed:])
+            more = takewhile(
+                lambda word: id(word) not in places or not is_name(word), values[needed:]
+            )
             own = [*values[:needed], *more]
             behind += values[len(own) :]
             if option is not None:
-                given.put(option, own or ["true"])
-    names = sorted([*rest, *behind], key=words.index) if behind else rest
-    given.names = _checked_names(command, names, partial)
+                given.put(option, [*map(str, own)] or ["true"])
+    names = sorted([*rest, *behind], key=lambda word: places[id(word)]) if behind else rest
+    given.names = _checked_names(command, [*map(str, names)], partial)
     return given
 
 

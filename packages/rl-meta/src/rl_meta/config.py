@@ -10,7 +10,9 @@ from rl_core.config import (
     ScheduledFraction,
     ScheduledNonNegative,
     ScheduledPositive,
+    as_schedule,
 )
+from rl_core.errors import ConfigError
 from rl_core.gradients import OptimizerConfig
 from rl_core.types import Json
 
@@ -36,7 +38,8 @@ class MAMLConfig(Config):
         num_judged_episodes: episodes that each policy of a task is judged by in evaluations.
 
     Raises:
-        ConfigError: when a value is out of range.
+        ConfigError: when a value is out of range, or ``inner_lr`` is a schedule though step sizes
+            are learned.
     """
 
     inner_algorithm: str = "vpg"
@@ -52,6 +55,14 @@ class MAMLConfig(Config):
     baseline_ridge: Positive = 1e-5
     num_exploration_episodes: Count = 10
     num_judged_episodes: Count = 1
+
+    def __post_init__(self) -> None:
+        Config.__post_init__(self)
+        if self.learn_inner_lr and not as_schedule(self.inner_lr).is_constant:
+            raise ConfigError(
+                f"inner_lr={self.inner_lr} changes, but learn_inner_lr learns step sizes from "
+                "where it begins; give one number"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,8 +75,9 @@ def with_tasks(envs: VecEnv) -> TaskVecEnv:
     if isinstance(envs, TaskVecEnv):
         return envs
     raise ConfigError(
-        f"{envs.spec_id} has no tasks to adapt to; use a TaskVecEnv such as PointNavigation-v0, or "
-        "give your environment sample_tasks and set_task (and vectorization='sync')"
+        f"{envs.spec_id} has no tasks that can be set; use a TaskVecEnv such as "
+        "PointNavigation-v0, or vectorization='sync' with an environment that has sample_tasks and "
+        "set_task"
     )
 
 

@@ -34,7 +34,7 @@ from torch.func import functional_call, grad, vmap
 from rl_core.actor import ActionOutput, Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import ComponentSpec
+from rl_core.config import ComponentSpec, Schedule
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, masked_mean
@@ -282,8 +282,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         kept = task_columns(rollout, columns, self.config.meta_batch_size)
         self.gradients.begin_phase()
         if len(self._kept) < self.config.num_grad_updates:
-            with torch.no_grad():
-                self._set_adapted(self.adapt(self.adapted, as_batch(kept)))
+            self._set_adapted(self._first_adapted(kept))
             self._kept.append(kept)
         else:
             rollouts = [*self._kept, kept]
@@ -297,6 +296,18 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         storage.after_update()
         return {name: float(value) for name, value in metrics.items()}
 
+    @torch.no_grad()
+    def _first_adapted(self, columns: Mapping[str, Tensor]) -> Parameters:
+        """Adapt, and say so where the inner loss wants more than there is."""
+        try:
+            return self.adapt(self.adapted, as_batch(columns))
+        except KeyError as error:
+            raise ConfigError(
+                f"the loss of inner_algorithm='{self.config.inner_algorithm}' reads {error} of its "
+                "batches, which MAML does not know: it estimates advantages in its own way, and "
+                "never calls the inner algorithm's prepare; use one that does without"
+            ) from error
+
     def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Move the meta-parameters by Eq. (2).
 
@@ -309,6 +320,18 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         for _ in range(self.schedule.num_epochs):
             self.gradient_step(batch)
         return {}
+
+    def update_algorithm_parameter(
+        self, parameter_name: str, new_parameter_value: float | Schedule
+    ) -> None:
+        """Change an option while running, see `Algorithm`.
+
+        Raises:
+            ConfigError: when it may not change, as ``inner_lr`` where step sizes are learned.
+        """
+        if parameter_name == "inner_lr" and self.config.learn_inner_lr:
+            raise ConfigError("inner_lr is where learned step sizes begin, and may not change")
+        super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     @torch.no_grad()
     def _set_adapted(self, parameters: Parameters) -> None:

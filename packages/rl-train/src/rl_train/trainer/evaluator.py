@@ -10,13 +10,8 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_envs import AnyEnv, as_vec_env, is_built
-from rl_train.evaluation import (
-    EvaluationResult,
-    check_limit,
-    check_spaces,
-    evaluate_policy,
-    has_own_evaluation,
-)
+from rl_train.evaluation import EvaluationResult, check_spaces, evaluate_policy
+from rl_train.evaluation.evaluation import check_limit, has_own_evaluation
 from rl_train.trainer.config import TrainerConfig
 
 TestEnvs: TypeAlias = AnyEnv | Callable[[], VecEnv | VectorEnv]
