@@ -299,6 +299,7 @@ def test_predict_refuses_another_shape() -> None:
         (["a"] * 4, "dtype <U1; expected float32"),
         (np.zeros(4, complex), "dtype complex128; expected float32"),
         ([[0.0], [0.0, 1.0]], "is not an array"),
+        ((np.zeros(4), {}), "of what reset returns, give the first part"),
         ([0.0, np.nan, 0.0, 0.0], "NaN or infinity"),
         (torch.full((2, 4), np.inf), "NaN or infinity"),
     ],
@@ -791,6 +792,16 @@ def test_the_recipe_calls_such_an_actor_custom() -> None:
     usual = OffPolicyActor(observations, actions)
     assert Trainer(envs, SAC(usual), storage).recipe.actor.name == "off-policy"
     envs.close()
+
+
+def test_what_is_given_in_the_wrong_place_is_told_its_right_one() -> None:
+    agent = small_agent()
+    with pytest.raises(ConfigError, match=r"of type TimeLimit; .*environments are given as envs="):
+        agent.evaluate(gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="num_episodes must be a whole number of at least 1"):
+        agent.evaluate(0)
+    with pytest.raises(ConfigError, match=r"learning_rate: .*of type function.*config\.Linear"):
+        rl_train.make("ppo", "CartPole-v1", learning_rate=lambda progress: progress)
 
 
 def test_evaluations_have_no_environments_that_would_play_no_episode() -> None:

@@ -153,6 +153,12 @@ def test_options_of_other_sections_and_libraries_are_recognised(typed: str, mean
     assert str(caught.value) == f"unknown option {flag} (did you mean '{meant}'?)"
 
 
+def test_options_of_components_belong_to_the_command_that_trains() -> None:
+    command = Command("rl resume", "Resume.", (Option(("json",), bool),), ("RUN_DIR",))
+    with pytest.raises(UsageError, match="a run keeps the options that it began with; rl train"):
+        parse(command, ["run", "--algorithm.gamma", "0.9"])
+
+
 def test_all_unknown_options_are_named_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         read("ppo CartPole --n-steps 3 --zzzz=1 --algorithm.gamma 0.9 --lr -1")

@@ -177,4 +177,5 @@ def _section_items(documented: object) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.replace("`", "").split())
+    """Return a text as the command line writes it."""
+    return re.sub(r"\bNone\b", "none", " ".join(text.replace("`", "").split()))

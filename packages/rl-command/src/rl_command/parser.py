@@ -304,6 +304,8 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     name = flag.rpartition(".")[2].lstrip("-").replace("-", "_")
     if name not in by_name and name.partition("_")[0] in ("algo", "env"):
         return "ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
+    if "." in flag and not any(option.section for option in known.values()):
+        return "a run keeps the options that it began with; rl train takes others"
     if name == "policy" and name not in by_name:
         return "leave it out: the networks follow from the observation space"
     meant = closest(name, by_name)

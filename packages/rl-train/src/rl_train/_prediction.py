@@ -94,7 +94,8 @@ def _checked(name: str, value: object, space: Space) -> tuple[Array, bool]:
     try:
         array = as_numpy(value)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name} is not an array: {in_brief(error)}") from error
+        hint = "; of what reset returns, give the first part" if isinstance(value, tuple) else ""
+        raise DataError(f"{name} is not an array: {in_brief(error)}{hint}") from error
     shape = event_shape(space)
     if shape not in (array.shape, array.shape[1:]):
         raise DataError(

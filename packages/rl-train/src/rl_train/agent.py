@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.config import LENGTHS, Recipe
+from rl_core.config import LENGTHS, Count, Recipe, check_argument
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
@@ -190,8 +190,15 @@ class Agent:
             envs: environments in place of the recipe's; they stay open.
 
         Raises:
-            ConfigError: when the run's environments are Python objects and none are given here.
+            ConfigError: when the run's environments are Python objects and none are given here, or
+                ``num_episodes`` is not a whole number of at least 1.
         """
+        if not isinstance(num_episodes, int):
+            raise ConfigError(
+                f"num_episodes is an object of type {type(num_episodes).__name__}; expected a "
+                "whole number of at least 1; environments are given as envs=..."
+            )
+        check_argument("num_episodes", num_episodes, Count)
         with ExitStack() as stack:
             if envs is None:
                 if self.parts.test_envs is None:

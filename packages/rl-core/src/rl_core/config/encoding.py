@@ -62,9 +62,10 @@ def _encode(value: object, path: str, depth: int) -> Json:
             text_key(key, path): _encode(item, join(path, key), depth + 1)
             for key, item in value.items()
         }
+    hint = "; for what changes over a run there is rl_core.config.Linear" if callable(value) else ""
     raise ConfigError(
         f"{at(path)}got an object of type {type(value).__name__}, which has no plain form;"
-        " expected numbers, text, schedules, dataclasses, or lists and mappings of them"
+        f" expected numbers, text, schedules, dataclasses, or lists and mappings of them{hint}"
     )
 
 
