@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from bench.as_ours import (
+    TRIFLES,
     WAYS,
     divide_by_population_std,
     hold_statistics,
@@ -77,15 +78,34 @@ def test_policies_start_at_zero_and_so_do_their_targets() -> None:
 def test_statistics_are_included_after_the_update() -> None:
     events: list[Any] = []
     statistics = SimpleNamespace(update=lambda values: events.append(values.tolist()))
+    normalizer = SimpleNamespace(
+        obs_rms=statistics, normalize_obs=lambda value: 10.0 * value, get_original_obs=lambda: 3.0
+    )
     model = SimpleNamespace(
-        get_vec_normalize_env=lambda: SimpleNamespace(obs_rms=statistics),
-        train=lambda: events.append("learned"),
+        get_vec_normalize_env=lambda: normalizer, train=lambda: events.append("learned")
     )
     hold_statistics(model)
-    for number in (1.0, 2.0):
+    for number in (1.0, 2.0, 3.0):
         statistics.update(np.array([[number]]))
     model.train()
     assert events == ["learned", [[1.0], [2.0]]]
+    assert model._last_obs == 30.0  # with the new statistics
+    statistics.update(np.array([[4.0]]))
+    model.train()
+    assert events[2:] == ["learned", [[3.0]]]
+
+
+def test_trifles_are_those_that_they_are_called_by() -> None:
+    running = SimpleNamespace(count=1e-4)
+    normalizer = SimpleNamespace(obs_rms=running, ret_rms=running)
+    optimizer = SimpleNamespace(param_groups=[{"eps": 1e-8}])
+    model = SimpleNamespace(
+        get_vec_normalize_env=lambda: normalizer, critic=SimpleNamespace(optimizer=optimizer)
+    )
+    for change in TRIFLES.values():
+        change(model)
+    assert running.count == 0.0
+    assert optimizer.param_groups == [{"eps": 2e-8}]
 
 
 def test_advantages_get_the_populations_standard_deviation() -> None:

@@ -45,18 +45,29 @@ def step_together(model: Any) -> None:
 
 
 def hold_statistics(model: Any) -> None:
-    """Take observations into the running statistics once per update, after it."""
-    statistics = model.get_vec_normalize_env().obs_rms
+    """Take observations into the running statistics once per update, after it.
+
+    The last one of a rollout is the first one of the next: it counts there, and is normalised anew.
+    """
+    normalizer = model.get_vec_normalize_env()
+    statistics = normalizer.obs_rms
     include, train = statistics.update, model.train
     seen: list[Any] = []
     statistics.update = seen.append
 
     def train_and_include() -> None:
         train()
-        include(np.concatenate(seen))
-        seen.clear()
+        include(np.concatenate(seen[:-1]))
+        del seen[:-1]
+        model._last_obs = normalizer.normalize_obs(normalizer.get_original_obs())
 
     model.train = train_and_include
+
+
+def begin_statistics_with_nothing(model: Any) -> None:
+    """Leave out the ten-thousandth of a sample with which running statistics begin."""
+    normalizer = model.get_vec_normalize_env()
+    normalizer.obs_rms.count = normalizer.ret_rms.count = 0.0
 
 
 def divide_by_population_std(model: Any) -> None:
@@ -72,6 +83,12 @@ def divide_by_population_std(model: Any) -> None:
     model.rollout_buffer.get = normalized
 
 
+def halve_critics_loss(model: Any) -> None:
+    """Halve the gradients of critics, of which Adam notices nothing but its epsilon."""
+    for group in model.critic.optimizer.param_groups:
+        group["eps"] *= 2.0
+
+
 WAYS: Mapping[str, Callable[[Any], None]] = {
     "policies start at zero": start_policies_at_zero,
     "policy steps with its critics": step_together,
@@ -79,3 +96,9 @@ WAYS: Mapping[str, Callable[[Any], None]] = {
     "population's standard deviation": divide_by_population_std,
 }
 """By what they are called in plans."""
+
+TRIFLES: Mapping[str, Callable[[Any], None]] = {
+    "statistics begin with nothing": begin_statistics_with_nothing,
+    "half the critics' loss": halve_critics_loss,
+}
+"""What is too small to be tried alone."""

@@ -88,7 +88,7 @@ def _on_policy(
     model = model_class("MlpPolicy", env, seed=0, device="cpu", n_steps=_NUM_STEPS, **options)
     _, callback = model._setup_learn(updates * _NUM_STEPS * 1000)
     actor = OnPolicyActor(env.observation_space, env.action_space)
-    actor.load_state_dict(start := _on_policy_weights(model))
+    actor.load_state_dict(start := on_policy_weights(model))
     algorithm, storage = make(actor), RolloutStorage(_NUM_STEPS)
     observation = TensorSpec((SIZE,), torch.float32)
     spec = StorageSpec(observation, actor.action_spec, 1, {}, {}, torch.device("cpu"))
@@ -119,11 +119,12 @@ def _on_policy(
             is_start = terminated or truncated
         model.train()
         algorithm.update(storage)
-    apart = apart_by_part(start, _on_policy_weights(model), actor.state_dict())
+    apart = apart_by_part(start, on_policy_weights(model), actor.state_dict())
     return Found(name, updates, apart)
 
 
-def _on_policy_weights(model: Any) -> Weights:
+def on_policy_weights(model: Any) -> Weights:
+    """Return a copy of the networks of a model by our names."""
     source = model.policy.state_dict()
     named = {"action_head.linear": "action_net", "value_head.out": "value_net"}
     for part in ("policy", "value"):

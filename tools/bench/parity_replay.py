@@ -155,7 +155,7 @@ def _replayed(
                 group["lr"] = rate_of.get(id(optimizer), _RATE)
 
     model._update_learning_rate = set_rates
-    actor.load_state_dict(start := _replay_weights(model))
+    actor.load_state_dict(start := replay_weights(model))
     algorithm = make(actor)  # whose targets are copies
     is_discrete = isinstance(actor.action_space, gymnasium.spaces.Discrete)
     generator = torch.Generator().manual_seed(1)
@@ -168,7 +168,7 @@ def _replayed(
         ):
             model.train(gradient_steps=1, batch_size=_BATCH)
         algorithm.gradients.step(ours, drawn)
-    apart = apart_by_part(start, _replay_weights(model), actor.state_dict())
+    apart = apart_by_part(start, replay_weights(model), actor.state_dict())
     return Found(type(model).__name__, updates, apart)
 
 
@@ -215,7 +215,8 @@ def _noise(drawn: list[Tensor]) -> Iterator[None]:
         yield
 
 
-def _replay_weights(model: Any) -> Weights:
+def replay_weights(model: Any) -> Weights:
+    """Return a copy of the networks of a model, without targets, by our names."""
     source = model.policy.state_dict()
     if not hasattr(model, "critic"):
         return _critics(source, ["q_net.q_net"])

@@ -53,10 +53,10 @@ class Traced(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: what is learned in.
-        look: called with the observation.
+        look: called with the observation and the action.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], look: Callable[[Any], None]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], look: Callable[[Any, Any], None]) -> None:
         super().__init__(env)
         self._look = look
         self._episodes = 0
@@ -71,7 +71,7 @@ class Traced(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Look, and step."""
-        self._look(self._observation)
+        self._look(self._observation, action)
         outcome = self.env.step(action)
         self._observation = outcome[0]
         return outcome
@@ -98,7 +98,7 @@ def _trace(options: argparse.Namespace, system: str) -> list[str]:
     events: list[str] = []
     before: dict[str, Tensor] = {}
 
-    def look(observation: Any) -> None:
+    def look(observation: Any, _action: Any) -> None:
         now = read()
         if not before:
             action, _ = predict(observation[None], None, np.ones(1, dtype=np.bool_))

@@ -1,0 +1,295 @@
+"""How far ours and Stable-Baselines3 are apart, step by step, when nothing is left to chance.
+
+Both learn in the same short episodes from the same weights. Minibatches take what is stored in
+turn, and every normal number that either draws is zero, so that actions are means; those of PPO,
+which learns nothing from them, have the same noise. What moves the two apart is then a difference
+between them.
+
+    python tools/bench/lockstep.py
+    python tools/bench/lockstep.py td3 HalfCheetah-v5 --as-ours
+
+With ``--as-ours`` Stable-Baselines3 has our ways, those of `bench.as_ours`. The table has the first
+step before which anything is apart by more than a ten-thousandth.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+if __name__ == "__main__":  # run by path: make the package importable instead of its modules
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bench import ours, peers
+from bench.as_ours import TRIFLES, WAYS
+from bench.episodes import make_env
+from bench.machine import machine_line
+from bench.markdown import table, write_block
+from bench.parity_data import Weights, apart_by_part
+from bench.parity_onpolicy import on_policy_weights
+from bench.parity_replay import replay_weights
+from bench.plan import Run
+from bench.trace import Traced
+from rl_core.algorithm import AnyAlgorithm
+from rl_core.nn.normalization import RunningNorm
+from rl_storages.sampling.uniform import UniformSampler
+
+_ID = "Lockstep-v0"
+_EPISODE = 5
+_MINIBATCH = 32
+_ROLLOUT = 8
+
+_HIDDEN = [64, 64]
+_RATE = 1e-3
+
+_REPLAYING: Mapping[str, Mapping[str, Any]] = {
+    "ours": {
+        "actor": {"hidden_sizes": _HIDDEN},
+        "algorithm": {
+            "policy_learning_rate": _RATE,
+            "critic_learning_rate": _RATE,
+            "minibatch_size": _MINIBATCH,
+            "start_steps": 0,
+            "update_after": 1,
+        },
+        "trainer": {"compile": "off"},
+    },
+    "sb3": {
+        "learning_rate": _RATE,
+        "learning_starts": 0,
+        "batch_size": _MINIBATCH,
+        "policy_kwargs": {"net_arch": _HIDDEN},
+    },
+}
+_ROLLING: Mapping[str, Mapping[str, Any]] = {
+    "ours": {
+        "env": {"num_envs": 1},
+        "actor": {"normalize_observations": True},
+        "trainer": {"scale_rewards": True, "compile": "off"},
+        "storage": {"num_steps": _ROLLOUT},
+        "algorithm": {"minibatch_size": _ROLLOUT, "value_loss_coef": 1.0, "num_epochs": 10},
+    },
+    "sb3": {"normalize": True, "n_steps": _ROLLOUT, "batch_size": _ROLLOUT, "vf_coef": 0.5},
+}
+_WAYS: Mapping[str, Sequence[str]] = {
+    "ppo": (
+        "statistics begin with nothing",
+        "statistics once per update",
+        "population's standard deviation",
+    ),
+    "sac": ("policy steps with its critics",),
+    "td3": ("policy steps with its critics", "half the critics' loss"),
+    "ddpg": ("policy steps with its critics", "half the critics' loss"),
+}
+_ENVS = ("Pendulum-v1", "HalfCheetah-v5")
+_STEPS = 25  # rounding grows, and reaches a thousandth after 60 steps of DDPG on HalfCheetah
+_TOLERANCE = 1e-4
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "pages" / "benchmarks.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a system is like before an environment step.
+
+    Attributes:
+        action: that it is about to take.
+        weights: by our names.
+    """
+
+    action: Any
+    weights: Weights
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="lockstep", description=__doc__)
+    parser.add_argument("algorithm", nargs="?", choices=tuple(_WAYS), help="all, into the page")
+    parser.add_argument("env", nargs="?", default=_ENVS[0], help="with real actions")
+    parser.add_argument("--steps", type=int, default=_STEPS)
+    parser.add_argument("--as-ours", action="store_true", help="give Stable-Baselines3 our ways")
+    parser.add_argument("--no-page", action="store_true", help="print the table only")
+    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if options.algorithm is None:
+        return _compare_all(options)
+    found = _apart(options.algorithm, options.env, options.steps, options.as_ours)
+    parts = list(dict.fromkeys(name for each in found for name in each))
+    rows = [
+        [str(number), *(f"{each[n]:.0e}" if n in each else "-" for n in parts)]
+        for number, each in enumerate(found)
+    ]
+    print(table(["step", *parts], rows, left=1))
+    return 0
+
+
+def _compare_all(options: argparse.Namespace) -> int:
+    """Write the table of all algorithms, and return 1 if any is apart in spite of our ways."""
+    rows, status = [], 0
+    for algorithm in _WAYS:
+        for env in _ENVS:
+            plain = _apart(algorithm, env, options.steps, as_ours=False)
+            same = _apart(algorithm, env, options.steps, as_ours=True)
+            parted = next(n for n, each in enumerate(plain) if max(each.values()) > _TOLERANCE)
+            worst = max(max(each.values()) for each in same)
+            status |= worst > _TOLERANCE
+            ways = ", ".join(_WAYS[algorithm])
+            largest = max(plain[-1].values())
+            row = [algorithm.upper(), f"`{env}`", str(parted), f"{largest:.0e}", ways]
+            rows.append([*row, f"{worst:.0e}"])
+    head = ("algorithm", "environment", "apart from step", "apart at the end")
+    content = table([*head, "with our ways", "then at most"], rows, left=2)
+    content = f"{content}\n\n{options.steps} steps on {machine_line(1)}."
+    print(content)
+    if not options.no_page:
+        write_block(options.page, "lockstep", content)
+    return status
+
+
+def _apart(algorithm: str, env: str, steps: int, as_ours: bool) -> list[dict[str, float]]:
+    """Return how far the two are apart before each step, by part.
+
+    Actions are apart by their largest difference, networks by a share of how far they moved.
+    """
+    mine, theirs = moments(algorithm, env, steps, as_ours)
+    start = theirs[0].weights
+    return [
+        {
+            "action": float(np.abs(one.action - other.action).max()),
+            **apart_by_part(start, other.weights, one.weights),
+        }
+        for one, other in zip(mine[:steps], theirs[:steps], strict=True)
+    ]
+
+
+def moments(
+    algorithm: str, env: str, steps: int, as_ours: bool
+) -> tuple[list[Moment], list[Moment]]:
+    """Train both systems, and return what ours and the peer's were like before each step."""
+    kept: dict[str, list[Moment]] = {"ours": [], "sb3": []}
+    on_policy = algorithm == "ppo"
+    weights_of = on_policy_weights if on_policy else replay_weights
+
+    def run(system: str) -> Run:
+        options = dict((_ROLLING if on_policy else _REPLAYING)[system])
+        if (system, algorithm) == ("ours", "sac"):
+            options["algorithm"] = {**options["algorithm"], "temperature_learning_rate": _RATE}
+        return Run(
+            system=system, algorithm=algorithm, env=_ID, steps=steps, seed=0, options=options
+        )
+
+    def note(system: str, read: Callable[[], Weights], action: Any) -> None:
+        copied = {name: tensor.detach().clone() for name, tensor in read().items()}
+        kept[system].append(Moment(np.array(action, np.float64), copied))
+
+    with _traced(env) as look:
+        model, agent = peers.make_model(run("sb3")), ours.make_agent(run("ours"))
+        for way in _WAYS[algorithm] if as_ours else ():
+            {**WAYS, **TRIFLES}[way](model)
+        start = weights_of(model)
+        _take_over(agent.algorithm, start)
+        if on_policy:
+            _include_one_observation(model, agent.algorithm)
+        # The mean action has no gradient of PPO's, which draws for actions alone.
+        draw = _same_numbers if on_policy else _zeros
+        with _without_chance(draw()):
+            look[:] = [lambda action: note("sb3", lambda: weights_of(model), action)]
+            model.learn(steps)
+        with _without_chance(draw()):
+            look[:] = [lambda action: note("ours", lambda: _weights(agent.actor, start), action)]
+            agent.train(steps, progress=False)
+    return kept["ours"], kept["sb3"]
+
+
+def _weights(actor: Any, like: Weights) -> Weights:
+    state: Mapping[str, Tensor] = actor.state_dict()
+    return {name: state[name] for name in like}
+
+
+def _take_over(algorithm: AnyAlgorithm, weights: Weights) -> None:
+    """Give an algorithm the peer's weights, and its targets copies of them."""
+    algorithm.actor.load_state_dict(weights, strict=False)
+    for target in algorithm.target_networks():
+        source = algorithm.actor.get_submodule(target.source.removeprefix("actor."))
+        algorithm.modules[target.module].load_state_dict(source.state_dict())
+
+
+def _include_one_observation(model: Any, algorithm: AnyAlgorithm) -> None:
+    """Begin both with statistics of one observation, and ours as if it had learned before.
+
+    Our first update begins with its statistics, as no other does.
+    """
+    model.get_vec_normalize_env().obs_rms.count = 1.0
+    for module in algorithm.actor.modules():
+        if isinstance(module, RunningNorm):
+            module.count.fill_(1.0)
+    algorithm.gradients.count = 1
+
+
+@contextmanager
+def _traced(env: str) -> Iterator[list[Callable[[Any], None]]]:
+    """Register an environment whose steps are looked at by the one function in a list."""
+    look: list[Callable[[Any], None]] = []
+
+    def make(**_: Any) -> gymnasium.Env[Any, Any]:
+        inner = gymnasium.wrappers.TimeLimit(make_env(env).unwrapped, _EPISODE)
+        return Traced(inner, lambda _, action: look[0](action) if look else None)
+
+    gymnasium.register(_ID, make)
+    try:
+        yield look
+    finally:
+        gymnasium.registry.pop(_ID)
+
+
+def _zeros() -> Callable[[tuple[int, ...]], Tensor]:
+    return torch.zeros
+
+
+def _same_numbers() -> Callable[[tuple[int, ...]], Tensor]:
+    """Return what takes the next of a fixed row of normal numbers."""
+    numbers = np.random.default_rng(0)
+    return lambda shape: torch.from_numpy(numbers.normal(size=shape).astype(np.float32))
+
+
+@contextmanager
+def _without_chance(take: Callable[[tuple[int, ...]], Tensor]) -> Iterator[None]:
+    """Let a system take its normal numbers from a function, and what is stored in turn."""
+
+    def in_turn(low: int, high: int | None = None, size: Any = None) -> Any:
+        low, high = (0, low) if high is None else (low, high)
+        return low + np.arange(np.prod(size)).reshape(size) % (high - low)
+
+    def draw(sampler: UniformSampler, num_batches: int, size: int) -> Iterator[Tensor]:
+        ring = sampler.rows
+        there = (ring.flags[: ring.places.used_slots] & ring.drawn).nonzero()[0]
+        slots = there[np.arange(size) % len(there)]
+        yield torch.from_numpy(slots).repeat(num_batches, 1)
+
+    def normal(*shape: Any, **_: Any) -> Tensor:  # of numbers, or one of a tuple and more
+        return take(tuple(shape if isinstance(shape[0], int) else shape[0]))
+
+    def in_place(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+        return tensor.copy_(mean + std * take(tuple(tensor.shape)))
+
+    with (
+        mock.patch("numpy.random.randint", in_turn),
+        mock.patch("numpy.random.permutation", np.arange),
+        mock.patch("torch.distributions.normal._standard_normal", normal),
+        mock.patch.object(torch.Tensor, "normal_", in_place),
+        mock.patch("torch.randn", normal),
+        mock.patch.object(UniformSampler, "draw", draw),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())
