@@ -236,6 +236,20 @@ class TestEnvPool(VecEnvSuite):
             np.testing.assert_array_equal(first, again)
             assert (first != other).all()
 
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"env_type": "dm"}, "has the interface of dm_env; build it with env_type='gymnasium'"),
+            ({"env_type": "gymnasium", "batch_size": 1}, "steps batch_size=1 of its 2 env"),
+        ],
+    )
+    def test_a_pool_that_is_no_vector_is_refused(
+        self, options: dict[str, object], message: str
+    ) -> None:
+        envpool = pytest.importorskip("envpool")
+        with pytest.raises(ConfigError, match=message):
+            as_vec_env(envpool.make("CartPole-v1", num_envs=2, **options))
+
     def test_games_have_one_preset_by_all_names(self) -> None:
         episodic = []
         for name, testing in (("Pong-v5", False), ("ALE/Pong-v5", False), ("Pong-v5", True)):

@@ -28,7 +28,7 @@ from rl_core.types import Json
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import ENVPOOL_ATARI
 from rl_envs.tasks.sync import TaskEnv
-from rl_envs.vector._envpool import make_envpool
+from rl_envs.vector._envpool import is_envpool, make_envpool
 from rl_envs.vector.gymnasium_vector import GymVecEnv
 from rl_envs.vector.workers import ProcessVecEnv
 from rl_envs.wrappers import WRAPPERS, training_rewards
@@ -346,7 +346,7 @@ def as_vec_env(envs: AnyEnv, num_envs: int | None = None, *, testing: bool = Fal
     Raises:
         ConfigError: if it is none of these, or what is built has another number of environments.
     """
-    if not is_built(envs):
+    if not is_built(envs) and not is_envpool(envs):
         function = cast("str | EnvFunction", envs)
         return make_gym_vec(function, 1 if num_envs is None else num_envs, testing=testing)
     if isinstance(envs, gymnasium.Env) and not isinstance(envs, VectorEnv):  # EnvPool's are both

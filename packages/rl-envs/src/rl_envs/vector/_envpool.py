@@ -20,13 +20,27 @@ class EnvPoolVectorEnv(VectorEnv):
     Args:
         pool: what ``envpool.make(..., env_type="gymnasium")`` returned.
         name: its id, if known.
+
+    Raises:
+        ConfigError: if it is a pool of another type, or steps only some environments at a time.
     """
 
     def __init__(self, pool: Any, name: str | None = None) -> None:
+        if isinstance(pool, importlib.import_module("dm_env").Environment):
+            raise ConfigError(
+                f"{type(pool).__name__} has the interface of dm_env; build it with "
+                "env_type='gymnasium'"
+            )
+        config = pool.spec.config
+        if config.batch_size not in (0, config.num_envs):
+            raise ConfigError(
+                f"{type(pool).__name__} steps batch_size={config.batch_size} of its "
+                f"{config.num_envs} environments at a time; build it without batch_size"
+            )
         self._pool = pool
         self.name = name or type(pool).__name__.removesuffix("GymnasiumEnvPool")
-        self.max_episode_steps = int(pool.spec.config.max_episode_steps)
-        self.num_envs = int(pool.spec.config.num_envs)
+        self.max_episode_steps = int(config.max_episode_steps)
+        self.num_envs = int(config.num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         with warnings.catch_warnings():  # of bounds that are rounded to float32
             warnings.simplefilter("ignore")
