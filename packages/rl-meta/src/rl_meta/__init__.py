@@ -12,8 +12,8 @@ from rl_meta.context import ContextConditionedActorConfig as ContextConditionedA
 from rl_meta.evaluation import evaluate_adaptation as evaluate_adaptation
 from rl_meta.maml import MAML as MAML
 from rl_meta.maml import MAMLPPO as MAMLPPO
-from rl_meta.maml import MAMLTRPO as MAMLTRPO
 from rl_meta.maml import MAMLVPG as MAMLVPG
+from rl_meta.maml_trpo import MAMLTRPO as MAMLTRPO
 from rl_meta.pearl import PEARL as PEARL
 from rl_meta.pearl import PEARLConfig as PEARLConfig
 from rl_meta.rollouts import collect_episodes as collect_episodes

@@ -10,12 +10,9 @@ algorithm:
 
 (2) $\min_\theta \frac1M \sum_i L(\theta_i^K; D_i^K)$, by Adam
 
-(3) $\min_\theta -\frac1M \sum_i \mathbb{E}_t[r_t A_t]$ where
-    $\frac1M \sum_i \mathbb{E}_t[KL(\pi_{old,i} \| \pi_{\theta_i^K})] \le \delta$, by TRPO's step
-
-In (3) $r_t$ is the probability ratio between the adapted policy and the one that collected.
 $\alpha$ is a number, or learned for each parameter (Meta-SGD, Li et al. 2017,
-https://arxiv.org/abs/1707.09835). Only the policy's parameters adapt.
+https://arxiv.org/abs/1707.09835). Only the policy's parameters adapt. `rl_meta.maml_trpo` moves
+$\theta$ by TRPO's step in the place of (2).
 
 Deviations from the paper: advantages are estimated by GAE above a linear baseline that is fitted
 to each task and rollout (`rl_meta.baseline`).
@@ -23,7 +20,6 @@ to each task and rollout (`rl_meta.baseline`).
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import ClassVar, TypeVar, cast
 
 import torch
@@ -37,15 +33,15 @@ from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, Schedule
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, masked_mean
-from rl_core.gradients.trust_region import Parameters, constrained_step
-from rl_core.nn.distributions import Distribution, from_columns, to_columns
+from rl_core.gradients import LossOutput, Noise, ParameterGroup
+from rl_core.gradients.trust_region import Parameters
+from rl_core.nn.distributions import Distribution, to_columns
 from rl_core.returns import discounted_returns, gae, normalize
 from rl_core.stateful import StateReader
 from rl_core.storage import HasRollouts, Storage
 from rl_core.types import Json, Observation, State, StateDict, map_observation
 from rl_meta.baseline import baseline_features, episode_steps, fit_baseline
-from rl_meta.config import MAMLConfig, MAMLPPOConfig, MAMLTRPOConfig, MAMLVPGConfig
+from rl_meta.config import MAMLConfig, MAMLPPOConfig, MAMLVPGConfig
 from rl_meta.evaluation import evaluate_adaptation
 from rl_meta.inner_algorithm import (
     SchedulesWithInner,
@@ -55,7 +51,7 @@ from rl_meta.inner_algorithm import (
     rows_per_task,
     with_tasks,
 )
-from rl_meta.rollouts import as_batch, split_tasks, task_columns
+from rl_meta.rollouts import as_batch, one_rollout, split_tasks, task_columns
 
 OptionsT = TypeVar("OptionsT", bound=MAMLConfig)
 
@@ -149,7 +145,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (2), for a batch `(K + 1, M, N, ...)`: K rollouts to adapt to, and one to judge."""
         adapted = self._adapted_to(batch, self.policy_parameters(), self._step_sizes)
-        loss = vmap(self.inner_loss)(adapted, _rollout(batch, -1)).mean()
+        loss = vmap(self.inner_loss)(adapted, one_rollout(batch, -1)).mean()
         return LossOutput(loss, {"loss/policy": loss})
 
     def inner_loss(self, parameters: Parameters, batch: RolloutBatch) -> Tensor:
@@ -198,7 +194,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             for name in self._names
         }
         for step in range(num_rollouts - 1):
-            adapted = self.adapt(adapted, _rollout(batch, step), step_sizes)
+            adapted = self.adapt(adapted, one_rollout(batch, step), step_sizes)
         return adapted
 
     @torch.no_grad()
@@ -541,98 +537,6 @@ class MAMLPPO(MAMLVPG):
         super().__init__(actor, config)
 
 
-class MAMLTRPO(MAML[MAMLTRPOConfig]):
-    """MAML whose meta-update is TRPO's constrained step, Eq. (3).
-
-    Args:
-        actor: a policy that shares no parameters with its value function, which is not used.
-        config: options.
-    """
-
-    exchanges_gradients: ClassVar[bool] = False
-
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Learn nothing by gradient steps."""
-        return ()
-
-    def constant_modules(self) -> tuple[str, ...]:
-        """Leave everything to the constrained step."""
-        return ("actor", "step_sizes")
-
-    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
-        """The loss of Eq. (3), with the divergence among the metrics."""
-        policies = self._policies(batch, self.policy_parameters(), self._step_sizes)
-        loss, kl = self._surrogate(batch, self._unadapted_policies(batch), policies)
-        return LossOutput(loss, {"loss/policy": loss, "policy/kl": kl})
-
-    def _policies(
-        self, batch: RolloutBatch, parameters: Parameters, step_sizes: Iterable[Tensor]
-    ) -> Parameters:
-        """Return the adapted policies in the last rollout, as columns of all M N samples."""
-        adapted = self._adapted_to(batch, parameters, step_sizes)
-        last = _rollout(batch, -1)
-
-        def columns(at: Parameters, observation: Observation, mask: Tensor) -> Parameters:
-            distribution = self._policy.distribution(at, observation)
-            return to_columns(distribution, tuple(mask.shape))
-
-        by_task = vmap(columns)(adapted, last.observation, last.mask)
-        return {name: column.flatten(0, 1) for name, column in by_task.items()}
-
-    @torch.no_grad()
-    def _unadapted_policies(self, batch: RolloutBatch) -> Distribution:
-        """Return θ's policies in the last rollout's M N samples, for their class and masks."""
-        observation = _rollout(batch, -1).observation
-        flat = map_observation(lambda part: part.flatten(0, 1), observation)
-        return self.actor.distribution(flat, {})[0]
-
-    def _surrogate(
-        self, batch: RolloutBatch, like: Distribution, policies: Parameters
-    ) -> tuple[Tensor, Tensor]:
-        """Return loss and divergence of Eq. (3) of policies from `_policies`, each 0-dim."""
-        last = _rollout(batch, -1)
-        now = from_columns(like, policies)
-        before = from_columns(like, {n: part.flatten(0, 1) for n, part in last.extras.items()})
-        log_prob = now.log_prob(last.action.flatten(0, 1)).view_as(last.log_prob)
-        ratio = (log_prob - last.log_prob).exp()
-        kl = before.kl_divergence(now).view_as(last.mask)
-        by_task = vmap(masked_mean)
-        loss = -by_task(ratio * last.advantage, last.mask).mean()
-        return loss, by_task(kl, last.mask).mean()
-
-    def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
-        """Move the meta-parameters as far as Eq. (3) allows, or not at all.
-
-        Products with the Hessian go through the policies' outputs: it is that of the divergence in
-        these, between two derivatives of the outputs, which is exact at the start of the step.
-        """
-        config, named = self.config, self.named_parameters()
-        sizes = [name for name in named if name.startswith("step_sizes.")]
-        learned = [*self._names, *sizes]
-        step = constrained_step(
-            partial(self._surrogate, batch, self._unadapted_policies(batch)),
-            {name: named[name] for name in learned},
-            float(self.hyper["max_kl"]),
-            adapt=lambda at: self._policies(batch, at, [at[name] for name in sizes]),
-            damping=config.cg_damping,
-            num_cg_steps=config.cg_steps,
-            num_backtracks=config.num_backtracks,
-        )
-        if not step.is_finite:
-            self.gradients.guard.refuse(
-                self.gradients.count + 1, batch, "the meta-loss or its gradient is not finite"
-            )
-        with torch.no_grad():
-            for name in learned:
-                named[name].copy_(step.parameters[name])
-        self.gradients.count += 1
-        return {
-            "loss/policy": step.loss,
-            "policy/kl": step.kl,
-            "policy/step_fraction": torch.tensor(step.fraction),
-        }
-
-
 class _Policy(nn.Module):
     """An actor whose methods can be called at explicit parameters, by the names of losses."""
 
@@ -671,22 +575,6 @@ def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
             "use vpg, a2c, ppo or a plug-in like them"
         )
     return inner
-
-
-def _rollout(batch: RolloutBatch, index: int) -> RolloutBatch:
-    """Take one rollout `(M, N, ...)` of a batch `(K + 1, M, N, ...)`."""
-    return RolloutBatch(
-        observation=map_observation(lambda part: part[index], batch.observation),
-        action=batch.action[index],
-        log_prob=batch.log_prob[index],
-        value=batch.value[index],
-        advantage=batch.advantage[index],
-        value_target=batch.value_target[index],
-        mask=batch.mask[index],
-        episode_start=batch.episode_start[index],
-        state={},
-        extras={name: column[index] for name, column in batch.extras.items()},
-    )
 
 
 def _flat(observation: Observation, batch_axes: int) -> Tensor:

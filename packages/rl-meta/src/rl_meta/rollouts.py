@@ -163,6 +163,22 @@ def as_batch(columns: Mapping[str, Tensor]) -> RolloutBatch:
     return RolloutBatch(observation=observation, state={}, extras=nested["extras"], **plain)
 
 
+def one_rollout(batch: RolloutBatch, index: int) -> RolloutBatch:
+    """Take one rollout `(M, N, ...)` of a batch `(K + 1, M, N, ...)`."""
+    return RolloutBatch(
+        observation=map_observation(lambda part: part[index], batch.observation),
+        action=batch.action[index],
+        log_prob=batch.log_prob[index],
+        value=batch.value[index],
+        advantage=batch.advantage[index],
+        value_target=batch.value_target[index],
+        mask=batch.mask[index],
+        episode_start=batch.episode_start[index],
+        state={},
+        extras={name: column[index] for name, column in batch.extras.items()},
+    )
+
+
 def _stacked(parts: list[object]) -> Observation:
     if isinstance(parts[0], Tensor):
         return torch.stack(parts)  # type: ignore[arg-type]  # all are tensors
