@@ -1,3 +1,4 @@
+import sys
 from collections import namedtuple
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from bench.as_ours import (
     WAYS,
     divide_by_population_std,
     hold_statistics,
+    move_targets_after_steps,
     start_policies_at_zero,
     step_together,
 )
@@ -93,6 +95,31 @@ def test_statistics_are_included_after_the_update() -> None:
     statistics.update(np.array([[4.0]]))
     model.train()
     assert events[2:] == ["learned", [[3.0]]]
+
+
+def test_targets_move_after_gradient_steps_and_count_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    utils = SimpleNamespace(polyak_update=lambda source, target, tau: events.append(tau))
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.utils", utils)
+
+    def train(gradient_steps: int, batch_size: int) -> None:
+        model._n_updates += gradient_steps
+        events.append(batch_size)
+
+    network = SimpleNamespace(parameters=list)
+    model = SimpleNamespace(
+        target_update_interval=2,
+        train=train,
+        tau=0.5,
+        _n_updates=0,
+        q_net=network,
+        q_net_target=network,
+    )
+    move_targets_after_steps(model)
+    model.train(3, batch_size=32)
+    assert events == [32, 32, 0.5, 32]
+    model.train(1, batch_size=32)
+    assert events[4:] == [32, 0.5]
 
 
 def test_trifles_are_those_that_they_are_called_by() -> None:

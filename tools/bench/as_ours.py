@@ -1,5 +1,6 @@
 """Stable-Baselines3 with one of our ways, to see what the difference does."""
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -89,11 +90,27 @@ def halve_critics_loss(model: Any) -> None:
         group["eps"] *= 2.0
 
 
+def move_targets_after_steps(model: Any) -> None:
+    """Move DQN's target network after gradient steps, and count these, not environment steps."""
+    interval, train = model.target_update_interval, model.train
+    model.target_update_interval = 10**9
+
+    def train_and_move(gradient_steps: int, batch_size: int = 100) -> None:
+        for _ in range(gradient_steps):
+            train(1, batch_size)
+            if model._n_updates % interval == 0:
+                polyak = importlib.import_module("stable_baselines3.common.utils").polyak_update
+                polyak(model.q_net.parameters(), model.q_net_target.parameters(), model.tau)
+
+    model.train = train_and_move
+
+
 WAYS: Mapping[str, Callable[[Any], None]] = {
     "policies start at zero": start_policies_at_zero,
     "policy steps with its critics": step_together,
     "statistics once per update": hold_statistics,
     "population's standard deviation": divide_by_population_std,
+    "targets move after gradient steps": move_targets_after_steps,
 }
 """By what they are called in plans."""
 

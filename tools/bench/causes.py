@@ -23,10 +23,13 @@ from bench.results import Record, read_records, records_of
 _RESULTS = RESULTS.with_name("causes.jsonl")
 _OFF_POLICY = ("policies start at zero", "policy steps with its critics")
 _ON_POLICY = ("statistics once per update", "population's standard deviation")
+_DQN = ("targets move after gradient steps",)
 _WAYS: Mapping[str, tuple[str, ...]] = {
     "sac/Pendulum-v1": _OFF_POLICY,
     "td3/Pendulum-v1": _OFF_POLICY,
     "ddpg/Pendulum-v1": _OFF_POLICY,
+    "dqn/CartPole-v1": _DQN,
+    "dqn/LunarLander-v3": _DQN,
     "ppo/Pendulum-v1": _ON_POLICY,
     "ppo/HalfCheetah-v5": _ON_POLICY,
     "ppo/Walker2d-v5": _ON_POLICY,

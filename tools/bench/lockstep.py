@@ -70,6 +70,36 @@ _REPLAYING: Mapping[str, Mapping[str, Any]] = {
         "policy_kwargs": {"net_arch": _HIDDEN},
     },
 }
+_GREEDY: Mapping[str, Mapping[str, Any]] = {
+    "ours": {
+        "actor": {"hidden_sizes": _HIDDEN, "num_critics": 1},
+        "storage": {"n_step": 1},
+        "algorithm": {
+            "learning_rate": _RATE,
+            "minibatch_size": _MINIBATCH,
+            "update_after": 1,
+            "update_every": 2,
+            "num_minibatches": 2,
+            "tau": 1.0,
+            "target_update_every": 5,
+            "epsilon": 0.0,
+            "double": False,
+        },
+        "trainer": {"compile": "off"},
+    },
+    "sb3": {
+        "learning_rate": _RATE,
+        "learning_starts": 0,
+        "batch_size": _MINIBATCH,
+        "train_freq": 2,
+        "gradient_steps": -1,
+        "tau": 1.0,
+        "target_update_interval": 5,
+        "exploration_initial_eps": 0.0,
+        "exploration_final_eps": 0.0,
+        "policy_kwargs": {"net_arch": _HIDDEN},
+    },
+}
 _ROLLING: Mapping[str, Mapping[str, Any]] = {
     "ours": {
         "env": {"num_envs": 1},
@@ -89,8 +119,12 @@ _WAYS: Mapping[str, Sequence[str]] = {
     "sac": ("policy steps with its critics",),
     "td3": ("policy steps with its critics", "half the critics' loss"),
     "ddpg": ("policy steps with its critics", "half the critics' loss"),
+    "dqn": ("targets move after gradient steps",),
 }
-_ENVS = ("Pendulum-v1", "HalfCheetah-v5")
+_ENVS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("ppo", "sac", "td3", "ddpg"), ("Pendulum-v1", "HalfCheetah-v5")),
+    "dqn": ("CartPole-v1", "Acrobot-v1"),
+}
 _STEPS = 25  # rounding grows, and reaches a thousandth after 60 steps of DDPG on HalfCheetah
 _TOLERANCE = 1e-4
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "pages" / "benchmarks.md"
@@ -112,7 +146,7 @@ class Moment:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="lockstep", description=__doc__)
     parser.add_argument("algorithm", nargs="?", choices=tuple(_WAYS), help="all, into the page")
-    parser.add_argument("env", nargs="?", default=_ENVS[0], help="with real actions")
+    parser.add_argument("env", nargs="?", help="such as Pendulum-v1, or CartPole-v1 for dqn")
     parser.add_argument("--steps", type=int, default=_STEPS)
     parser.add_argument("--as-ours", action="store_true", help="give Stable-Baselines3 our ways")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
@@ -121,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     if options.algorithm is None:
         return _compare_all(options)
-    found = _apart(options.algorithm, options.env, options.steps, options.as_ours)
+    env = options.env or _ENVS[options.algorithm][0]
+    found = _apart(options.algorithm, env, options.steps, options.as_ours)
     parts = list(dict.fromkeys(name for each in found for name in each))
     rows = [
         [str(number), *(f"{each[n]:.0e}" if n in each else "-" for n in parts)]
@@ -134,8 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compare_all(options: argparse.Namespace) -> int:
     """Write the table of all algorithms, and return 1 if any is apart in spite of our ways."""
     rows, status = [], 0
-    for algorithm in _WAYS:
-        for env in _ENVS:
+    for algorithm, envs in _ENVS.items():
+        for env in envs:
             plain = _apart(algorithm, env, options.steps, as_ours=False)
             same = _apart(algorithm, env, options.steps, as_ours=True)
             parted = next(n for n, each in enumerate(plain) if max(each.values()) > _TOLERANCE)
@@ -179,7 +214,7 @@ def moments(
     weights_of = on_policy_weights if on_policy else replay_weights
 
     def run(system: str) -> Run:
-        options = dict((_ROLLING if on_policy else _REPLAYING)[system])
+        options = dict({"ppo": _ROLLING, "dqn": _GREEDY}.get(algorithm, _REPLAYING)[system])
         if (system, algorithm) == ("ours", "sac"):
             options["algorithm"] = {**options["algorithm"], "temperature_learning_rate": _RATE}
         return Run(
