@@ -163,6 +163,8 @@ def test_a_fixed_number_of_tasks_is_drawn_from_evenly() -> None:
 
 
 def test_train_tasks_may_be_drawn_with_replacement() -> None:
+    with pytest.raises(ConfigError, match="no effect without num_train_tasks"):
+        TaskSampler(uniform(2.0, 3.0, 1), with_replacement=True)
     sampler = TaskSampler(uniform(2.0, 3.0, 1), 4, 2, with_replacement=True)
     pool = TaskSampler(uniform(2.0, 3.0, 1), 4).sample(4, torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(0)

@@ -27,7 +27,8 @@ class TaskSampler:
             so that a batch may hold one twice and lack another. Test tasks are drawn without.
 
     Raises:
-        ConfigError: when a number of tasks is below 1.
+        ConfigError: when a number of tasks is below 1, or ``with_replacement`` has no effect, because
+            the number of train tasks is not fixed.
     """
 
     def __init__(
@@ -40,6 +41,11 @@ class TaskSampler:
         numbers = {"num_train_tasks": num_train_tasks, "num_test_tasks": num_test_tasks}
         for name, number in numbers.items():
             check_argument(name, number, Count | None)
+        if with_replacement and num_train_tasks is None:
+            raise ConfigError(
+                "with_replacement has no effect without num_train_tasks, where every draw is new; "
+                "give both or neither"
+            )
         self._draw = draw
         self._with_replacement = with_replacement
         generators = spawn_generators(0, ["train", "test"])
