@@ -27,8 +27,8 @@ class TaskSampler:
             so that a batch may hold one twice and lack another. Test tasks are drawn without.
 
     Raises:
-        ConfigError: when a number of tasks is below 1, or ``with_replacement`` has no effect, because
-            the number of train tasks is not fixed.
+        ConfigError: when a number of tasks is below 1, or ``with_replacement`` has no effect,
+            because the number of train tasks is not fixed.
     """
 
     def __init__(
