@@ -1,16 +1,21 @@
 """Several seeds of one recipe: trained one after the other or side by side, evaluated together."""
 
 import csv
+import functools
+import gc
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rl_command.errors import UsageError
 from rl_command.evaluation import statistics_over_runs
 from rl_command.seeds import read_seeds
+from rl_train import Trainer
 
 Run = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]
@@ -83,6 +88,29 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_anew(
     status, _, err = rl(*words, "--seeds=4", f"--run-dir={group}")
     assert (status, err) == (0, "")
     assert steps_of(group / "seed-4") == 256
+
+
+def test_the_memory_of_a_seed_is_free_before_the_next_one_begins(
+    rl: Run, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Trainer]] = []
+    alive: list[int] = []
+    build = Trainer.__init__
+
+    @functools.wraps(build)
+    def note(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        alive.append(sum(other() is not None for other in made))
+        build(self, *args, **kwargs)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Trainer, "__init__", note)
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--seeds=1..3")
+    gc.disable()
+    try:
+        assert rl(*words, f"--run-dir={tmp_path / 'several'}")[0] == 0
+    finally:
+        gc.enable()
+    assert alive == [0, 0, 0]
 
 
 def test_seeds_train_side_by_side(rl: Run, group: Path, tiny: tuple[str, ...]) -> None:

@@ -1,5 +1,6 @@
 """Several seeds of one recipe: a directory with a run for each."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -150,6 +151,7 @@ def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:
     for start, words, title in starts:
         if status := start(words, title):
             return status
+        gc.collect()  # parts of a run know each other, so that its memory is not freed by itself
     return 0
 
 
