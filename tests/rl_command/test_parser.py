@@ -153,6 +153,13 @@ def test_options_of_other_sections_and_libraries_are_recognised(typed: str, mean
     assert str(caught.value) == f"unknown option {flag} (did you mean '{meant}'?)"
 
 
+def test_only_a_flag_without_a_section_may_mean_a_place() -> None:
+    with pytest.raises(UsageError, match="ALGO and ENV take no flag"):
+        read("ppo CartPole --env-id Other")
+    with pytest.raises(UsageError, match=r"--env\.env-kwargs \(--help-all shows all options\)"):
+        read("ppo CartPole --env.env-kwargs {}")
+
+
 def test_options_of_components_belong_to_the_command_that_trains() -> None:
     command = Command("rl resume", "Resume.", (Option(("json",), bool),), ("RUN_DIR",))
     with pytest.raises(UsageError, match="a run keeps the options that it began with; rl train"):

@@ -302,7 +302,7 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     """Return a hint at the option that was meant, in any section, or called so elsewhere."""
     by_name = {option.path[-1]: other for other, option in reversed(list(known.items()))}
     name = flag.rpartition(".")[2].lstrip("-").replace("-", "_")
-    if name not in by_name and name.partition("_")[0] in ("algo", "env"):
+    if name not in by_name and "." not in flag and name.partition("_")[0] in ("algo", "env"):
         return "ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
     if "." in flag and not any(option.section for option in known.values()):
         return "a run keeps the options that it began with; rl train takes others"

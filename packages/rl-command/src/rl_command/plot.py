@@ -108,9 +108,12 @@ def _curve(runs: Sequence[Path], metric: str) -> Curve:
     curves = [read_curve(run / METRICS, metric) for run in runs]
     for run, curve in zip(runs, curves, strict=True):
         if not curve.steps:
+            cause = "and train longer if no episode has ended"
+            if metric.startswith("test/"):
+                cause = "and train with --trainer.test-every to evaluate on the way"
             raise UsageError(
                 f"{run} has no values of '{metric}'; see its {METRICS} for the names of metrics, "
-                "and train longer if no episode has ended"
+                f"{cause}"
             )
     return over_runs(curves)
 

@@ -131,8 +131,8 @@ def _restore(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> None:
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(
-            f"the run has finished: it has {reached:,} of {goal.target:,} {goal.unit}; to "
-            f"continue: {_longer(trainer, goal, imports)}"
+            f"the run has {reached:,} of {goal.target:,} {goal.unit} already; to continue: "
+            f"{_longer(trainer, goal, imports)}"
         )
 
 

@@ -75,9 +75,9 @@ def with_tasks(envs: VecEnv) -> TaskVecEnv:
     if isinstance(envs, TaskVecEnv):
         return envs
     raise ConfigError(
-        f"{envs.spec_id} has no tasks that can be set; use a TaskVecEnv such as "
-        "PointNavigation-v0, or vectorization='sync' with an environment that has sample_tasks and "
-        "set_task"
+        f"{envs.spec_id} has no tasks that can be set: those with sample_tasks and set_task, such "
+        "as CartPolePhysics-v0, need vectorization='sync', and others are no TaskVecEnv such as "
+        "PointNavigation-v0"
     )
 
 

@@ -40,10 +40,10 @@ def read_preset(
         raise ConfigError(f"{algorithm} has no preset for {env!r}{nearest(str(env), known)}")
     wanted, names = "" if name is True else name, known[str(env)]
     if wanted not in names:
+        named = [other for other in names if other]
         missing = f"preset {name!r}" if wanted else "preset without a name"
-        raise ConfigError(
-            f"{algorithm} has no {missing} for {env!r}{nearest(wanted, filter(None, names))}"
-        )
+        hint = nearest(wanted, named) if named else "; it has one, without a name"
+        raise ConfigError(f"{algorithm} has no {missing} for {env!r}{hint}")
     preset = f"{env}@{wanted}" if wanted else str(env)
     sections = cast("dict[str, Tables]", load_tables(_folder(algorithm) / f"{preset}.toml"))
     trainer = dict(sections.get("trainer", {}))

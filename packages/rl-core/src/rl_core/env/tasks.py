@@ -47,8 +47,9 @@ class TaskVecEnv(VecEnv):
         available = self.num_tasks("test")
         if available is not None and available < count:
             raise ConfigError(
-                f"{self.spec_id} has only {available} test tasks; evaluate on at most so many, got "
-                f"{count}"
+                f"{self.spec_id} has only {available} test tasks, got {count} to evaluate on; make "
+                "num_test_episodes of the trainer, or the number of episodes of this evaluation, "
+                "smaller"
             )
         return self.sample_tasks(count, spawn_generators(seed, ["tasks"])["tasks"], "test")
 
