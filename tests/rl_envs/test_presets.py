@@ -1,5 +1,6 @@
 """Families of environments: found by id, prepared by their preset, explained when missing."""
 
+import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -264,6 +265,25 @@ class TestEnvPool(VecEnvSuite):
             make_vec("CartPoel-v1", vectorization="envpool")
         with pytest.raises(ConfigError, match="without wrappers"):
             make_vec("CartPole-v1", vectorization="envpool", mask_velocity=True)
+
+
+def test_what_is_deprecated_in_a_model_file_is_not_printed(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    cheetah = importlib.import_module("gymnasium.envs.mujoco.half_cheetah_v5").HalfCheetahEnv
+    build = cheetah.__init__
+
+    def complain(env: Any, *args: Any, **kwargs: Any) -> None:
+        tell = mujoco.get_mju_user_warning()
+        tell("option 'a' is deprecated")
+        tell("option 'b' is wrong")
+        build(env, *args, **kwargs)
+
+    monkeypatch.setattr(cheetah, "__init__", complain)
+    make_vec("HalfCheetah-v5", 2).close()
+    assert capfd.readouterr().err == "WARNING: option 'b' is wrong\n" * 2
+    assert mujoco.get_mju_user_warning() is None
 
 
 def test_a_missing_envpool_is_refused_with_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:

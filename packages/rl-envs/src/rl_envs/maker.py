@@ -1,6 +1,8 @@
 """Builds environments from an id or a function, and says plainly what fails."""
 
+import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -199,7 +201,8 @@ class EnvMaker:
     def _building(self) -> Iterator[None]:
         """Turn what may go wrong while an environment is built into the project's errors."""
         try:
-            yield
+            with _without_deprecations(self.family is not None and self.family.extra == "mujoco"):
+                yield
         except RLError:
             raise
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
@@ -220,6 +223,25 @@ class EnvMaker:
             brief = in_brief(error)
             return f"{self.name} needs {self.family.name}: {self.family.install_line} ({brief})"
         return f"{self.name} cannot be built: {in_brief(error)}; install the package that has it"
+
+
+@contextmanager
+def _without_deprecations(in_mujoco: bool) -> Iterator[None]:
+    """Keep MuJoCo from printing what is deprecated in a model file, for each environment anew."""
+    mujoco = importlib.import_module("mujoco") if in_mujoco else None
+    if mujoco is None or mujoco.get_mju_user_warning() is not None:  # somebody listens
+        yield
+        return
+
+    def tell(message: str) -> None:
+        if "deprecated" not in message:
+            print(f"WARNING: {message}", file=sys.stderr)
+
+    mujoco.set_mju_user_warning(tell)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
 
 
 def checked_num_envs(num_envs: int) -> int:
