@@ -282,7 +282,7 @@ def test_what_is_deprecated_in_a_model_file_is_not_printed(
 
     monkeypatch.setattr(cheetah, "__init__", complain)
     make_vec("HalfCheetah-v5", 2).close()
-    assert capfd.readouterr().err == "WARNING: option 'b' is wrong\n" * 2
+    assert set(capfd.readouterr().err.splitlines()) == {"WARNING: option 'b' is wrong"}
     assert mujoco.get_mju_user_warning() is None
 
 
