@@ -196,9 +196,9 @@ class PlanRow:
 
     @property
     def train_command(self) -> str:
-        """What makes one run of ours; a dash where no preset has its options."""
+        """What makes one run of ours, or all runs where no preset has its options."""
         if self.preset is None:
-            return "-"
+            return self.command
         return f"rl train {self.algorithm} {self.env} --preset {self.preset}".rstrip()
 
     def run(self, system: str, seed: int) -> Run:
