@@ -1,3 +1,5 @@
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -5,9 +7,12 @@ from torch import Tensor
 
 from rl_core.batch import Transition
 from rl_core.errors import ConfigError
+from rl_core.stateful import Stateful
 from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.types import StateValue
 from rl_meta import TaskReplayStorage
-from rl_testing.stateful import check_same_state
+from rl_testing.stateful import StatefulSuite
+from rl_testing.storages import columns_of
 
 NUM_ENVS = 4
 
@@ -51,6 +56,22 @@ def _collect(storage: TaskReplayStorage, first: float, steps: int = 3) -> None:
 
 TASKS = torch.tensor([2, 2, 0, 0])
 """The tasks of the four environments."""
+
+
+class TestTaskReplayState(StatefulSuite):
+    """A storage with whole rollouts of tasks, and one that is half collected."""
+
+    def make_part(self) -> Stateful:
+        return _storage()
+
+    def use_part(self, part: Stateful) -> StateValue:
+        storage = cast("TaskReplayStorage", part)
+        missing = storage.num_steps - len(storage)
+        _collect(storage, 10.0, missing)
+        storage.store_rollout(TASKS, is_context=True)
+        batches = list(storage.generate_batches(2, 4))
+        _collect(storage, 50.0, 2)
+        return [columns_of(batch) for batch in batches]
 
 
 def test_transitions_are_kept_by_task_with_their_true_successors() -> None:
@@ -113,21 +134,6 @@ def test_contexts_end_after_any_of_their_rollouts() -> None:
     share = sum(one < 10.0 for one in largest) / len(largest)
     assert 0.3 < share < 0.7  # of the first rollout alone
     assert max(largest) >= 10.0
-
-
-def test_the_state_brings_back_buffers_contexts_and_the_rollout_begun() -> None:
-    storage, other = _storage(), _storage()
-    _collect(storage, 0.0)
-    storage.store_rollout(TASKS, is_context=True)
-    _collect(storage, 10.0, steps=2)
-    other.load_state_dict(storage.state_dict())
-    check_same_state(other.state_dict(), storage.state_dict())
-    for one in (storage, other):
-        _collect(one, 12.0, steps=1)
-        one.store_rollout(TASKS, is_context=True)
-    check_same_state(other.state_dict(), storage.state_dict())
-    drawn = [next(each.generate_batches(1, 4)) for each in (storage, other)]
-    assert torch.equal(drawn[0].index, drawn[1].index)
 
 
 def test_misuse_is_refused() -> None:
