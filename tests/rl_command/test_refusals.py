@@ -310,9 +310,9 @@ def test_a_finished_run_is_pointed_out(refused: Refused, trained_run: Path) -> N
         "train", "ppo", "CartPole-v1", "--run-dir", trained_run
     )
     message = refused("resume", trained_run)
-    assert "has finished" in message
+    assert "steps already; to continue" in message
     assert "--total-steps" in message
-    assert "has finished" in refused("resume", trained_run, "--total-steps", 10)
+    assert "steps already; to continue" in refused("resume", trained_run, "--total-steps", 10)
     assert "at least 1" in refused("resume", trained_run, "--total-steps", 0)
 
 
