@@ -270,7 +270,9 @@ def test_a_run_counted_in_updates_ends_and_goes_on_in_updates(
     assert f"rl resume {directory} --total-updates 4" in out
     status, _, err = rl("resume", directory)
     assert status == 2
-    assert f"has 2 of 2 updates already; to continue: rl resume {directory} --total-updates 4" in err
+    assert (
+        f"has 2 of 2 updates already; to continue: rl resume {directory} --total-updates 4" in err
+    )
     status, out, _ = rl("resume", directory, "--total-updates=3")
     assert status == 0
     recipe = tomllib.loads((directory / "recipe.toml").read_text())
