@@ -3,15 +3,20 @@ from pathlib import Path
 import pytest
 
 from rl_command.main import main as rl
+from rl_core.config import Recipe
 from rl_train.recipe_files import load_recipe
+
+
+def _recipe_of(words: str, run: Path) -> Recipe:
+    """Train for an episode, and return the recipe that the run wrote."""
+    assert rl(["train", *words.split(), "--total-episodes", "1", "--run-dir", str(run)]) == 0
+    return load_recipe(run / "recipe.toml")
 
 
 def test_a_run_begins_with_the_preset_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "train td3 Pendulum-v1 --preset --total-episodes 1 --algorithm.tau 0.01"
-    assert rl([*words.split(), "--run-dir", str(tmp_path / "run")]) == 0
-    recipe = load_recipe(tmp_path / "run" / "recipe.toml")
+    recipe = _recipe_of("td3 Pendulum-v1 --preset --algorithm.tau 0.01", tmp_path / "run")
     assert recipe.resolved["preset"] == "td3/Pendulum-v1"
     assert recipe.resolved["total_episodes"] == 1
     assert "total_steps" not in recipe.resolved
@@ -23,9 +28,7 @@ def test_a_run_begins_with_the_preset_and_says_so(
 def test_a_preset_is_chosen_by_its_name_before_or_after_the_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "train --preset plain dqn CartPole-v1 --total-episodes 1"
-    assert rl([*words.split(), "--run-dir", str(tmp_path / "run")]) == 0
-    recipe = load_recipe(tmp_path / "run" / "recipe.toml")
+    recipe = _recipe_of("--preset plain dqn CartPole-v1", tmp_path / "run")
     assert recipe.resolved["preset"] == "dqn/CartPole-v1@plain"
     assert recipe.algorithm.kwargs["double"] is False
     assert recipe.storage.kwargs["n_step"] == 1

@@ -92,6 +92,7 @@ def halve_critics_loss(model: Any) -> None:
 
 def move_targets_after_steps(model: Any) -> None:
     """Move DQN's target network after gradient steps, and count these, not environment steps."""
+    polyak = importlib.import_module("stable_baselines3.common.utils").polyak_update
     interval, train = model.target_update_interval, model.train
     model.target_update_interval = 10**9
 
@@ -99,7 +100,6 @@ def move_targets_after_steps(model: Any) -> None:
         for _ in range(gradient_steps):
             train(1, batch_size)
             if model._n_updates % interval == 0:
-                polyak = importlib.import_module("stable_baselines3.common.utils").polyak_update
                 polyak(model.q_net.parameters(), model.q_net_target.parameters(), model.tau)
 
     model.train = train_and_move

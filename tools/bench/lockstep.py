@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,20 +30,17 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench import ours, peers
 from bench.as_ours import TRIFLES, WAYS
-from bench.episodes import make_env
 from bench.machine import machine_line
 from bench.markdown import table, write_block
 from bench.parity_data import Weights, apart_by_part
 from bench.parity_onpolicy import on_policy_weights
 from bench.parity_replay import replay_weights
 from bench.plan import Run
-from bench.trace import Traced
+from bench.trace import traced_env
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.nn.normalization import RunningNorm
 from rl_storages.sampling.uniform import UniformSampler
 
-_ID = "Lockstep-v0"
-_EPISODE = 5
 _MINIBATCH = 32
 _ROLLOUT = 8
 
@@ -209,44 +205,46 @@ def moments(
     algorithm: str, env: str, steps: int, as_ours: bool
 ) -> tuple[list[Moment], list[Moment]]:
     """Train both systems, and return what ours and the peer's were like before each step."""
-    kept: dict[str, list[Moment]] = {"ours": [], "sb3": []}
     on_policy = algorithm == "ppo"
     weights_of = on_policy_weights if on_policy else replay_weights
+    # The mean action has no gradient of PPO's, which draws for actions alone.
+    draw = _same_numbers if on_policy else _zeros
+    mine: list[Moment] = []
+    theirs: list[Moment] = []
 
-    def run(system: str) -> Run:
+    def run(system: str, env_id: str) -> Run:
         options = dict({"ppo": _ROLLING, "dqn": _GREEDY}.get(algorithm, _REPLAYING)[system])
         if (system, algorithm) == ("ours", "sac"):
             options["algorithm"] = {**options["algorithm"], "temperature_learning_rate": _RATE}
         return Run(
-            system=system, algorithm=algorithm, env=_ID, steps=steps, seed=0, options=options
+            system=system, algorithm=algorithm, env=env_id, steps=steps, seed=0, options=options
         )
 
-    def note(system: str, read: Callable[[], Weights], action: Any) -> None:
-        copied = {name: tensor.detach().clone() for name, tensor in read().items()}
-        kept[system].append(Moment(np.array(action, np.float64), copied))
+    def look_at_theirs(_observation: Any, action: Any) -> None:
+        theirs.append(Moment(np.array(action, np.float64), weights_of(model)))
 
-    with _traced(env) as look:
-        model, agent = peers.make_model(run("sb3")), ours.make_agent(run("ours"))
+    def look_at_mine(_observation: Any, action: Any) -> None:
+        state: Mapping[str, Tensor] = agent.actor.state_dict()
+        weights = {name: state[name].clone() for name in start}
+        mine.append(Moment(np.array(action, np.float64), weights))
+
+    with traced_env(env, look_at_theirs) as env_id:
+        model = peers.make_model(run("sb3", env_id))
+        start = weights_of(model)
         for way in _WAYS[algorithm] if as_ours else ():
             {**WAYS, **TRIFLES}[way](model)
-        start = weights_of(model)
+        if on_policy:  # ours likewise, below
+            model.get_vec_normalize_env().obs_rms.count = 1.0
+        with _without_chance(draw()):
+            model.learn(steps)
+    with traced_env(env, look_at_mine) as env_id:
+        agent = ours.make_agent(run("ours", env_id))
         _take_over(agent.algorithm, start)
         if on_policy:
-            _include_one_observation(model, agent.algorithm)
-        # The mean action has no gradient of PPO's, which draws for actions alone.
-        draw = _same_numbers if on_policy else _zeros
+            _include_one_observation(agent.algorithm)
         with _without_chance(draw()):
-            look[:] = [lambda action: note("sb3", lambda: weights_of(model), action)]
-            model.learn(steps)
-        with _without_chance(draw()):
-            look[:] = [lambda action: note("ours", lambda: _weights(agent.actor, start), action)]
             agent.train(steps, progress=False)
-    return kept["ours"], kept["sb3"]
-
-
-def _weights(actor: Any, like: Weights) -> Weights:
-    state: Mapping[str, Tensor] = actor.state_dict()
-    return {name: state[name] for name in like}
+    return mine, theirs
 
 
 def _take_over(algorithm: AnyAlgorithm, weights: Weights) -> None:
@@ -257,32 +255,15 @@ def _take_over(algorithm: AnyAlgorithm, weights: Weights) -> None:
         algorithm.modules[target.module].load_state_dict(source.state_dict())
 
 
-def _include_one_observation(model: Any, algorithm: AnyAlgorithm) -> None:
-    """Begin both with statistics of one observation, and ours as if it had learned before.
+def _include_one_observation(algorithm: AnyAlgorithm) -> None:
+    """Begin with statistics of one observation, as if an update had been made before.
 
     Our first update begins with its statistics, as no other does.
     """
-    model.get_vec_normalize_env().obs_rms.count = 1.0
     for module in algorithm.actor.modules():
         if isinstance(module, RunningNorm):
             module.count.fill_(1.0)
     algorithm.gradients.count = 1
-
-
-@contextmanager
-def _traced(env: str) -> Iterator[list[Callable[[Any], None]]]:
-    """Register an environment whose steps are looked at by the one function in a list."""
-    look: list[Callable[[Any], None]] = []
-
-    def make(**_: Any) -> gymnasium.Env[Any, Any]:
-        inner = gymnasium.wrappers.TimeLimit(make_env(env).unwrapped, _EPISODE)
-        return Traced(inner, lambda _, action: look[0](action) if look else None)
-
-    gymnasium.register(_ID, make)
-    try:
-        yield look
-    finally:
-        gymnasium.registry.pop(_ID)
 
 
 def _zeros() -> Callable[[tuple[int, ...]], Tensor]:

@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -99,7 +99,7 @@ class Learner:
             "keep_checkpoints": 1,
             "num_threads": num_threads,
         }
-        return compose(self.algorithm, self.env, {"trainer": trainer}, preset=True)
+        return replace(preset, trainer={**preset.trainer, **trainer})
 
 
 LEARNERS: Mapping[str, Learner] = {

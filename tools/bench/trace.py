@@ -9,7 +9,8 @@ how far the initial policy's action is from zero.
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,20 @@ class Traced(gymnasium.Wrapper[Any, Any, Any, Any]):
         return outcome
 
 
+@contextmanager
+def traced_env(env: str, look: Callable[[Any, Any], None]) -> Iterator[str]:
+    """Register an environment of short episodes that is looked at as `Traced` says, by an id."""
+
+    def make(**_: Any) -> gymnasium.Env[Any, Any]:
+        return Traced(gymnasium.wrappers.TimeLimit(make_env(env).unwrapped, _EPISODE), look)
+
+    gymnasium.register(_ID, make)
+    try:
+        yield _ID
+    finally:
+        gymnasium.registry.pop(_ID)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="trace", description=__doc__)
     parser.add_argument("algorithm", choices=("ppo", "sac", "td3", "ddpg"))
@@ -108,23 +123,18 @@ def _trace(options: argparse.Namespace, system: str) -> list[str]:
             events.append(", ".join(moved) or "-")
         before.update(now)
 
-    def make(**_: Any) -> gymnasium.Env[Any, Any]:
-        env = make_env(options.env).unwrapped
-        return Traced(gymnasium.wrappers.TimeLimit(env, _EPISODE), look)
-
-    gymnasium.register(_ID, make)
     kind = "on-policy" if options.algorithm == "ppo" else "off-policy"
-    run = Run(
-        system=system,
-        algorithm=options.algorithm,
-        env=_ID,
-        steps=options.steps,
-        seed=0,
-        options=_OPTIONS[kind][system],
-    )
     read: Callable[[], Mapping[str, Tensor]]
     predict: Predict
-    try:
+    with traced_env(options.env, look) as env_id:
+        run = Run(
+            system=system,
+            algorithm=options.algorithm,
+            env=env_id,
+            steps=options.steps,
+            seed=0,
+            options=_OPTIONS[kind][system],
+        )
         if system == "ours":
             agent = ours.make_agent(run)
             read = partial(_ours, agent.algorithm)
@@ -135,8 +145,6 @@ def _trace(options: argparse.Namespace, system: str) -> list[str]:
             read = partial(_theirs, model)
             predict = peers.predictor(model)
             model.learn(options.steps)
-    finally:
-        gymnasium.registry.pop(_ID)
     return events
 
 

@@ -330,7 +330,7 @@ def _build_vectors(
 
 def is_built(env: object) -> TypeGuard[BuiltEnv]:
     """Tell whether environments can be stepped already, and are not an id or a function."""
-    return isinstance(env, VecEnv | VectorEnv | gymnasium.Env)
+    return isinstance(env, VecEnv | VectorEnv | gymnasium.Env) or is_envpool(env)
 
 
 def as_vec_env(envs: AnyEnv, num_envs: int | None = None, *, testing: bool = False) -> VecEnv:
@@ -346,7 +346,7 @@ def as_vec_env(envs: AnyEnv, num_envs: int | None = None, *, testing: bool = Fal
     Raises:
         ConfigError: if it is none of these, or what is built has another number of environments.
     """
-    if not is_built(envs) and not is_envpool(envs):
+    if not is_built(envs):
         function = cast("str | EnvFunction", envs)
         return make_gym_vec(function, 1 if num_envs is None else num_envs, testing=testing)
     if isinstance(envs, gymnasium.Env) and not isinstance(envs, VectorEnv):  # EnvPool's are both

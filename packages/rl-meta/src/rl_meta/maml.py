@@ -278,7 +278,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         kept = task_columns(rollout, columns, self.config.meta_batch_size)
         self.gradients.begin_phase()
         if len(self._kept) < self.config.num_grad_updates:
-            self._set_adapted(self._first_adapted(kept))
+            self._set_adapted(self._next_adapted(kept))
             self._kept.append(kept)
         else:
             rollouts = [*self._kept, kept]
@@ -293,7 +293,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         return {name: float(value) for name, value in metrics.items()}
 
     @torch.no_grad()
-    def _first_adapted(self, columns: Mapping[str, Tensor]) -> Parameters:
+    def _next_adapted(self, columns: Mapping[str, Tensor]) -> Parameters:
         """Adapt, and say so where the inner loss wants more than there is."""
         try:
             return self.adapt(self.adapted, as_batch(columns))
