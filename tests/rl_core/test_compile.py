@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_core.compile import has_cpp_compiler, process
 from rl_core.compile.cache import LIBRARY, GraphCache
@@ -27,6 +28,7 @@ from rl_core.compile.function import CompiledFunction, CompiledFunctions
 from rl_core.compile.library import Compilation, is_supported
 from rl_core.compile.products import has_kernel
 from rl_core.compile.recorder import TraceError
+from rl_core.compile.scalars import compute_scalars_once
 from rl_core.compile.trace import flatten, rebuild, trace
 from rl_core.errors import ConfigError
 
@@ -119,6 +121,30 @@ def test_the_kernel_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.undo()
     monkeypatch.setattr(torch, "equal", lambda a, b: False)  # a kernel that multiplies otherwise
     assert not has_kernel()
+
+
+def _numbers(_: None, x: Tensor, rate: Tensor, on: Tensor) -> dict[str, Tensor]:
+    root = torch.rsqrt(1.0 - rate)  # of use to another number and to tensors
+    step = torch.where(on, rate / root, 0.0)
+    return {"moved": x - step * x.sqrt(), "scaled": x * root, "kept": step + 1.0, "same": rate}
+
+
+@needs_compiler
+def test_numbers_are_computed_once_and_are_what_they_were() -> None:
+    arguments = (_random(7, 5).abs(), torch.tensor(0.3), torch.tensor(True))
+    expected = _numbers(None, *arguments)
+    results = _compiled(_numbers)(None, *arguments)
+    assert results is not None
+    torch.testing.assert_close(dict(results), expected)
+
+    graph = make_fx(lambda *given: _numbers(None, *given), tracing_mode="fake")(*arguments).graph
+    compute_scalars_once(graph)
+    graph.lint()
+    once = [node for node in graph.nodes if node.target is torch.ops.rl_core.once.default]
+    made_of = {str(node.args[0].target).removeprefix("aten.") for node in once}
+    assert made_of == {"rsqrt.default", "where.self"}  # neither `1 - rate` nor the quotient
+    for node in once:
+        assert list(node.args[0].users) == [node]
 
 
 SCALE = torch.tensor([3.0, 4.0])

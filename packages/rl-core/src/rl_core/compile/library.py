@@ -35,7 +35,7 @@ Run: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
 SPEC = "graph.json"
 """What the compiling process reads."""
 
-_PARTS = ("worker.py", "products.py", "runtime.h")
+_PARTS = ("worker.py", "products.py", "scalars.py", "runtime.h")
 """Files that decide, beside torch, what becomes of a graph."""
 
 _LONGEST_SECONDS = 600.0

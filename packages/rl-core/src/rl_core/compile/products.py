@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, fx
 from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.lowering import register_lowering
 
 _aten = torch.ops.aten
@@ -133,21 +132,14 @@ def _pointer(x: ir.IRNode) -> str:
 _product = torch.ops.rl_core.product.default
 
 
-class ProductPass(CustomGraphPass):
-    """Rewrites the products of a graph for the CPU."""
-
-    def __call__(self, graph: fx.Graph) -> None:
-        """Rewrite a graph in place."""
-        for node in list(graph.nodes):
-            rewrite = _REWRITES.get(node.target)
-            if rewrite is None or node.kwargs:
-                continue
-            with graph.inserting_before(node):
-                rewrite(_Builder(graph), node)
-
-    def uuid(self) -> Any:
-        """Identify what the pass does, for the compiler's cache."""
-        return get_hash_for_files((__file__,))
+def rewrite_products(graph: fx.Graph) -> None:
+    """Rewrite the products of a graph for the CPU, in place."""
+    for node in list(graph.nodes):
+        rewrite = _REWRITES.get(node.target)
+        if rewrite is None or node.kwargs:
+            continue
+        with graph.inserting_before(node):
+            rewrite(_Builder(graph), node)
 
 
 class _Builder:

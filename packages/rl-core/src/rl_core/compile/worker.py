@@ -26,14 +26,17 @@ from torch import fx
 from torch._inductor import codecache, cpp_builder
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.cpu_vec_isa import VecISA
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.decomposition import select_decomp_table
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from rl_core.compile import products, scalars
 from rl_core.compile.cache import LIBRARY, MADE
 from rl_core.compile.library import SPEC
 from rl_core.compile.process import ERRORS
-from rl_core.compile.products import ProductPass, has_kernel
+from rl_core.compile.products import has_kernel, rewrite_products
+from rl_core.compile.scalars import compute_scalars_once
 from rl_core.compile.trace import TensorForm
 
 _END_OF_RUNTIME = '} // extern "C"\n'
@@ -99,7 +102,7 @@ def compile_folder(folder: Path) -> None:
     spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
     torch.set_num_threads(spec["threads"])
     forms = [TensorForm(**form) for form in spec["forms"]]
-    products = {"post_grad_custom_post_pass": ProductPass()} if has_kernel() else {}
+    rewrites = {"post_grad_custom_post_pass": _Rewrites(has_kernel())}
     try:
         with (
             patch.object(cpp_builder, "run_compile_cmd", _run_command),
@@ -107,7 +110,7 @@ def compile_folder(folder: Path) -> None:
             patch.object(VecISA, "check_build", _lacks_extension),
             patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", _no_checks),
         ):
-            made = _compile(spec["source"], forms, folder, products)
+            made = _compile(spec["source"], forms, folder, rewrites)
     except Exception:
         # With the torch whose insides these are it is a full disk, say, and a graph without the
         # kernel would be taken for one with it, and round otherwise.
@@ -115,6 +118,27 @@ def compile_folder(folder: Path) -> None:
             raise
         made = _compile(spec["source"], forms, folder, {})
     shutil.move(made, folder / MADE / LIBRARY)
+
+
+class _Rewrites(CustomGraphPass):
+    """Changes a graph before the compiler writes its code.
+
+    Args:
+        multiplies: call the kernel for products.
+    """
+
+    def __init__(self, multiplies: bool) -> None:
+        self._multiplies = multiplies
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Rewrite a graph in place."""
+        if self._multiplies:
+            rewrite_products(graph)
+        compute_scalars_once(graph)
+
+    def uuid(self) -> Any:
+        """Identify what is changed, for the compiler's cache."""
+        return self._multiplies, get_hash_for_files((products.__file__, scalars.__file__))
 
 
 def _compile(source: str, forms: list[TensorForm], folder: Path, options: dict[str, Any]) -> str:
