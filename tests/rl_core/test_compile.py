@@ -123,6 +123,24 @@ def test_the_kernel_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     assert not has_kernel()
 
 
+IMAGES, FILTERS = _random(2, 3, 12, 12), _random(4, 3, 4, 4)
+
+
+def _left_to_torch(_: None, images: Tensor, filters: Tensor) -> dict[str, Tensor]:
+    convolved = torch.nn.functional.conv2d(images, filters, stride=2)
+    ordered, places = convolved.flatten(1).sort(dim=1)
+    return {"convolved": convolved, "ordered": ordered, "places": places}
+
+
+@needs_compiler
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_what_is_left_to_torchs_own_kernels_is_compiled(memory_format: torch.memory_format) -> None:
+    images = IMAGES.contiguous(memory_format=memory_format)
+    results = _compiled(_left_to_torch)(None, images, FILTERS)
+    assert results is not None
+    torch.testing.assert_close(dict(results), _left_to_torch(None, images, FILTERS))
+
+
 def _numbers(_: None, x: Tensor, rate: Tensor, on: Tensor) -> dict[str, Tensor]:
     root = torch.rsqrt(1.0 - rate)  # of use to another number and to tensors
     step = torch.where(on, rate / root, 0.0)

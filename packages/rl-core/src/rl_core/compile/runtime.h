@@ -6,9 +6,12 @@
 #ifndef RL_CORE_RUNTIME
 #define RL_CORE_RUNTIME
 
+#include <array>
 #include <optional>
 #include <unordered_map>
 
+#include <c10/util/generic_math.h>
+#include <torch/csrc/inductor/aoti_runtime/scalar_to_tensor.h>
 #include <torch/csrc/inductor/aoti_runtime/utils.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 
