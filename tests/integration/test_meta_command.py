@@ -47,6 +47,7 @@ def test_an_evaluation_of_several_seeds_has_statistics_of_every_stage(
     assert rl(["eval", str(group), "--episodes", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(f"{stage} -" in lines[0] for stage in STAGES)
+    assert " over 2 tasks (" in lines[0]
     assert [line.partition(": 2 seeds: IQM -")[0] for line in lines[-3:]] == STAGES
     assert rl(["eval", str(group), "--episodes", "2", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)

@@ -285,6 +285,8 @@ def test_bad_input_is_refused() -> None:
         _pearl(num_sampled_tasks=7)
     with pytest.raises(ConfigError, match="'dqn' has no critic_loss"):
         _pearl(inner_algorithm="dqn")
+    with pytest.raises(ConfigError, match=r"inner_options\.start_steps would have no effect"):
+        _pearl(inner_options={"start_steps": 10})
     with pytest.raises(ConfigError, match="only 3 test tasks"):
         evaluate_adaptation(_pearl(), PointNavigation(4, num_test_tasks=3), 4)
     with pytest.raises(ConfigError, match="only 5 train tasks"):

@@ -17,13 +17,14 @@ from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, runs_in, warn_of_skipped
 from rl_command.train_arguments import import_modules
 from rl_core.config import Config, Count, NonNegativeInt, decode
+from rl_core.env import TaskVecEnv
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_train import EvaluationResult, TrainerConfig, evaluate_policy
 from rl_train.builder import build_algorithm, build_envs, resolve_device
 from rl_train.checkpoint import Checkpoint, latest_checkpoint
-from rl_train.evaluation import draws_actions, summarize
+from rl_train.evaluation import draws_actions, has_own_evaluation, summarize
 
 _EVERY_SECONDS = 5.0
 
@@ -33,7 +34,8 @@ class EvalArguments(Config):
     """Options of ``rl eval``.
 
     Attributes:
-        episodes: Number of episodes of each run, divided evenly among the environments.
+        episodes: Number of episodes of each run, divided evenly among the environments; of test
+            tasks, where the algorithm adapts to tasks.
         seed: Seed of the environments and of sampled actions.
         stochastic: Sample actions from the policy instead of taking the most likely ones; an error
             for deterministic policies, such as those of dqn, rainbow, ddpg and td3.
@@ -150,6 +152,7 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
                 "each observation; leave the option out"
             )
         warn_of_skipped(checkpoint)
+        adapts = has_own_evaluation(algorithm) and isinstance(envs, TaskVecEnv)
         result = evaluate_policy(
             algorithm,
             envs,
@@ -157,22 +160,22 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
             deterministic=not arguments.stochastic,
             seed=arguments.seed,
             max_episode_steps=decode(TrainerConfig, run.recipe.trainer).max_test_steps,
-            on_step=_counter(arguments.episodes),
+            on_step=_counter(arguments.episodes, "tasks" if adapts else "episodes"),
         )
     finally:
         envs.close()
     return checkpoint, result
 
 
-def _counter(episodes: int) -> Callable[[int, int], None]:
-    """Return what says every few seconds how many episodes have finished, in how many steps."""
+def _counter(total: int, what: str) -> Callable[[int, int], None]:
+    """Return what says every few seconds how many episodes or tasks are done, in how many steps."""
     last = time.monotonic()
 
     def count(finished: int, steps: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY_SECONDS:
             last = time.monotonic()
-            print(f"{finished} of {episodes} episodes, {steps:,} steps", file=sys.stderr)
+            print(f"{finished} of {total} {what}, {steps:,} steps", file=sys.stderr)
 
     return count
 

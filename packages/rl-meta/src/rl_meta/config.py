@@ -23,7 +23,7 @@ class MAMLConfig(Config):
 
     Attributes:
         inner_algorithm: registered name of the on-policy algorithm whose loss adapts the policy.
-        inner_options: its options, of which those of its loss count.
+        inner_options: its options; those that its loss does not read are refused.
         inner_lr: step size of the adaptation.
         learn_inner_lr: learn a step size for each parameter, starting at ``inner_lr`` (Meta-SGD);
             one may become negative.

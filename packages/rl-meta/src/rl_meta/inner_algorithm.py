@@ -1,13 +1,14 @@
 """Building the inner algorithm of MAML or PEARL, and checks of tasks that both share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import cast
 
 import torch
 
 from rl_core import plugins
 from rl_core.actor import Actor
-from rl_core.algorithm import AnyAlgorithm, PolicyLossAddOn
+from rl_core.algorithm import AnyAlgorithm, PolicyLossAddOn, UpdateSchedule
 from rl_core.algorithm.hyper import Schedules
 from rl_core.config import Schedule, construct, decode, options_of
 from rl_core.env import TaskVecEnv, VecEnv
@@ -35,12 +36,27 @@ def build_inner(
         add_ons: terms of its policy loss.
 
     Raises:
-        ConfigError: when an option is unknown or does not fit.
+        ConfigError: when an option is unknown, does not fit or says when it learns.
         PluginError: for an unknown name.
     """
     cls = inner_class(name)
     decoded = decode(options_of(cls), options, "algorithm.inner_options")
+    refuse_unused(name, options, [field.name for field in fields(UpdateSchedule)])
     return construct(cls, {"actor": actor, "add_ons": add_ons}, decoded)
+
+
+def refuse_unused(name: str, options: Mapping[str, Json], unused: Iterable[str]) -> None:
+    """Refuse options of the inner algorithm which nothing reads.
+
+    Raises:
+        ConfigError: for the first of them.
+    """
+    for option in unused:
+        if option in options:
+            raise ConfigError(
+                f"algorithm.inner_options.{option} would have no effect: the outer algorithm says "
+                f"how and when '{name}' learns; leave it out, or give the outer one's own option"
+            )
 
 
 class SchedulesWithInner(Schedules):

@@ -48,6 +48,7 @@ from rl_meta.inner_algorithm import (
     build_inner,
     inner_class,
     on_cpu,
+    refuse_unused,
     rows_per_task,
     with_tasks,
 )
@@ -64,6 +65,9 @@ _INNER_OPTIONS: Mapping[str, dict[str, Json]] = {
     "ppo": {"normalize_advantage": "none", "clip_range": 0.5, "entropy_method": "no_entropy"},
 }
 """What the inner algorithms are told unless the user says otherwise."""
+
+_NOT_OF_THE_LOSS = ("gamma", "gae_lambda", "advantage_estimator", "value_target", "optimizer")
+"""Options of on-policy algorithms about advantages, which MAML estimates, and about steps."""
 
 
 class MAML(Algorithm[OptionsT, RolloutBatch]):
@@ -569,12 +573,20 @@ def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
             "could differentiate; use vpg, a2c, ppo or a plug-in like them"
         )
     inner = build_inner(name, {**_INNER_OPTIONS.get(name, {}), **config.inner_options}, actor)
+    refuse_unused(name, config.inner_options, [*_NOT_OF_THE_LOSS, *_of_its_steps(inner)])
     if any(not parameter.startswith("actor.") for parameter in inner.named_parameters()):
         raise ConfigError(
             f"inner_algorithm='{name}' learns networks besides the actor's, which do not adapt; "
             "use vpg, a2c, ppo or a plug-in like them"
         )
     return inner
+
+
+def _of_its_steps(inner: AnyAlgorithm) -> Iterable[str]:
+    """Return the names of the hyper-parameters of an algorithm's own gradient steps."""
+    for group in inner.parameter_groups():
+        yield group.learning_rate
+        yield from [] if group.max_grad_norm is None else [group.max_grad_norm]
 
 
 def _flat(observation: Observation, batch_axes: int) -> Tensor:

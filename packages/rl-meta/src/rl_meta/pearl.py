@@ -71,7 +71,7 @@ class PEARLConfig(Config):
     Attributes:
         inner_algorithm: registered name of the off-policy algorithm that learns from replayed
             transitions; it has a ``critic_loss`` and a ``policy_loss``.
-        inner_options: its options; those about when and how much it learns have no effect here.
+        inner_options: its options; those about when and how much it learns are refused.
         encoder_learning_rate: of the encoder.
         kl_coef: β of Eq. (4); has no effect without the information bottleneck.
         policy_mean_coef: penalty of the squared means of a Gaussian policy, before squashing.

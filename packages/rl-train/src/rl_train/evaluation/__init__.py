@@ -6,6 +6,7 @@ from rl_train.evaluation.evaluation import check_spaces as check_spaces
 from rl_train.evaluation.evaluation import draws_actions as draws_actions
 from rl_train.evaluation.evaluation import evaluate_policy as evaluate_policy
 from rl_train.evaluation.evaluation import evaluation_metrics as evaluation_metrics
+from rl_train.evaluation.evaluation import has_own_evaluation as has_own_evaluation
 from rl_train.evaluation.evaluation import nothing_to_draw as nothing_to_draw
 from rl_train.evaluation.evaluation import summarize as summarize
 from rl_train.evaluation.statistics import interquartile_mean as interquartile_mean

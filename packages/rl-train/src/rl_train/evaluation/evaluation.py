@@ -41,7 +41,7 @@ class EvaluationResult:
     """Statistics of the episodes of an evaluation, in the environment's own rewards.
 
     Attributes:
-        num_episodes: number of episodes.
+        num_episodes: number of episodes; of tasks, where there are ``tasks``.
         mean: mean of the episode returns.
         std: standard deviation of the episode returns, population form.
         iqm: interquartile mean of the returns, the mean of the middle half.
@@ -86,7 +86,8 @@ class EvaluationResult:
     def __str__(self) -> str:
         low, high = self.ci95
         text = (
-            f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} episodes "
+            f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} "
+            f"{'tasks' if self.tasks else 'episodes'} "
             f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
         )
         for name, stage in self.stages.items():
