@@ -493,8 +493,13 @@ def test_a_shared_network_is_refused() -> None:
 def test_options_that_the_inner_loss_does_not_read_are_refused() -> None:
     read: dict[str, object] = {"entropy_coef": 0.01, "entropy_method": "regularized"}
     _algorithm(MAMLVPG, inner_options={**read, "value_learning_rate": "none"})
-    unread = {"policy_learning_rate": 0.1, "max_grad_norm": 1.0, "value_learning_rate": 0.1, "gamma": 0.9}
-    for option, value in {**unread, "num_minibatches": 2, "advantage_estimator": "td"}.items():
+    unread = {
+        "policy_learning_rate": 0.1,
+        "max_grad_norm": 1.0,
+        "value_learning_rate": 0.1,
+        "gamma": 0.9,
+    }
+    for option, value in {**unread, "num_minibatches": 2, "optimizer": {"eps": 1.0}}.items():
         with pytest.raises(ConfigError, match=f"inner_options.{option} would have no effect"):
             _algorithm(MAMLVPG, inner_options={option: value})
 
