@@ -585,8 +585,7 @@ def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
 def _of_its_steps(inner: AnyAlgorithm) -> Iterable[str]:
     """Return the names of the hyper-parameters of an algorithm's own gradient steps."""
     for group in inner.parameter_groups():
-        yield group.learning_rate
-        yield from [] if group.max_grad_norm is None else [group.max_grad_norm]
+        yield from filter(None, (group.learning_rate, group.max_grad_norm))
 
 
 def _flat(observation: Observation, batch_axes: int) -> Tensor:
