@@ -18,7 +18,7 @@ def test_our_network_for_images_is_the_one_of_stable_baselines3() -> None:
     settings = WORKLOADS["ppo-pong"].settings
     assert isinstance(settings, PPOSettings)
     with make_vec(Screen) as envs:
-        algorithm, _ = ours._from_rollouts(settings, envs)
+        algorithm, _ = ours._from_rollouts(settings, envs, "cpu")
     sizes = {
         "convolutions": 32 * (4 * 8 * 8 + 1) + 64 * (32 * 4 * 4 + 1) + 64 * (64 * 3 * 3 + 1),
         "linear": 512 * (64 * 7 * 7 + 1),

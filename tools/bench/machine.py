@@ -23,16 +23,30 @@ _LIBRARIES = (
 _VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
 
 
-def machine_line(threads: int) -> str:
+def machine_line(threads: int, device: str = "cpu") -> str:
     """Describe processor, interpreter, libraries and thread setting in one line.
 
     Args:
         threads: what every system was given.
+        device: where the networks are.
     """
-    parts = [f"{processor()}, {_num_cores()} cores", f"Python {platform.python_version()}"]
+    parts = [f"{hardware(device)}, {_num_cores()} cores", f"Python {platform.python_version()}"]
     parts += [f"{name} {version}" for name in _LIBRARIES if (version := _version(name))]
     parts.append(f"threads {threads}")
     return "; ".join(parts)
+
+
+def hardware(device: str) -> str:
+    """Name what a benchmark runs on: the processor, and the card if the networks are on one.
+
+    Args:
+        device: ``cpu``, or one of PyTorch's other devices.
+    """
+    if device == "cpu":
+        return processor()
+    import torch  # which most benchmarks leave to their children
+
+    return f"{torch.cuda.get_device_name(device)} with {processor()}"
 
 
 def processor() -> str:

@@ -39,7 +39,9 @@ from rl_train.builder import build, compose
 _ENDLESS = 10**9
 
 
-def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) -> None:
+def measure(
+    workload: Workload, span: Span, *, is_compiled: bool, threads: int, device: str = "cpu"
+) -> None:
     """Train until a span is over, with the parts that a user would put together.
 
     Args:
@@ -47,15 +49,16 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
         span: marked after every update.
         is_compiled: compile the gradient step.
         threads: of PyTorch.
+        device: of the networks and of what they learn from.
     """
     settings = workload.settings
     num_envs = 1 if isinstance(settings, ReplaySettings) else settings.num_envs
     envs = make_vec(workload.env, num_envs, seed=0, vectorization=workload.vectorization)
     if not isinstance(settings, ReplaySettings):
-        algorithm, storage = _from_rollouts(settings, envs)
+        algorithm, storage = _from_rollouts(settings, envs, device)
         log_every = settings.num_steps * settings.num_envs  # after every update, as the peers do
     else:
-        algorithm, storage = _from_replay(settings, envs)
+        algorithm, storage = _from_replay(settings, envs, device)
         log_every = 1000
     compile_mode: CompileMode = "on" if is_compiled else "off"
     trainer = Trainer(
@@ -73,7 +76,7 @@ def measure(workload: Workload, span: Span, *, is_compiled: bool, threads: int) 
 
 
 def _from_rollouts(
-    settings: PPOSettings | TRPOSettings, envs: VecEnv
+    settings: PPOSettings | TRPOSettings, envs: VecEnv, device: str
 ) -> tuple[AnyAlgorithm, AnyStorage]:
     others: dict[str, Any] = {}
     if isinstance(settings, PPOSettings):
@@ -84,7 +87,7 @@ def _from_rollouts(
         envs.single_observation_space,
         envs.single_action_space,
         OnPolicyActorConfig(hidden_sizes=settings.hidden_sizes, activation="tanh", **others),
-    )
+    ).to(device)
     algorithm: AnyAlgorithm = (
         _ppo(actor, settings) if isinstance(settings, PPOSettings) else _trpo(actor, settings)
     )
@@ -122,7 +125,9 @@ def _ppo(actor: OnPolicyActor, settings: PPOSettings) -> PPO:
     return PPO(actor, config)
 
 
-def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, AnyStorage]:
+def _from_replay(
+    settings: ReplaySettings, envs: VecEnv, device: str
+) -> tuple[AnyAlgorithm, AnyStorage]:
     policies: dict[str, PolicyKind] = {"dqn": "greedy", "td3": "deterministic", "sac": "stochastic"}
     actor = OffPolicyActor(
         envs.single_observation_space,
@@ -132,7 +137,7 @@ def _from_replay(settings: ReplaySettings, envs: VecEnv) -> tuple[AnyAlgorithm, 
             hidden_sizes=settings.hidden_sizes,
             num_critics=1 if settings.algorithm == "dqn" else 2,
         ),
-    )
+    ).to(device)
     shared: dict[str, Any] = {
         "gamma": settings.gamma,
         "minibatch_size": settings.minibatch_size,

@@ -29,13 +29,14 @@ _MODULES = {"sb3": ("stable_baselines3", "sb3_contrib"), "sbx": ("sbx",)}
 _SCHEDULE = re.compile(r"linear\(([^,]+),([^,]+)\)")
 
 
-def measure(workload: Workload, span: Span, *, system: str) -> None:
+def measure(workload: Workload, span: Span, *, system: str, device: str) -> None:
     """Train until a span is over.
 
     Args:
         workload: what to train.
         span: marked in the first environment step after every update.
         system: ``sb3`` or ``sbx``.
+        device: of the networks; SBX takes the one that JAX finds.
     """
     settings = workload.settings
     policy = "MlpPolicy"
@@ -60,7 +61,7 @@ def measure(workload: Workload, span: Span, *, system: str) -> None:
         gamma=settings.gamma,
         policy_kwargs=networks,  # activations are their defaults
         seed=0,
-        device="cpu",
+        device=device,
         **options,
     )
     updates = 0

@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts[_IMPORT] = measure_import
     parser = suite_parser("speed", __doc__, parts, seconds=20.0)
     parser.add_argument("--threads", type=int, help="instead of each workload's own")
+    parser.add_argument("--device", default="cpu", help="of the networks, such as cuda")
     return run_suite("speed", parts, render, parser.parse_args(arguments))
 
 
@@ -43,12 +44,18 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
         system: Job(
             SYSTEMS[system],
             "speed",
-            {"workload": name, "system": system, "seconds": seconds, "threads": threads},
+            {
+                "workload": name,
+                "system": system,
+                "seconds": seconds,
+                "threads": threads,
+                "device": options.device,
+            },
             threads,
         )
         for system in workload.systems
     }
-    if workload.has_product_limit:
+    if workload.has_product_limit and options.device == "cpu":
         payload: dict[str, Json] = {"workload": name, "seconds": min(seconds, _PRODUCT_SECONDS)}
         jobs[PRODUCTS] = Job("matrix products", "products", payload, threads)
 
@@ -58,7 +65,7 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
         warm = figures["warm_up_seconds"]
         return f"{figures['rate']:,.0f} {workload.unit}, warm after {warm:.1f} s"
 
-    machine = machine_line(threads)
+    machine = machine_line(threads, options.device)
     return measure_in_turn(name, jobs, options.rounds, seconds, machine, describe)
 
 

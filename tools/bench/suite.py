@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from bench.child import Json, termination_interrupts
-from bench.machine import processor
+from bench.machine import hardware
 from bench.markdown import write_block
 from bench.measurement import Found, read_results, write_results
 
@@ -37,6 +37,7 @@ def suite_parser(
         parser.add_argument(
             "--seconds", type=float, default=seconds, help="measured span of each system"
         )
+    parser.set_defaults(device="cpu")
     parser.add_argument("--table", action="store_true", help="measure nothing, rewrite the table")
     parser.add_argument("--results", type=Path, default=results, help="where figures are kept")
     parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
@@ -58,7 +59,8 @@ def run_suite(
         parts: by name, in their order.
         render: makes Markdown of everything that is kept, by part.
         options: of `suite_parser`.
-        by_processor: keep and show what each kind of processor measured, since ratios depend on it.
+        by_processor: keep and show what each kind of processor measured, since ratios depend on it,
+            and what each GPU did with it.
 
     Returns:
         An exit status; 1 when something failed.
@@ -74,8 +76,9 @@ def run_suite(
                 # read only now: a command beside this one may have measured other parts meanwhile
                 results = read_results(options.results)
                 if by_processor:
-                    own = cast("dict[str, Json]", results.get(processor(), {}))
-                    results[processor()] = {**own, part: found.values}
+                    kind = hardware(options.device)
+                    own = cast("dict[str, Json]", results.get(kind, {}))
+                    results[kind] = {**own, part: found.values}
                 else:
                     results[part] = found.values
                 write_results(options.results, results)

@@ -29,17 +29,22 @@ def main(task: str, payload: str, answer: str) -> None:
 def measure_speed(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Measure the steady rate of one system on one workload."""
     workload = WORKLOADS[cast("str", payload["workload"])]
-    system = cast("str", payload["system"])
+    system, device = cast("str", payload["system"]), cast("str", payload["device"])
     span = Span(workload.warm_up_marks, cast("float", payload["seconds"]))
     if system.startswith("ours"):
         from bench import ours
 
-        threads = cast("int", payload["threads"])
-        ours.measure(workload, span, is_compiled=system == "ours", threads=threads)
+        ours.measure(
+            workload,
+            span,
+            is_compiled=system == "ours",
+            threads=cast("int", payload["threads"]),
+            device=device,
+        )
     else:
         from bench import peers
 
-        peers.measure(workload, span, system=system)
+        peers.measure(workload, span, system=system, device=device)
     return {
         "rate": span.rate,
         "periods": span.periods,

@@ -161,6 +161,13 @@ WORKLOADS: Mapping[str, Workload] = {
         title="PPO `CartPole-v1`, 8 envs, 128 steps, batch 256, 4 epochs, 64x64 tanh",
         warm_up_marks=8,
     ),
+    "ppo-cartpole-many": Workload(
+        env="CartPole-v1",
+        settings=PPOSettings(num_envs=2048, num_steps=32, minibatch_size=16_384, num_epochs=4),
+        title="PPO `CartPole-v1`, 2048 envs, 32 steps, batch 16384, 4 epochs, 64x64 tanh",
+        systems=("ours", "ours-eager", "sb3"),
+        warm_up_marks=2,
+    ),
     "ppo-halfcheetah": Workload(
         env="HalfCheetah-v5",
         settings=PPOSettings(num_envs=1, num_steps=2048, minibatch_size=64, num_epochs=10),

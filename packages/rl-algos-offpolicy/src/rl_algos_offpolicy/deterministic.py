@@ -99,6 +99,7 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         self.target_policy = copy.deepcopy(actor.policy)
         self.target_critics = copy.deepcopy(actor.critics)
         self._process = self.config.ou_process()
+        self._process.state = self._process.state.to(self.device)
         return {"target_policy": self.target_policy, "target_critics": self.target_critics}
 
     @cached_property

@@ -294,8 +294,7 @@ class CompiledActing:
         has_extras: whether ``explore`` returns extras.
 
     Attributes:
-        function: one graph per number of environments. It never runs on a GPU, where the
-            environments wait for the actions anyway.
+        function: one graph per number of environments.
     """
 
     def __init__(
@@ -303,7 +302,7 @@ class CompiledActing:
     ) -> None:
         self._explore = explore
         self._watch = ModuleWatch(actor)
-        self._can_compile = actor.device.type == "cpu" and not actor.is_recurrent and not has_extras
+        self._can_compile = not actor.is_recurrent and not has_extras
         self.function = CompiledFunction(self._act, "the acting step", actor.device)
         self._is_looked_at = False
 

@@ -18,7 +18,7 @@ _in_process: dict[str, Run] = {}
 
 
 class InProcess:
-    """What `torch.compile` makes of a graph, with its guards; on a GPU as a captured graph.
+    """What `torch.compile` makes of a graph, with its guards.
 
     Args:
         traced: the graph; one with the same digest is compiled once.
@@ -27,7 +27,6 @@ class InProcess:
 
     def __init__(self, traced: TracedGraph, device: torch.device) -> None:
         self._traced = traced
-        self._mode = "reduce-overhead" if device.type == "cuda" else None
         if device.type == "cpu":
             _say_untested()
 
@@ -36,12 +35,7 @@ class InProcess:
         traced = self._traced
         with tracing_lock:
             if traced.digest not in _in_process:
-                if self._mode is not None:  # a captured graph changes no other tensors
-                    for tensor in traced.captured:
-                        torch._dynamo.mark_static_address(tensor)
-                compiled = torch.compile(
-                    traced.module, fullgraph=True, dynamic=False, mode=self._mode
-                )
+                compiled = torch.compile(traced.module, fullgraph=True, dynamic=False)
                 _in_process[traced.digest] = _locked(compiled)
             return _in_process[traced.digest]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_core.compile.compiler import InProcess, compilation_error
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
 from rl_core.compile.process import has_cpp_compiler
+from rl_core.compile.replay import Replay
 from rl_core.compile.trace import TracedGraph, check_same, flatten, rebuild, trace
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
@@ -32,7 +33,7 @@ class _Graph:
 
     traced: TracedGraph
     names: list[str]
-    compilation: Compilation | InProcess
+    compilation: Compilation | InProcess | Replay
     run: Run | None = None
     num_checks: int = 0
     memory: frozenset[int] = frozenset()
@@ -165,7 +166,9 @@ class CompiledFunction:
 
         return trace(function, given), names
 
-    def _compilation(self, traced: TracedGraph) -> Compilation | InProcess:
+    def _compilation(self, traced: TracedGraph) -> Compilation | InProcess | Replay:
+        if self._device.type == "cuda":
+            return Replay(traced)
         is_on_cpu = self._device.type == "cpu"
         if is_on_cpu and is_supported():
             return Compilation.of(traced)

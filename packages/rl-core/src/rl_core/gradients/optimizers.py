@@ -258,7 +258,7 @@ def optimizer_step(
 ) -> None:
     """Move the parameters in place, or leave everything as it is.
 
-    Outside compiled graphs Adam runs as one fused kernel that knows how to skip.
+    Outside graphs that are compiled Adam runs as one fused kernel that knows how to skip.
 
     Args:
         config: the update rule.
@@ -271,7 +271,9 @@ def optimizer_step(
     """
     moves = apply if frozen is None else apply & ~frozen
     if config.name in ("adam", "adamw"):
-        if is_tracing() or frozen is not None:
+        # Compiled for the CPU, the equations become one loop; a GPU replays kernels as they are.
+        becomes_loop = is_tracing() and parameters.device.type == "cpu"
+        if becomes_loop or frozen is not None:
             _adam_by_equations(config, parameters, gradient, state, learning_rate, apply, moves)
         else:
             _fused_adam(config, parameters, gradient, state, learning_rate, apply)

@@ -36,7 +36,6 @@ class RolloutRows:
 
     Attributes:
         spec: as given.
-        columns: by name, each `(T, B, ...)`; state and extras are ``state/...``, ``extras/...``.
         count: how many rows are written.
         boundaries: knows what goes on from the newest row.
     """
@@ -54,7 +53,7 @@ class RolloutRows:
             **{f"extras/{name}": extra for name, extra in spec.extras.items()},
         }
         self.spec = spec
-        self.columns = {
+        self._columns = {
             name: torch.zeros(
                 (num_steps, spec.num_envs, *column.shape), dtype=column.dtype, device=spec.device
             )
@@ -64,23 +63,37 @@ class RolloutRows:
         self.boundaries = EpisodeBoundaries(spec.num_envs)
         self._num_steps = num_steps
         self._arrays: dict[str, Array] = (
-            {name: column.numpy() for name, column in self.columns.items()}
+            {name: column.numpy() for name, column in self._columns.items()}
             if spec.device.type == "cpu"
             else {}
         )
+        # On a GPU, the newest rows by column: copying many at once costs as much as copying one.
+        self._unwritten: dict[str, list[Tensor]] = {name: [] for name in columns}
         self._next_observation = {
-            name: torch.zeros_like(self.columns[name][0]) for name in observations
+            name: torch.zeros_like(self._columns[name][0]) for name in observations
         }
         self._unwritten_next: Rows = []
         # Pieces: row and environment `(k, 2)`, and the true last observation of episodes cut there.
         self._finals: list[tuple[Tensor, dict[str, Tensor]]] = []
-        written = self._arrays or self.columns
+        written = self._arrays or self._columns
         expected = {n: (tuple(column.shape[1:]), column.dtype) for n, column in written.items()}
         self._fitter = TransitionFitter(expected, spec.num_envs, tuple(observations))
+
+    @property
+    def columns(self) -> Mapping[str, Tensor]:
+        """All rows by column, each `(T, B, ...)`; such as ``state/...`` and ``extras/...``."""
+        for name, rows in self._unwritten.items():
+            if rows:
+                start = self.count - len(rows)
+                self._columns[name][start : self.count].copy_(torch.stack(rows))
+                rows.clear()
+        return self._columns
 
     def clear(self) -> None:
         """Forget all rows."""
         self.boundaries.forget(self.count)
+        for rows in self._unwritten.values():
+            rows.clear()
         self.count = 0
         self._unwritten_next = []
         self._finals = []
@@ -108,10 +121,10 @@ class RolloutRows:
                 self._arrays[name][row] = value
         else:
             for name, value in values:
-                self.columns[name][row].copy_(torch.as_tensor(value))
+                self._unwritten[name].append(torch.as_tensor(value).clone())
         if final is not None:  # needed where an episode was cut, never where it terminated
             envs = torch.from_numpy(np.flatnonzero(to_flags(transition.truncated)))
-            self._keep_finals(row, envs.to(self.spec.device), dict(final))
+            self._keep_finals(row, envs, dict(final))
         self._unwritten_next = following
         self.count += 1
 
@@ -197,13 +210,15 @@ class RolloutRows:
                 "a recurrent rollout cannot go on in the middle of another episode; insert slices "
                 "of one collector in their order, or whole rollouts"
             )
-        columns, last = self.columns, self.count - 1
-        goes_on = (
-            columns["valid"][last] & ~columns["terminated"][last] & ~columns["truncated"][last]
+        last = self.count - 1
+        valid, terminated, truncated = (
+            rows[-1] if (rows := self._unwritten[name]) else self._columns[name][last]
+            for name in ("valid", "terminated", "truncated")
         )
+        goes_on = valid & ~terminated & ~truncated
         envs = ((starts | breaks).to(goes_on.device) & goes_on).nonzero().flatten()
         if len(envs):
-            columns["truncated"][last, envs] = True
+            self.columns["truncated"][last, envs] = True
             self._keep_finals(last, envs, self._following())
 
     def _checked_length(self, data: DataSlice) -> int:
@@ -243,6 +258,7 @@ class RolloutRows:
         """Keep the final observations `(B, ...)` of some environments, `(k,)`, at one row."""
         if len(envs) == 0:
             return
+        envs = envs.to(self.spec.device)
         index = torch.stack([torch.full_like(envs, row), envs], dim=1)
         device = envs.device
         finals = {name: torch.as_tensor(value).to(device)[envs] for name, value in final.items()}

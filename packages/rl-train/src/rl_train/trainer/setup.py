@@ -24,7 +24,7 @@ from rl_train.trainer.config import TrainerConfig
 if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer
 
-_COMPILE_PAYS_AFTER = {"cpu": 7_500, "cuda": 3_000}
+_COMPILE_PAYS_AFTER = {"cpu": 7_500, "cuda": 500}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
