@@ -150,6 +150,8 @@ def test_every_way_changes_a_row_of_the_plans() -> None:
     for row, plain in changed:
         assert row.options == {"sb3": {**plain.options["sb3"], "as_ours": row.note}}
         assert (row.algorithm, row.env, row.steps) == (plain.algorithm, plain.env, plain.steps)
+        has_statistics = plain.options["sb3"].get("normalize", False)
+        assert has_statistics or row.note != "statistics once per update", plain.label
 
 
 def test_the_table_compares_the_peer_with_itself() -> None:

@@ -22,7 +22,8 @@ from bench.results import Record, read_records, records_of
 
 _RESULTS = RESULTS.with_name("causes.jsonl")
 _OFF_POLICY = ("policies start at zero", "policy steps with its critics")
-_ON_POLICY = ("statistics once per update", "population's standard deviation")
+_DIVISOR = ("population's standard deviation",)
+_ON_POLICY = ("statistics once per update", *_DIVISOR)
 _DQN = ("targets move after gradient steps",)
 _WAYS: Mapping[str, tuple[str, ...]] = {
     "sac/Pendulum-v1": _OFF_POLICY,
@@ -30,7 +31,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     "ddpg/Pendulum-v1": _OFF_POLICY,
     "dqn/CartPole-v1": _DQN,
     "dqn/LunarLander-v3": _DQN,
-    "ppo/Pendulum-v1": _ON_POLICY,
+    "ppo/Pendulum-v1": _DIVISOR,  # which normalises no observations
     "ppo/HalfCheetah-v5": _ON_POLICY,
     "ppo/Walker2d-v5": _ON_POLICY,
     "sac/FetchReach-v4 HER": _OFF_POLICY,
