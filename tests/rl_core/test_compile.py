@@ -598,6 +598,10 @@ def test_the_compiler_starts_early_where_nothing_was_compiled(
     cache: GraphCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rl_core.compile.process._compilers", {})
+    monkeypatch.setattr("rl_core.compile.process._GPU", Path("/dev/null"))
+    process.start_early()
+    assert not process._compilers
+    monkeypatch.setattr("rl_core.compile.process._GPU", Path("/dev/no-gpu"))
     process.start_early()
     (started,) = process._compilers.values()
     process.start_early()

@@ -17,6 +17,9 @@ from rl_core.compile.cache import GraphCache
 ERRORS = "errors"
 """What the compiler has to say if it fails."""
 
+_GPU = Path("/dev/nvidiactl")
+"""There with the driver of a GPU, which runs take unless told otherwise."""
+
 
 class _Compiler:
     """The process that compiles. It ends when nobody asks for anything for a while.
@@ -71,9 +74,9 @@ _compilers: dict[tuple[str, str], _Compiler] = {}
 def start_early() -> None:
     """Start the process that compiles, where nothing was ever compiled: a run will need it.
 
-    It imports the compiler while this process imports PyTorch.
+    It imports the compiler while this process imports PyTorch. On a GPU nothing is compiled.
     """
-    if not has_cpp_compiler():
+    if _GPU.exists() or not has_cpp_compiler():
         return
     cache = GraphCache.shared()
     with suppress(OSError):  # whoever needs it says so
