@@ -1,7 +1,7 @@
 """Graphs that a GPU replays, with a recorder that needs none."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -37,6 +37,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
     monkeypatch.setattr(torch.cuda, "graph", capturing)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
     return made
 
 
@@ -48,7 +49,7 @@ def _replay(recordings: list[Recording], weight: Tensor, given: Sequence[Tensor]
         weight.add_(1.0)
         return [product]
 
-    replay = Replay(trace(function, given))
+    replay = Replay(trace(function, given), weight.device)
     forward = replay._forward
 
     def record(*tensors: Tensor) -> list[Tensor]:

@@ -168,7 +168,7 @@ class CompiledFunction:
 
     def _compilation(self, traced: TracedGraph) -> Compilation | InProcess | Replay:
         if self._device.type == "cuda":
-            return Replay(traced)
+            return Replay(traced, self._device)
         is_on_cpu = self._device.type == "cpu"
         if is_on_cpu and is_supported():
             return Compilation.of(traced)

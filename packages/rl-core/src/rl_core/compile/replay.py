@@ -20,9 +20,11 @@ class Replay:
 
     Args:
         traced: the graph.
+        device: the GPU that its tensors are on.
     """
 
-    def __init__(self, traced: TracedGraph) -> None:
+    def __init__(self, traced: TracedGraph, device: torch.device) -> None:
+        self._device = device
         self._forward = traced.module.forward
         self._captured = traced.captured
         self._given: list[Tensor] = []
@@ -47,12 +49,13 @@ class Replay:
         given = inputs[:count]
         if any(a is not b for a, b in zip(inputs[count:], self._captured, strict=True)):
             return list(self._forward(*inputs))
-        if self._graph is None:
-            self._graph = self._capture(given)
-        elif given:
-            torch._foreach_copy_(self._given, given)
-        self._graph.replay()
-        return [tensor.clone() for tensor in self._returned]
+        with torch.cuda.device(self._device):  # of several, the first one is the usual one
+            if self._graph is None:
+                self._graph = self._capture(given)
+            elif given:
+                torch._foreach_copy_(self._given, given)
+            self._graph.replay()
+            return [tensor.clone() for tensor in self._returned]
 
     def _capture(self, given: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
         self._given = [tensor.clone() for tensor in given]
