@@ -51,6 +51,13 @@ RUNS: dict[str, tuple[str, str, Options]] = {
     "sac": ("sac", "Pendulum-v1", {**REPLAYED, "data_device": "cpu"}),
     "redq": ("redq", "Pendulum-v1", {**REPLAYED, "num_minibatches": 2}),
     "droq": ("droq", "Pendulum-v1", {**REPLAYED, "num_minibatches": 2}),
+    "maml-vpg": ("maml-vpg", "PointNavigation-v0", {"num_envs": 4, "meta_batch_size": 2}),
+    "maml-trpo": ("maml-trpo", "PointNavigation-v0", {"num_envs": 4, "meta_batch_size": 2}),
+    "pearl": (
+        "pearl",
+        "PointNavigation-v0",
+        {"num_envs": 4, "num_sampled_tasks": 4, "num_train_tasks": 4},
+    ),
 }
 """By name: algorithm, environment, options."""
 
@@ -104,7 +111,7 @@ class TestSAC(OnGPUSuite):
 def test_a_run_ends_on_the_gpu_with_other_weights(name: str) -> None:
     agent = _agent(name, compile="off")
     before = {key: tensor.clone() for key, tensor in agent.actor.named_parameters()}
-    agent.train(200, progress=False)
+    agent.train(total_updates=6, progress=False)
     now = dict(agent.actor.named_parameters())
     assert {tensor.device.type for tensor in now.values()} == {"cuda"}
     assert all(bool(tensor.isfinite().all()) for tensor in now.values())
