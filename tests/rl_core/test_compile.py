@@ -70,6 +70,8 @@ PRODUCTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "with a matrix for a bias": (torch.addmm, (WIDE, WIDE, SQUARE)),
     "rectified and not": (_both, (BIAS, WIDE, SQUARE)),
     "odd sizes": (lambda a, b: a @ b.t(), (ODD, _random(7, 5))),
+    "several blocks": (lambda a, b: a @ b, (_random(70, 600), _random(600, 300))),
+    "several blocks of few rows": (lambda a, b: a @ b, (_random(5, 530), _random(530, 270))),
     "one row": (lambda a, b: a @ b, (_random(1, 96), SQUARE)),
     "one column": (lambda a, b: a @ b, (WIDE, COLUMN)),
     "one column, with a bias": (torch.addmm, (_random(1), WIDE, COLUMN)),
