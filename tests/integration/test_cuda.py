@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import VectorWrapper
 from torch import Tensor
 
 import rl_train
@@ -24,6 +23,7 @@ from rl_testing.storages import seeded
 from rl_testing.transitions import TransitionScript
 from rl_train import Agent
 from rl_train.builder import build, compose
+from support.envs import AsTensors
 
 pytestmark = [
     pytest.mark.cuda,
@@ -164,28 +164,12 @@ def test_a_rollout_on_a_gpu_holds_the_same_rows(life: TransitionScript) -> None:
     check_same_state(found[1], found[0])
 
 
-class TensorsOnGPU(VectorWrapper):
-    """Takes and gives tensors that are on a GPU."""
-
-    def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
-        return torch.as_tensor(observation, device="cuda").clone(), info
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        assert actions.device.type == "cuda"
-        *answer, info = self.env.step(actions.cpu().numpy())
-        parts = [torch.as_tensor(part, device="cuda").clone() for part in answer]
-        return parts[0], parts[1], parts[2], parts[3], info
-
-
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_environments_may_be_on_the_gpu_too(name: str) -> None:
     results = []
-    for wrapper in (TensorsOnGPU, None):
-        envs: Any = CartPoleVectorEnv(2)
-        envs = as_vec_env(envs if wrapper is None else wrapper(envs))
+    for is_there in (True, False):
+        bare = CartPoleVectorEnv(2)
+        envs = as_vec_env(AsTensors(bare, "cuda") if is_there else bare)
         algorithm, _, options = RUNS[name]
         agent = rl_train.make(algorithm, envs, device="cuda", seed=1, **{**options, "num_envs": 2})
         agent.train(150, progress=False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from rl_testing.stateful import check_plain, check_same_state, copy_state
 from rl_testing.storages import stored
 from rl_testing.toy import ToyActor, ToyActorCritic
 from rl_train import Collector, Episode, RewardScaler
-from support.envs import counting_envs
+from support.envs import AsTensors, counting_envs
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 
@@ -326,22 +326,6 @@ def test_an_actor_without_random_actions_says_so() -> None:
     algorithm = LateStart(ToyActor(envs.single_observation_space, envs.single_action_space))
     with pytest.raises(ConfigError, match="no random ones"):
         _collect(Collector(envs, algorithm, generator=torch.Generator()), 1)
-
-
-class AsTensors(VectorWrapper):
-    """Answers tensors, as environments on an accelerator do."""
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
-        return torch.from_numpy(observation.copy()), info
-
-    def step(self, actions: Tensor) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        assert isinstance(actions, Tensor)
-        *answer, info = self.env.step(actions.numpy())
-        observation, reward, terminated, truncated = (
-            torch.from_numpy(np.asarray(part).copy()) for part in answer
-        )
-        return observation, reward, terminated, truncated, info
 
 
 @pytest.mark.parametrize("scale", [False, True])

@@ -10,7 +10,8 @@ from typing import Any, Literal, SupportsFloat, TypeAlias, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from rl_core.env import EnvStep, VecEnv, action_error, as_numpy
 from rl_core.errors import EnvironmentFaultError
@@ -298,3 +299,30 @@ class _UnpicklableError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.lock = threading.Lock()
+
+
+class AsTensors(VectorWrapper):
+    """Takes and answers tensors, as environments on an accelerator do.
+
+    Args:
+        env: takes and answers arrays.
+        device: of the tensors.
+    """
+
+    def __init__(self, env: VectorEnv, device: str = "cpu") -> None:
+        super().__init__(env)
+        self._device = device
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._tensor(observation), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        assert isinstance(actions, torch.Tensor)
+        assert actions.device.type == self._device
+        *answer, info = self.env.step(actions.cpu().numpy())
+        observation, reward, terminated, truncated = map(self._tensor, answer)
+        return observation, reward, terminated, truncated, info
+
+    def _tensor(self, array: Any) -> torch.Tensor:
+        return torch.from_numpy(np.array(array)).to(self._device)
