@@ -149,6 +149,12 @@ def test_kept_policies_are_evaluated_again(tmp_path: Path, runs: Runs) -> None:
     assert len(runs.made) == 2
 
 
+def test_every_task_is_told_the_device(tmp_path: Path, runs: Runs) -> None:
+    run(tmp_path, "--only", "dqn/Toy-v0")
+    run(tmp_path, "--only", "dqn/Toy-v0", "--device", "cuda", "--evaluate")
+    assert [one["device"] for one in runs.made] == ["cpu", "cuda"]
+
+
 def test_only_the_row_of_a_label_is_run(tmp_path: Path, runs: Runs) -> None:
     assert run(tmp_path, "--only", "dqn/Toy-v0") == 0
     assert [one.get("note") for one in runs.made] == [None]

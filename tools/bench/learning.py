@@ -65,6 +65,7 @@ def add_run_options(parser: argparse.ArgumentParser, results: Path) -> None:
     parser.add_argument("--again", action="store_true", help="make finished runs again")
     parser.add_argument("--table", action="store_true", help="run nothing, rewrite the table")
     parser.add_argument("--threads", type=int, default=1, help="of every system")
+    parser.add_argument("--device", default="cpu", help="of the networks, such as cuda")
     parser.add_argument(
         "--jobs",
         type=int,
@@ -98,7 +99,7 @@ def run_missing(runs: Sequence[Run], options: argparse.Namespace) -> int:
                 **result,
                 "is_timed": is_timed,
                 "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-                "machine": machine_line(options.threads),
+                "machine": machine_line(options.threads, options.device),
             },
         )
         speed = f"{result['steps_per_second']:,.0f} steps/s, {result['wall_seconds']:.0f} s in all"
@@ -128,7 +129,12 @@ def _carry_out(
 ) -> int:
     """Carry out a task for each run, and return an exit status."""
     payloads: list[dict[str, Json]] = [
-        {**run.as_dict(), "weights": str(_weights(run, options).resolve())} for run in runs
+        {
+            **run.as_dict(),
+            "weights": str(_weights(run, options).resolve()),
+            "device": options.device,
+        }
+        for run in runs
     ]
     status = 0
     try:

@@ -161,10 +161,10 @@ def _from_replay(
     return algorithm, ReplayBuffer(size=settings.buffer_size)
 
 
-def learn(run: Run, weights: Path) -> Outcome:
+def learn(run: Run, weights: Path, device: str) -> Outcome:
     """Train as the command line would, keep the weights, and evaluate what was learned."""
     curve = Curve(run.steps)
-    with contextlib.closing(make_agent(run)) as agent:
+    with contextlib.closing(make_agent(run, device)) as agent:
         callbacks = [_Progress(Progress(run.steps)), _Returns(curve)]
         training = agent.train(run.steps, callbacks=callbacks, progress=False)
         if training.total_steps < run.steps:  # Ctrl-C ends it early
@@ -181,16 +181,16 @@ def learn(run: Run, weights: Path) -> Outcome:
     )
 
 
-def evaluate(run: Run, weights: Path) -> Episodes:
+def evaluate(run: Run, weights: Path, device: str) -> Episodes:
     """Evaluate a policy that `learn` kept."""
-    with contextlib.closing(make_agent(run)) as agent:
+    with contextlib.closing(make_agent(run, device)) as agent:
         agent.actor.load_state_dict(load_file(weights))
         return _evaluate(agent, run)
 
 
-def make_agent(run: Run) -> Agent:
+def make_agent(run: Run, device: str = "cpu") -> Agent:
     """Build the agent of a run."""
-    recipe = compose(run.algorithm, run.env, run.sections(), seed=run.seed, device="cpu")
+    recipe = compose(run.algorithm, run.env, run.sections(), seed=run.seed, device=device)
     return Agent(build(recipe))
 
 

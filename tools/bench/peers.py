@@ -126,12 +126,12 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
     return {**options, "tau": settings.tau}
 
 
-def learn(run: Run, weights: Path) -> Outcome:
+def learn(run: Run, weights: Path, device: str) -> Outcome:
     """Train with the interface that the peers share, and keep the policy's weights.
 
     See `make_model` for the options.
     """
-    model = make_model(run)
+    model = make_model(run, device)
     progress = Progress(run.steps)
     curve = Curve(run.steps)
 
@@ -158,9 +158,9 @@ def learn(run: Run, weights: Path) -> Outcome:
     )
 
 
-def evaluate(run: Run, weights: Path) -> Episodes:
+def evaluate(run: Run, weights: Path, device: str) -> Episodes:
     """Evaluate a policy that `learn` kept."""
-    model = make_model(run)
+    model = make_model(run, device)
     tensors = importlib.import_module("safetensors.torch").load_file(weights)
     statistics = {name: tensors.pop(f"obs_rms.{name}") for name in _statistics(model)}
     _set_weights(model, tensors)
@@ -171,7 +171,7 @@ def evaluate(run: Run, weights: Path) -> Episodes:
     return found
 
 
-def make_model(run: Run) -> Any:
+def make_model(run: Run, device: str = "cpu") -> Any:
     """Build the model of a run, with its environments.
 
     Beside the algorithm's own arguments the options may hold ``library``, which is ``sb3`` or
@@ -218,7 +218,7 @@ def make_model(run: Run) -> Any:
         noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
         size = envs.action_space.shape[0]
         options["action_noise"] = noise(np.zeros(size), np.full(size, noise_std))
-    model = _algorithm(system, name)(policy, envs, seed=run.seed, device="cpu", **options)
+    model = _algorithm(system, name)(policy, envs, seed=run.seed, device=device, **options)
     if way is not None:
         importlib.import_module("bench.as_ours").WAYS[str(way)](model)
     return model

@@ -129,7 +129,7 @@ def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
     run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
     weights.parent.mkdir(parents=True, exist_ok=True)
     start, source = time.perf_counter(), source_version()
-    result = _side(run).learn(run, weights).as_dict()
+    result = _side(run).learn(run, weights, payload["device"]).as_dict()
     wall_seconds = round(time.perf_counter() - start, 1)
     return {**result, "wall_seconds": wall_seconds, "source": source}
 
@@ -137,7 +137,7 @@ def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
 def evaluate(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Evaluate the policy that a run kept."""
     run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
-    found: dict[str, Json] = _side(run).evaluate(run, weights).as_dict()
+    found: dict[str, Json] = _side(run).evaluate(run, weights, payload["device"]).as_dict()
     return found
 
 
