@@ -35,7 +35,7 @@ from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Agent, Trainer, evaluate_policy
 from rl_train.builder import Sections, build, compose, resolve_device
-from rl_train.checkpoint import load_checkpoint, save_checkpoint
+from rl_train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 
 SMALL: Sections = {
     "env": {"num_envs": 2},
@@ -429,6 +429,23 @@ def test_a_saved_agent_comes_back_and_trains_on(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     assert np.array_equal(agent.predict(rows)[0], loaded.predict(rows)[0])
     assert loaded.train(160).total_steps >= 160
+
+
+def test_agents_are_not_saved_where_another_one_would_be_loaded(tmp_path: Path) -> None:
+    first, second = small_agent(), small_agent()
+    first.train(128)
+    first.save(tmp_path)
+    second.train(64)
+    with pytest.raises(CheckpointError, match=r"step-128 is of another agent or another time"):
+        second.save(tmp_path)
+    first.train(256)
+    first.save(tmp_path)
+    loaded = rl_train.load(tmp_path)
+    loaded.train(384)
+    loaded.save(tmp_path)
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == [
+        *("step-128", "step-256", "step-384"),
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])

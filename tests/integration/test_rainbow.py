@@ -46,7 +46,7 @@ def test_it_trains_from_its_recipe_alone() -> None:
     algorithm = trainer.algorithm
     before = algorithm.get_weights().tensors
     trainer.train(total_steps=400)
-    trainer.collector.close()
+    trainer.envs.close()
     moved = [
         name
         for name, tensor in algorithm.get_weights().tensors.items()

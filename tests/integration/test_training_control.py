@@ -149,6 +149,8 @@ def test_evaluations_come_every_so_many_updates_with_their_episodes() -> None:
 def test_updates_that_are_left_out_are_not_evaluated() -> None:
     seen: list[tuple[int, int]] = []
 
+    ended: list[int] = []
+
     class Skipping(Callback):
         turns = 0
 
@@ -156,11 +158,15 @@ def test_updates_that_are_left_out_are_not_evaluated() -> None:
             self.turns += 1
             return self.turns in (1, 3, 4)
 
+        def on_update_end(self, trainer: Trainer) -> None:
+            ended.append(self.turns)
+
         def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> None:
             seen.append((self.turns, trainer.updates))
 
     _trainer(Skipping(), test_every=1).train(total_updates=3)
     assert seen == [(2, 1), (5, 2), (6, 3)]
+    assert ended == [2, 5, 6]  # updates that were skipped have no end
 
 
 def test_the_weights_of_the_best_evaluation_are_kept(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rl_core.compile.function import CompiledFunction
 from rl_core.compile.replay import Replay
 from rl_core.compile.trace import trace
 
@@ -94,3 +95,24 @@ def test_copies_in_the_place_of_what_was_captured_are_not_replayed(
     (product,) = replay([x, copied])
     assert recordings == []
     assert (product.tolist(), copied.tolist(), weight.tolist()) == ([10.0], [3.0], [2.0])
+
+
+def test_what_a_gpu_cannot_repeat_goes_on_uncompiled(
+    recordings: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def refusing(graph: Recording) -> Iterator[None]:
+        yield
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "graph", refusing)
+    function = CompiledFunction(lambda _, x: {"y": x * 2.0}, "the step", torch.device("cuda"))
+    function.mode = "auto"
+    with pytest.warns(RuntimeWarning) as told:
+        assert function(None, torch.ones(2)) is None
+    assert str(told[0].message) == (
+        "compiling the step failed (the GPU cannot repeat it: RuntimeError: operation not "
+        "permitted when stream is capturing); use compile='off'; going on uncompiled"
+    )
+    assert function(None, torch.ones(2)) is None
+    assert [each.num_replays for each in recordings] == [0]

@@ -290,7 +290,8 @@ def test_parameters_out_of_range_are_refused(name: str, value: object, message: 
 def test_a_restored_buffer_goes_on_alike() -> None:
     """With learned priorities, changed parameters and what was inserted since the last draw."""
     transitions = LIFE.transitions(200)
-    saved = _buffer(PrioritizedConfig(beta=Linear(0.4, 1.0)), size=30, count=50)
+    config = PrioritizedConfig(alpha=1, beta=Linear(0.4, 1.0))  # 1.0, as a user may write it
+    saved = _buffer(config, size=30, count=50)
     generator = torch.Generator().manual_seed(3)
     for batch in saved.generate_batches(3, 16):
         saved.after_gradients(batch, {"td_error": torch.rand(16, generator=generator)})
@@ -299,7 +300,7 @@ def test_a_restored_buffer_goes_on_alike() -> None:
     for transition in transitions[50:60]:
         saved.insert_transition(transition)
     state = copy_state(saved.state_dict())
-    restored = _buffer(PrioritizedConfig(beta=Linear(0.4, 1.0)), size=30, count=70)
+    restored = _buffer(config, size=30, count=70)
     assert isinstance(state, dict)
     restored.load_state_dict(state)
     assert restored.live_parameters() == pytest.approx({"alpha": 0.9, "beta": 0.55})

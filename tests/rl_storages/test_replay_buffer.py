@@ -16,6 +16,7 @@ from rl_core.errors import CheckpointError, ConfigError, DataError, DeviceError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages import PrioritizedConfig, ReplayBuffer
+from rl_storages.sampling.uniform import UniformSampler
 
 CPU = torch.device("cpu")
 
@@ -690,3 +691,12 @@ def test_nothing_to_draw_says_what_to_do() -> None:
         storage.insert_transition(step([10], [11], only_reset=[0]))
         with pytest.raises(ConfigError, match=r"holds no transition yet.*update_after"):
             list(storage.generate_batches(1, 4))
+
+
+def test_a_sampler_that_is_empty_at_first_is_used() -> None:
+    class Sized(UniformSampler):
+        def __len__(self) -> int:
+            return 0
+
+    sampler = Sized()
+    assert ReplayBuffer(10, sampler=sampler)._sampler is sampler

@@ -248,7 +248,7 @@ def test_a_rollout_is_a_whole_number_of_sequences() -> None:
 
 
 def test_sequences_without_memory_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"sequence_length=4, but the actor has no memory"):
+    with pytest.raises(ConfigError, match=r"sequence_length=4, but the actor is not recurrent"):
         RolloutStorage(8, sequence_length=4).allocate(SAME_STEP.spec(), torch.Generator())
 
 

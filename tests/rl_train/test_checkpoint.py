@@ -27,10 +27,12 @@ import rl_train
 from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError
 from rl_core.types import Json, StateDict
+from rl_testing.stateful import check_same_state
 from rl_train.checkpoint import (
     Checkpoint,
     _durable,
     _manifest,
+    checkpoints,
     clean_temporary,
     latest_checkpoint,
     list_checkpoints,
@@ -569,7 +571,9 @@ def test_a_damaged_newest_falls_back_and_says_so(tmp_path: Path) -> None:
         save(tmp_path, step)
     (tmp_path / "step-3" / "state.json").unlink()
     (tmp_path / "step-2" / "tensors.safetensors").write_bytes(b"x")
-    latest = latest_checkpoint(tmp_path)
+    with pytest.warns(UserWarning, match="is damaged, so step-1 is used") as told:
+        latest = latest_checkpoint(tmp_path)
+    assert [str(warning.message)[:6] for warning in told] == ["step-3", "step-2"]
     assert latest is not None
     assert latest.step == 1
     assert [skipped.path.name for skipped in latest.skipped] == ["step-3", "step-2"]
@@ -580,6 +584,26 @@ def test_a_damaged_newest_falls_back_and_says_so(tmp_path: Path) -> None:
     save(tmp_path, 2)
     assert clean_temporary(tmp_path) == []
     assert all(path.is_dir() for path in aside)
+
+
+def test_one_that_is_replaced_stays_until_the_new_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = ({"weights": torch.full((3,), value)} for value in (1.0, 2.0))
+    save(tmp_path, state=old)
+
+    def refuse(directory: Path) -> None:
+        if directory == tmp_path:  # the new one has taken the name
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "sync_directory", refuse)
+        with pytest.raises(CheckpointError, match="could not be written: No space left"):
+            save_checkpoint(tmp_path, 1, new, replaces=True)
+    for state in (old, new):
+        check_same_state(load_checkpoint(tmp_path / "step-1").state, state)
+        save_checkpoint(tmp_path, 1, new, replaces=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
 def test_a_run_never_silently_starts_from_scratch(tmp_path: Path) -> None:

@@ -407,13 +407,6 @@ def test_the_spec_says_what_will_be_inserted() -> None:
     assert dict(spec.extras) == {"shown": TensorSpec((), torch.float32)}
 
 
-def test_closing_closes_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    envs, closed = _envs(SAME_STEP), []
-    monkeypatch.setattr(envs, "close", lambda: closed.append(envs))
-    _collector(envs).close()
-    assert closed == [envs]
-
-
 def test_a_reset_ends_the_sums_that_scale_rewards() -> None:
     collector = _collector(counting_envs([[9], [9]], [True, True]))
     collector.reward_scaler = RewardScaler(2, gamma=0.5)

@@ -302,6 +302,27 @@ def test_csv_has_a_column_for_each_metric_that_appeared(tmp_path: Path) -> None:
     assert path.read_text().split() == ["step,z", "1,0.0"]
 
 
+def test_a_row_that_a_full_disk_cut_off_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    CsvLogger(tmp_path).log(1000, {"a": 2.5})
+    with path.open("a") as file:
+        file.write("20")  # of 2000,2.5
+    CsvLogger(tmp_path, resume_step=1000)
+    assert path.read_text().split() == ["step,a", "1000,2.5"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("kind", [CsvLogger, TextLogger])
+def test_a_full_disk_is_the_same_error_for_all_files(
+    tmp_path: Path, kind: type[CsvLogger] | type[TextLogger]
+) -> None:
+    logger = kind(tmp_path)
+    logger.log(1, {"a": 1.0})
+    logger._path = Path("/dev/full")
+    with pytest.raises(CheckpointError, match="/dev/full cannot be written: No space left"):
+        logger.log(2, {"a": 1.0})
+
+
 def test_text_has_a_header_above_each_table(tmp_path: Path) -> None:
     def logged(*steps: int, resume_step: int | None = None) -> str:
         logger = TextLogger(tmp_path, resume_step, clock=lambda: 0.0)

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -824,9 +825,11 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_step_saved_again(tmp_path: Pa
     checkpoints = tmp_path / "checkpoints"
     (checkpoints / "step-24" / "state.json").write_text("{}")
     resumed = _trainer(tmp_path, config=config)
-    checkpoint = resumed.resume()
+    with pytest.warns(UserWarning, match="step-24 is damaged, so step-16 is used: "):
+        checkpoint = resumed.resume()
     assert checkpoint.step == 16
     assert [skipped.path.name for skipped in checkpoint.skipped] == ["step-24"]
+    assert "step-24" in _plain_names(checkpoints)  # until the run goes on
     resumed.train(total_updates=4)
     assert [path.name for path in list_checkpoints(checkpoints)] == [
         *("step-8", "step-16", "step-24", "step-32")
@@ -912,8 +915,91 @@ def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:
 
     first.callbacks = (Intruder(),)
     first.train(total_updates=2)
-    second.train(total_updates=3)  # free again
+    with pytest.raises(ConfigError, match=r"its step-16 is newer than what this Trainer saved or"):
+        second.train(total_updates=3)  # free again, but not what was resumed
+    with pytest.raises(ConfigError, match=r"its step-16 is newer"):
+        second.save_checkpoint()
+    second.resume()
+    second.train(total_updates=3)
     assert second.updates == 3
+    assert _plain_names(tmp_path / "run" / "checkpoints") == ["step-16", "step-24", "step-8"]
+
+
+def test_nothing_is_saved_into_the_directory_of_another_run(tmp_path: Path) -> None:
+    _trainer(tmp_path).train(total_updates=2)
+    other = _trainer(tmp_path, seed=7)
+    for call in (other.save_checkpoint, partial(other.train, total_updates=1)):
+        with pytest.raises(ConfigError, match="is not empty; choose another, or resume the run"):
+            call()
+    assert _plain_names(tmp_path / "checkpoints") == ["step-16"]
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_another_state_of_a_saved_step_takes_its_place(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    trainer.train(total_updates=1)
+    saved = tmp_path / "checkpoints" / "step-8"
+    node = saved.stat().st_ino
+    assert trainer.save_checkpoint() == saved
+    assert saved.stat().st_ino == node  # nothing has changed, so it was not written again
+    resumed = _trainer(tmp_path)
+    resumed.resume()
+    resumed.save_checkpoint()
+    assert saved.stat().st_ino == node
+    resumed.algorithm.update_algorithm_parameter("learning_rate", 0.125)
+    resumed.save_checkpoint()
+    again = _trainer(tmp_path)
+    again.resume()
+    assert again.algorithm.hyper["learning_rate"].item() == 0.125
+    assert _plain_names(tmp_path / "checkpoints") == ["step-8"]
+
+
+def test_the_weights_after_the_last_update_are_saved_whatever_callbacks_save(
+    tmp_path: Path,
+) -> None:
+    class Saving(Callback):
+        def on_update_start(self, trainer: Trainer) -> None:
+            trainer.save_checkpoint()
+
+    trainer = _trainer(tmp_path, callbacks=(Saving(),))
+    trainer.train(total_updates=2)
+    resumed = _trainer(tmp_path)
+    resumed.resume()
+    check_same_state(resumed.algorithm.state_dict(), trainer.algorithm.state_dict())
+
+
+def test_a_resumed_run_has_the_seed_and_the_settings_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledFunctions, "set_mode", lambda *_: None)
+    config = TrainerConfig(compile="auto")
+    first = _trainer(tmp_path, config=config)
+    first.recipe = replace(first.recipe, resolved={"compile": "auto"})  # a run long enough for it
+    first.train(total_updates=1)
+    resumed = _trainer(tmp_path, config=config, seed=None)
+    resumed.resume()
+    assert resumed.recipe.seed == 1
+    resumed.train(total_updates=2)  # for which compiling would not pay
+    assert resumed.recipe.resolved["compile"] == "auto"
+    assert resumed.recipe == first.recipe
+
+
+def test_graphs_are_adopted_before_an_evaluation_that_may_be_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(CompiledFunctions, "adopt", lambda _: seen.append("adopted"))
+
+    class Watching(Callback):
+        def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> None:
+            seen.append("evaluated")
+
+    _trainer(
+        config=TrainerConfig(test_every=1, num_test_episodes=1),
+        test_envs=_identity_envs(),
+        callbacks=(Watching(),),
+    ).train(total_updates=2)
+    assert seen == ["adopted", "evaluated"] * 2
 
 
 @pytest.mark.parametrize("count", [1.5, True, "many", math.nan])

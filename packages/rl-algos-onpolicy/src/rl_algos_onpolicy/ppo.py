@@ -45,6 +45,7 @@ from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
     EnvSpec,
+    Scheduled,
     UpdateSchedule,
     whole_batch,
 )
@@ -116,14 +117,19 @@ class PPOConfig(OnPolicyConfig):
                 "which makes the advantage of a single sample 0; use larger minibatches, or "
                 "'batch' or 'none'"
             )
-        if self.kl_penalty is not None and not as_schedule(self.kl_penalty).is_constant:
-            raise ConfigError(
-                f"kl_penalty adapts by itself; got {self.kl_penalty}, expected a number to start at"
-            )
+        if self.kl_penalty is not None:
+            _check_penalty(self.kl_penalty)
         if self.surrogate == "kl-penalty":
             for name, default in (("kl_target", 0.01), ("kl_penalty", 1.0)):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, default)
+
+
+def _check_penalty(value: Scheduled) -> None:
+    if not as_schedule(value).is_constant:
+        raise ConfigError(
+            f"kl_penalty adapts by itself; got {value}, expected a number to start at"
+        )
 
 
 def clipped_surrogate_loss(
@@ -212,6 +218,18 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
         """Take rollouts of eight environments; normalise where actions are continuous."""
         return on_policy_recipe(env, num_envs=8, num_steps=256)
+
+    def update_algorithm_parameter(
+        self, parameter_name: str, new_parameter_value: Scheduled
+    ) -> None:
+        """Change a hyper-parameter; ``kl_penalty`` adapts from the new number on.
+
+        Raises:
+            ConfigError: as for any algorithm, and for a schedule of ``kl_penalty``.
+        """
+        if parameter_name == "kl_penalty":
+            _check_penalty(new_parameter_value)
+        super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Learn policy and value function with one optimiser."""

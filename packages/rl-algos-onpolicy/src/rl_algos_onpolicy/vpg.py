@@ -72,7 +72,7 @@ class VPGConfig(OnPolicyConfig):
 
 
 class VPG(PolicyGradient[VPGConfig]):
-    """Vanilla policy gradient: one gradient step per rollout.
+    """Vanilla policy gradient: one gradient step per rollout, unless options say otherwise.
 
     Args:
         actor: a policy and a state-value function, such as `OnPolicyActor`; the value function is

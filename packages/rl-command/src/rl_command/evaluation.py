@@ -14,7 +14,7 @@ from typing import cast
 from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
-from rl_command.run_directory import Run, open_run, runs_in, warn_of_skipped
+from rl_command.run_directory import Run, open_run, runs_in
 from rl_command.train_arguments import import_modules
 from rl_core.config import Config, Count, NonNegativeInt, decode
 from rl_core.env import TaskVecEnv
@@ -151,7 +151,6 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
                 f"--stochastic: the policy of {run.recipe.algorithm.name} takes one action for "
                 "each observation; leave the option out"
             )
-        warn_of_skipped(checkpoint)
         adapts = has_own_evaluation(algorithm) and isinstance(envs, TaskVecEnv)
         result = evaluate_policy(
             algorithm,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rl_command.errors import UsageError, print_warning
+from rl_command.errors import UsageError
 from rl_core.config import Recipe
 from rl_core.errors import ConfigError
-from rl_train.checkpoint import Checkpoint, list_checkpoints
+from rl_train.checkpoint import list_checkpoints
 from rl_train.recipe_files import load_recipe
 
 RECIPE, METRICS, CHECKPOINTS = "recipe.toml", "metrics.jsonl", "checkpoints"
@@ -171,14 +171,6 @@ def runs_in(directory: Path) -> list[Path]:
     if (directory / CHECKPOINTS).exists() or not runs:
         return [directory]
     return sorted(runs, key=lambda run: int(run.name.removeprefix("seed-")))
-
-
-def warn_of_skipped(checkpoint: Checkpoint) -> None:
-    """Warn about newer checkpoints that could not be read."""
-    for skipped in checkpoint.skipped:
-        print_warning(
-            f"{skipped.path.name} is damaged, so {checkpoint.path.name} is used: {skipped.reason}"
-        )
 
 
 def _reserved(recipe: Recipe, now: datetime) -> Path:

@@ -16,7 +16,6 @@ from rl_command.run_directory import (
     command_on,
     new_run_dir,
     open_run,
-    warn_of_skipped,
 )
 from rl_command.seeds import train_seeds
 from rl_command.summary import print_training
@@ -127,7 +126,7 @@ def _progress(mode: ProgressMode, title: str) -> list[Callback]:
 
 
 def _restore(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> None:
-    warn_of_skipped(trainer.resume())
+    trainer.resume()
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(

@@ -27,9 +27,8 @@ class Logger(ABC):
             values: any shape.
         """
 
-    @abstractmethod
-    def close(self) -> None:
-        """Write what is pending and free what is held; calling it twice is fine.
+    def close(self) -> None:  # noqa: B027  # optional
+        """Write what is pending and free what is held, if anything; calling it twice is fine.
 
         A run that goes on logs again, and what was logged before stays.
         """

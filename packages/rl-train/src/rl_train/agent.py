@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.config import LENGTHS, Count, Recipe, check_argument
-from rl_core.errors import ConfigError
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
@@ -32,7 +32,7 @@ from rl_train.builder import (
     compose,
 )
 from rl_train.builder.saved_actors import read_run, recipe_of
-from rl_train.checkpoint import Checkpoint, WeightSource, save_checkpoint
+from rl_train.checkpoint import Checkpoint, WeightSource, list_checkpoints, save_checkpoint
 from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_train.recipe_files import save_recipe
@@ -53,6 +53,7 @@ class Agent:
         self.parts = parts
         self._trainer: Trainer | None = None
         self._checkpoint: Checkpoint | None = None
+        self._newest: Path | None = None  # the checkpoint that was saved or loaded last
         self._generator = spawn_generators(
             parts.recipe.seed, ["predict"], device=parts.algorithm.device
         )["predict"]
@@ -224,7 +225,8 @@ class Agent:
             The directory of the checkpoint.
 
         Raises:
-            CheckpointError: when this step was saved there before, or writing fails.
+            CheckpointError: when the newest checkpoint there is not the one that was saved or
+                loaded last, or of this step, or writing fails.
         """
         directory = Path(directory)
         if self._trainer is None and self._checkpoint is not None:
@@ -234,15 +236,15 @@ class Agent:
             trainer = self._trainer or self._new_trainer()
             step, state = trainer.total_steps, trainer.state_dict()
             grade = trainer.resume_grade
-        path = save_checkpoint(
-            directory / "checkpoints",
-            step,
-            state,
-            recipe=self.recipe,
-            metadata={},
-            resume_grade=grade,
-        )
+        checkpoints = directory / "checkpoints"
+        for newest in list_checkpoints(checkpoints)[-1:]:
+            if newest.resolve() != self._newest:
+                raise CheckpointError(
+                    f"{newest} is of another agent or another time; save into a new directory"
+                )
+        path = save_checkpoint(checkpoints, step, state, recipe=self.recipe, resume_grade=grade)
         save_recipe(self.recipe, directory / "recipe.toml")
+        self._newest = path.resolve()
         return path
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -258,7 +260,7 @@ class Agent:
         self.parts.algorithm.schedules.load_state_dict(
             StateReader(state, "algorithm").tree("schedules")
         )
-        self._checkpoint = checkpoint
+        self._checkpoint, self._newest = checkpoint, checkpoint.path.resolve()
 
     @cached_property
     def _draws_actions(self) -> bool:

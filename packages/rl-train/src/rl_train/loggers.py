@@ -8,6 +8,7 @@ import contextlib
 import csv
 import errno
 import importlib
+import io
 import json
 import math
 import os
@@ -71,16 +72,7 @@ class JsonlLogger(Logger):
         raw = json.dumps(line, allow_nan=False).encode() + b"\n"
         if self._file.closed:
             self._file = self._opened()
-        start = self._file.tell()
-        try:
-            if self._file.write(raw) != len(raw):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(start)
-            raise CheckpointError(
-                f"{self._path} cannot be written: {error.strerror}; free space and resume the run"
-            ) from error
+        _append(self._file, raw)
 
     def truncate_after(self, step: int) -> None:
         """Remove all lines from the first whose step is later.
@@ -134,24 +126,25 @@ class CsvLogger(Logger):
         """Append a row.
 
         Raises:
-            ConfigError: when a metric is called ``step`` or ``time``, or writing fails.
+            ConfigError: when a metric is called ``step`` or ``time``, or the file cannot be opened.
+            CheckpointError: when writing fails; earlier rows stay complete.
         """
         _check_names(metrics)
+        row = io.StringIO(newline="")
         with _as_config_error(self._path):
             if new := [name for name in metrics if name not in self._columns]:
                 _, rows = self._read()
                 self._columns += new
                 self._replace(rows)
-            with self._path.open("a", newline="", encoding="utf-8") as file:
-                csv.DictWriter(file, self._columns).writerow({"step": int(step), **metrics})
-
-    def close(self) -> None:
-        """Do nothing: every row is in the file already."""
+            csv.DictWriter(row, self._columns).writerow({"step": int(step), **metrics})
+            with self._path.open("ab", buffering=0) as file:
+                _append(file, row.getvalue().encode())
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
-        with self._path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            return list(reader.fieldnames or ()), list(reader)
+        """Read columns and rows; an incomplete last row is left out."""
+        complete = self._path.read_bytes().rpartition(b"\n")[0].decode()
+        reader = csv.DictReader(complete.splitlines())
+        return list(reader.fieldnames or ("step",)), list(reader)
 
     def _replace(self, rows: Sequence[dict[str, str]]) -> None:
         """Write the whole file anew, with short rows filled up."""
@@ -201,14 +194,13 @@ class TextLogger(Logger):
         """Append a header and the metrics.
 
         Raises:
-            ConfigError: when writing fails.
+            ConfigError: when the file cannot be opened.
+            CheckpointError: when writing fails; earlier entries stay complete.
         """
         now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._clock()))
-        with _as_config_error(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(f"--- step {int(step):,}, {now} ---\n{_aligned(_readable_rows(metrics))}\n")
-
-    def close(self) -> None:
-        """Do nothing: every entry is in the file already."""
+        text = f"--- step {int(step):,}, {now} ---\n{_aligned(_readable_rows(metrics))}\n"
+        with _as_config_error(self._path), self._path.open("ab", buffering=0) as file:
+            _append(file, text.encode())
 
 
 @final
@@ -430,6 +422,24 @@ def _check_names(metrics: Mapping[str, float]) -> None:
     for name in _RESERVED:
         if name in metrics:
             raise ConfigError(f"got a metric called {name!r}, which every line has; rename it")
+
+
+def _append(file: FileIO, raw: bytes) -> None:
+    """Write all of it or nothing.
+
+    Raises:
+        CheckpointError: when the disk refuses.
+    """
+    start = file.tell()
+    try:
+        if file.write(raw) != len(raw):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            file.truncate(start)
+        raise CheckpointError(
+            f"{file.name} cannot be written: {error.strerror}; free space and resume the run"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ class OnPolicyActor(Actor):
         check_options(config, observation_space, action_space, has_extractor=has_extractor)
         self._masked = mask_sizes(observation_space, action_space) is not None
         self._uses_objects = has_extractor
-        encoder = feature_extractor or self._new_encoder("body")
+        encoder = self._new_encoder("body") if feature_extractor is None else feature_extractor
         self.policy_torso = self._new_torso(encoder, config.hidden_sizes, "head")
         self.value_torso: Torso | None = None
         if not config.shared_policy_value_network:

@@ -136,8 +136,11 @@ class Novelty(nn.Module):
         self.config = config
         self.normalize = NormalizedObservation(observation_space, config.frame_stack)
         sizes, shapes = config.hidden_sizes, self.normalize.shapes
-        self.target = target or FeatureNet(shapes, sizes, config.num_features, bias_std=1.0)
-        self.predictor = predictor or FeatureNet(shapes, (*sizes, *sizes[-1:]), config.num_features)
+        if target is None:  # an empty nn.Sequential is false
+            target = FeatureNet(shapes, sizes, config.num_features, bias_std=1.0)
+        if predictor is None:
+            predictor = FeatureNet(shapes, (*sizes, *sizes[-1:]), config.num_features)
+        self.target, self.predictor = target, predictor
         self.target.requires_grad_(False)
         self.spread = RunningNorm((), decay=config.spread_decay)
         self.filtered: Tensor | None = None

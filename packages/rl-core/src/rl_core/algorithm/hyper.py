@@ -56,7 +56,7 @@ class Schedules(Mapping[str, Schedule]):
         """Replace a schedule; the new one is one of the whole run.
 
         Raises:
-            ConfigError: when there is no such field, or the config refuses the value.
+            ConfigError: when there is no such field, or its annotation refuses the value.
         """
         if name not in self._schedules:
             raise ConfigError(f"no parameter '{name}' may change{nearest(name, self._schedules)}")

@@ -85,11 +85,14 @@ def check_compiler(device: torch.device) -> None:
         )
 
 
-def compilation_error(what: str, error: Exception) -> ConfigError:
-    """Say in one line why compiling failed."""
+def compilation_error(what: str, error: Exception, device: torch.device) -> ConfigError:
+    """Say in one line why compiling failed, and how to mend it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Torch's first line only names the backend.
     reason = next((line for line in lines if not line.endswith("raised:")), repr(error))
-    mend = "make sure that a C++ compiler (g++ or clang++) works"
-    mend = "change that" if isinstance(error, TraceError) else mend
-    return ConfigError(f"compiling {what} failed ({reason}); {mend}, or use compile='off'")
+    mend = "make sure that a C++ compiler (g++ or clang++) works, or "
+    if isinstance(error, TraceError):
+        mend = "change that, or "
+    elif device.type == "cuda":  # which needs none
+        mend = ""
+    return ConfigError(f"compiling {what} failed ({reason}); {mend}use compile='off'")

@@ -124,7 +124,12 @@ class CompiledFunction:
         inputs = given + graph.traced.captured
         if graph.num_checks < 2 and not self._check(graph, run, static, trees, given):
             return None
-        return dict(zip(graph.names, run(inputs), strict=True))
+        try:
+            results = run(inputs)
+        except CompileError as error:  # a GPU cannot repeat it, and has done nothing so far
+            self._fail(error)
+            return None
+        return dict(zip(graph.names, results, strict=True))
 
     def adopt(self) -> None:
         """Use from now on what was met so far: later calls wait for it."""
@@ -221,7 +226,7 @@ class CompiledFunction:
         """Go on uncompiled with one warning, or raise where compiling was asked for."""
         mode, self.mode = self.mode, "off"
         self.forget()
-        failure = compilation_error(self._what, error)
+        failure = compilation_error(self._what, error, self._device)
         if mode == "on":
             self.mode = mode
             raise failure from error

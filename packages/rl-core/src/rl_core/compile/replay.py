@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rl_core.compile.library import CompileError
 from rl_core.compile.trace import TracedGraph
+from rl_core.errors import in_brief
 
 
 class Replay:
@@ -44,6 +46,10 @@ class Replay:
 
         Args:
             inputs: as the graph takes them.
+
+        Raises:
+            CompileError: in the first call, when the GPU cannot repeat what the graph does, such as
+                waiting for a number; nothing was changed.
         """
         count = len(inputs) - len(self._captured)
         given = inputs[:count]
@@ -60,6 +66,9 @@ class Replay:
     def _capture(self, given: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
         self._given = [tensor.clone() for tensor in given]
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._returned = self._forward(*self._given, *self._captured)
+        try:
+            with torch.cuda.graph(graph):
+                self._returned = self._forward(*self._given, *self._captured)
+        except RuntimeError as error:
+            raise CompileError(f"the GPU cannot repeat it: {in_brief(error)}") from error
         return graph

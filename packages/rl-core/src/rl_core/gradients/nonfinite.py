@@ -144,12 +144,6 @@ class NonFiniteGuard(Generic[BatchT]):
             return
         self._refuse(FaultyStep(number, batch, {}), message)
 
-    def read_count(self) -> float:
-        """Return how many steps were skipped since the last reading."""
-        count = float(self._count)
-        self.clear()
-        return count
-
     @property
     def num_skipped(self) -> float:
         """How many steps were skipped since the last reading."""

@@ -183,7 +183,7 @@ class GradientStep(Generic[BatchT]):
         try:
             self.guard.check()
             means = self._metrics.means()
-            skipped = self.guard.read_count()
+            skipped = self.guard.num_skipped
         finally:
             self.guard.clear()
             self._metrics.clear()

@@ -100,7 +100,7 @@ class Storage(StateFields, ABC, Generic[BatchT]):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many steps of all environments are stored."""
+        """Return how many steps are stored of the environment that has most."""
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`; the storage must be allocated.

@@ -104,7 +104,9 @@ class ReplayBuffer(ReplayStorage):
                 "storage.sampler replaces prioritized and recent, which are samplers too; leave "
                 "one out"
             )
-        super().__init__(size, sampler or _make_sampler(prioritized, recent), n_step)
+        if sampler is None:  # one that has a length may be empty, and false
+            sampler = _make_sampler(prioritized, recent)
+        super().__init__(size, sampler, n_step)
         self.prioritized = prioritized
         self.recent = recent
         self.hindsight = hindsight

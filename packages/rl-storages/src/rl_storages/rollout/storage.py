@@ -64,12 +64,12 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
 
         Raises:
             ConfigError: when there is no memory for so many steps, or sequences are asked for
-                and the actor has no memory.
+                and the actor is not recurrent.
         """
         if self.sequence_length is not None and not spec.state_sizes:
             raise ConfigError(
-                f"storage.sequence_length={self.sequence_length}, but the actor has no memory "
-                "that would need sequences; leave it out, or use a recurrent actor"
+                f"storage.sequence_length={self.sequence_length}, but the actor is not "
+                "recurrent and needs no sequences; leave it out, or use a recurrent actor"
             )
         try:
             self._rows = RolloutRows(spec, self.num_steps)

@@ -56,7 +56,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
     def __init__(self, config: PrioritizedConfig, recent: RecentConfig | None = None) -> None:
         self._config = config
         self._recent = recent
-        self._alpha = config.alpha
+        self._alpha = float(config.alpha)
         self._beta_schedule = as_schedule(config.beta)
         self._beta = self._beta_schedule.value(0.0)
         self._largest = 1.0
@@ -156,11 +156,11 @@ class PrioritizedSampler(StateFields, IndexSampler):
         replace(self._config, **{name: value})  # checks the range
         if name == "alpha":
             self._catch_up()
-            self._alpha = value
+            self._alpha = float(value)
             self._set_priorities()
         else:
             self._beta_schedule = as_schedule(value)
-            self._beta = value
+            self._beta = float(value)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the live parameters, and the gradient of the returns if eta adapts to it."""

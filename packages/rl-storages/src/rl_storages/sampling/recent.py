@@ -58,7 +58,7 @@ class Windows(StateFields):
         self._config = config
         self._cmin = -(-config.cmin // learned)
         self._count = 0
-        self._eta = _Eta(config.eta)
+        self._eta = _Eta(float(config.eta))
 
     def width(self, stored: int, batch: int, num_batches: int) -> int:
         """Return how many the next batch is drawn from.

@@ -1,6 +1,5 @@
 """Actors of other runs, rebuilt from their recipes and checkpoints."""
 
-import warnings
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +16,7 @@ from rl_train.recipe_files import from_toml
 
 
 def read_run(directory: str | Path) -> Checkpoint:
-    """Read the newest checkpoint of a run directory; warn about damaged ones that are newer.
+    """Read the newest checkpoint of a run directory; see `latest_checkpoint`.
 
     Raises:
         CheckpointError: when it is not a run directory, or holds no readable checkpoint.
@@ -29,11 +28,6 @@ def read_run(directory: str | Path) -> Checkpoint:
     checkpoint = latest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
-    for skipped in checkpoint.skipped:
-        used = checkpoint.path.name
-        warnings.warn(
-            f"{skipped.path.name} is damaged, so {used} is used: {skipped.reason}", stacklevel=3
-        )
     return checkpoint
 
 

@@ -6,7 +6,8 @@ import functools
 import importlib.metadata
 import os
 import platform
-from collections.abc import Collection, Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def save_checkpoint(
     metadata: Mapping[str, Json] | None = None,
     resume_grade: ResumeGrade = "weights",
     name: str | None = None,
+    replaces: bool = False,
 ) -> Path:
     """Write a checkpoint that is durable once this returns.
 
@@ -93,19 +95,20 @@ def save_checkpoint(
         metadata: small facts to save beside the state.
         resume_grade: how much of the run the state restores.
         name: name of the new directory; None takes ``step-N``.
+        replaces: take the place of one that exists already.
 
     Returns:
         The new directory.
 
     Raises:
-        CheckpointError: when it exists already, the state holds something that cannot be stored,
-            or the disk refuses; earlier checkpoints are untouched and no part of the failed one
-            stays behind.
+        CheckpointError: when it exists already and is not to be replaced, the state holds
+            something that cannot be stored, or the disk refuses; earlier checkpoints are untouched
+            and no part of the failed one stays behind.
     """
     if isinstance(step, bool) or not 0 <= step < 10**18:
         raise CheckpointError(f"got step {step}; expected an integer from 0 to 10**18 - 1")
     target = directory / (name or f"step-{step}")
-    if os.path.lexists(target):
+    if os.path.lexists(target) and not replaces:
         raise CheckpointError(
             f"{target} exists already and is not overwritten; save into a new directory, or move it"
             " away"
@@ -152,16 +155,36 @@ def _write(
             files[name] = {"size": record.size, "sha256": record.sha256}
         write_new(temporary / MANIFEST, [manifest_bytes({**facts, "files": files})])
         sync_directory(temporary)
-        os.rename(temporary, target)
-        try:
-            sync_directory(directory)
-        except BaseException:
-            # Not acknowledged, so it must not look like a checkpoint either.
-            os.rename(target, temporary)
-            raise
+        with _moved_away(target):
+            os.rename(temporary, target)
+            try:
+                sync_directory(directory)
+            except BaseException:
+                # Not acknowledged, so it must not look like a checkpoint either.
+                os.rename(target, temporary)
+                raise
     except BaseException:
         remove_tree(temporary)
         raise
+
+
+@contextlib.contextmanager
+def _moved_away(path: Path) -> Iterator[None]:
+    """Make room for a new checkpoint; the old one is removed after it, or comes back if it fails.
+
+    A process that is killed meanwhile leaves the old one under a name that nothing removes.
+    """
+    if not os.path.lexists(path):
+        yield
+        return
+    away = path.with_name(f"replaced-{path.name}{temporary_path(path).name.removeprefix('.tmp')}")
+    os.rename(path, away)
+    try:
+        yield
+    except BaseException:
+        os.rename(away, path)
+        raise
+    remove_tree(away)
 
 
 @functools.cache  # reading them takes as long as writing a small checkpoint
@@ -212,7 +235,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def latest_checkpoint(directory: Path) -> Checkpoint | None:
-    """Load the newest checkpoint that is not damaged.
+    """Load the newest checkpoint that is not damaged, and warn of newer ones that are.
 
     Args:
         directory: holds the run's checkpoints; temporary directories in it are ignored.
@@ -227,9 +250,16 @@ def latest_checkpoint(directory: Path) -> Checkpoint | None:
     skipped: list[SkippedCheckpoint] = []
     for path in reversed(list_checkpoints(directory)):
         try:
-            return dataclasses.replace(load_checkpoint(path), skipped=tuple(skipped))
+            found = dataclasses.replace(load_checkpoint(path), skipped=tuple(skipped))
         except CheckpointError as error:
             skipped.append(SkippedCheckpoint(path, str(error)))
+            continue
+        for newer in skipped:
+            warnings.warn(
+                f"{newer.path.name} is damaged, so {path.name} is used: {newer.reason}",
+                stacklevel=2,
+            )
+        return found
     if skipped:
         raise CheckpointError(
             f"none of the {len(skipped)} checkpoints in {directory} can be loaded; the newest:"
@@ -316,13 +346,23 @@ def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()
     if not doomed:
         return []
     verify_checkpoint(paths[-1])
+    remove_checkpoints(doomed)
+    return doomed
+
+
+def remove_checkpoints(paths: Sequence[Path]) -> None:
+    """Delete checkpoints; one that is deleted in part never looks like a checkpoint.
+
+    Raises:
+        CheckpointError: when the disk refuses.
+    """
+    hidden = [(path, temporary_path(path.parent)) for path in paths]
     try:
-        hidden = [(path, temporary_path(directory)) for path in doomed]
         for path, temporary in hidden:
             os.rename(path, temporary)
-        sync_directory(directory)
+        for directory in {path.parent for path in paths}:
+            sync_directory(directory)
     except OSError as error:
-        raise CheckpointError(f"{directory} cannot be pruned: {error.strerror}") from error
+        raise CheckpointError(f"{path} cannot be deleted: {error.strerror}") from error
     for _, temporary in hidden:
         remove_tree(temporary)
-    return doomed

@@ -216,10 +216,6 @@ class Collector(StateFields):
         if self.reward_scaler is not None:
             self.reward_scaler.forget_running_sums()
 
-    def close(self) -> None:
-        """Close the environments."""
-        self.envs.close()
-
     def state_dict(self) -> StateDict:
         """Return counters, noise, statistics and the state of the environments.
 

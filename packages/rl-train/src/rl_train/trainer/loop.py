@@ -165,11 +165,11 @@ class Loop:
         if not iteration.has_learned:  # a resumed iteration may have
             self._collect()
             self._update()
+        self._algorithm.compiled.adopt()  # the next iteration waits for graphs met in this one
         metrics = self._evaluate_if_due()
         self._is_over = self._is_over or self._budget.reached(trainer) >= self._budget.target
         if metrics or self._is_over or self._log_interval.is_due(trainer.total_steps):
             metrics = {**self._training_metrics(), **metrics}
-        self._algorithm.compiled.adopt()  # the next iteration waits for graphs met in this one
         # Callbacks may save a checkpoint when they see the metrics; its iteration must be over.
         iteration.end(left_over=max(0, iteration.transitions - self._update_every))
         if metrics:
@@ -226,13 +226,15 @@ class Loop:
             if self._storage.rollout_steps is not None:  # it has only resets: make room
                 self._storage.after_update()
             return
-        if self._call("on_update_start"):
+        is_skipped = self._call("on_update_start")
+        if is_skipped:
             self._storage.after_update()  # a rollout that is not learned from makes room
         else:
             state.means.add(self._algorithm.update(self._storage))
             state.updates += 1
         state.iteration.has_learned = True
-        self._is_over = self._call("on_update_end")
+        if not is_skipped:
+            self._is_over = self._call("on_update_end")
 
     def _evaluate_if_due(self) -> Mapping[str, float]:
         """Evaluate, keep the best weights, and return the metrics; empty if it is not due."""

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -20,8 +20,10 @@ from rl_train.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     prune_checkpoints,
+    remove_checkpoints,
     save_checkpoint,
     set_aside_checkpoint,
+    state_digest,
 )
 from rl_train.checkpoint._durable import replace_file
 from rl_train.checkpoint.faulty_steps import save_faulty_step
@@ -44,7 +46,9 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._is_ours = False
-        self._resumed_from: Path | None = None
+        self._resumed_from: Checkpoint | None = None
+        self._newest: Path | None = None  # the checkpoint that was written or resumed from last
+        self._digest = ""  # of the state in it
         self._lock: FileLock | None = None
 
     def open(self, recipe: Recipe, logged_steps: int) -> JsonlLogger:
@@ -59,21 +63,17 @@ class RunDirectory:
 
         Raises:
             ConfigError: when the directory holds something else, cannot be written, or is in use
-                by another run.
+                by another run or was continued by one.
         """
+        self._enter()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._check_ours()  # before a lock is left in a directory of someone else's
-            self._acquire_lock()
-            self._check_ours()
             self._checkpoints.mkdir(exist_ok=True)
             for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
                 clean_temporary(directory)
             save_recipe(recipe, self.path / "recipe.toml")
             logger = JsonlLogger(self.path / "metrics.jsonl", append=True)
         except OSError as error:
-            raise ConfigError(f"run directory {self.path} is not writable: {error}") from error
-        self._is_ours = True
+            raise self._not_writable(error) from error
         logger.truncate_after(logged_steps)
         return logger
 
@@ -95,7 +95,10 @@ class RunDirectory:
         resume_grade: ResumeGrade,
         keep: int,
     ) -> Path:
-        """Write a checkpoint, unless there is one of this step, and delete the oldest ones.
+        """Write a checkpoint, unless this state is saved already, and delete the oldest ones.
+
+        A checkpoint of the same step with another state is replaced. The storage is not compared,
+        because it changes only where steps are made or the algorithm learns.
 
         Args:
             total_steps: steps of the run so far.
@@ -105,20 +108,23 @@ class RunDirectory:
             keep: number of the newest checkpoints that stay, besides the one resumed from.
 
         Raises:
+            ConfigError: as for `open`.
             CheckpointError: when it cannot be written.
         """
-        path = self._checkpoints / f"step-{total_steps}"
-        if not path.exists():
-            path = save_checkpoint(
-                self._checkpoints,
-                total_steps,
-                state,
-                recipe=recipe,
-                resume_grade=resume_grade,
-            )
-        self._is_ours = True
-        protect = [path] if self._resumed_from is None else [path, self._resumed_from]
-        prune_checkpoints(self._checkpoints, keep=keep, protect=protect)
+        path, digest = self._checkpoints / f"step-{total_steps}", _digest(state)
+        with self._entered():
+            if path != self._newest or digest != self._digest or not path.exists():
+                save_checkpoint(
+                    self._checkpoints,
+                    total_steps,
+                    state,
+                    recipe=recipe,
+                    resume_grade=resume_grade,
+                    replaces=True,
+                )
+                self._newest, self._digest = path, digest
+            protect = [path] if self._resumed_from is None else [path, self._resumed_from.path]
+            prune_checkpoints(self._checkpoints, keep=keep, protect=protect)
         return path
 
     def save_best(
@@ -141,16 +147,15 @@ class RunDirectory:
         kept = self._kept_best()
         if kept is not None and not score > cast("float", kept.metadata["episode_return"]):
             return None
-        if kept is not None and kept.step >= total_steps:
-            set_aside_checkpoint(kept.path)  # a resumed run is back before it, and better
         path = save_checkpoint(
             self._best,
             total_steps,
             state,
             recipe=recipe,
             metadata={"episode_return": score},
+            replaces=True,  # a resumed run may be back there, and better
         )
-        prune_checkpoints(self._best, keep=1)
+        remove_checkpoints([old for old in list_checkpoints(self._best) if old != path])
         return path
 
     def _kept_best(self) -> Checkpoint | None:
@@ -187,7 +192,7 @@ class RunDirectory:
         return path
 
     def latest(self) -> Checkpoint:
-        """Read the newest readable checkpoint.
+        """Read the newest readable checkpoint; see `latest_checkpoint`.
 
         Raises:
             CheckpointError: when there is none.
@@ -200,11 +205,11 @@ class RunDirectory:
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Continue in this directory after resuming from one of its checkpoints.
 
-        Newer ones that are damaged are renamed, so that their steps can be saved again.
+        Before anything is written, newer ones that are damaged are renamed, so that their steps can
+        be saved again.
         """
-        for skipped in checkpoint.skipped:
-            set_aside_checkpoint(skipped.path)
-        self._resumed_from = checkpoint.path
+        self._resumed_from, self._newest = checkpoint, checkpoint.path
+        self._digest = _digest(checkpoint.state)
         self._is_ours = True
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
@@ -212,11 +217,55 @@ class RunDirectory:
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         replace_file(self.path / "summary.json", text.encode())
 
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Keep others out of the directory within a block, unless a session does so already."""
+        if self._lock is not None:
+            yield
+            return
+        self._enter()
+        try:
+            yield
+        finally:
+            self.close()
+
+    def _enter(self) -> None:
+        """Take the lock, and make sure that the directory holds this run and nothing later."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._check_ours()  # before a lock is left in a directory of someone else's
+            self._acquire_lock()
+            try:
+                self._check_ours()
+                self._check_newest()
+            except BaseException:
+                self.close()
+                raise
+        except OSError as error:
+            raise self._not_writable(error) from error
+        self._is_ours = True
+
+    def _not_writable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"run directory {self.path} is not writable: {error}")
+
     def _check_ours(self) -> None:
         is_empty = all(entry.name == _LOCK for entry in self.path.iterdir())
         if not (is_empty or self._is_ours):
             raise ConfigError(
                 f"run directory {self.path} is not empty; choose another, or resume the run"
+            )
+
+    def _check_newest(self) -> None:
+        """Set damaged checkpoints aside, and refuse those that another process wrote later."""
+        for skipped in () if self._resumed_from is None else self._resumed_from.skipped:
+            if skipped.path.exists():
+                set_aside_checkpoint(skipped.path)
+        own = -1 if self._newest is None else _step(self._newest)
+        newest = list_checkpoints(self._checkpoints)[-1:]
+        if newest and _step(newest[0]) > own:
+            raise ConfigError(
+                f"run directory {self.path} was continued elsewhere: its {newest[0].name} is newer "
+                "than what this Trainer saved or resumed; resume it, or choose another directory"
             )
 
     def _acquire_lock(self) -> None:
@@ -237,3 +286,12 @@ class RunDirectory:
     @property
     def _best(self) -> Path:
         return self.path / "best"
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def _digest(state: StateDict) -> str:
+    """Return the digest of a run's state without the storage, which may be large."""
+    return state_digest({**state, "storage": None})

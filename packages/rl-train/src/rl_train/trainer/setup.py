@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 _COMPILE_PAYS_AFTER = {"cpu": 7_500, "cuda": 500}
 """Gradient steps from which compiling saves more time than it takes, by kind of device."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Settings of glibc's ``mallopt``."""
-
 _LONG_SEQUENCE = 32
 """Steps of a sequence up to which that holds; the graphs of longer ones take longer to compile."""
 
@@ -38,6 +35,9 @@ _SMALL_STEP = 2e8
 
 _SMALL_NETWORK = 30_000
 """Parameters below which a second thread costs more in handing over than it saves."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Settings of glibc's ``mallopt``."""
 
 
 def check_parts(

@@ -17,6 +17,7 @@ from rl_core.types import StateDict
 from rl_envs import AnyEnv, as_vec_env
 from rl_train.builder.components import as_table
 from rl_train.builder.description import describe
+from rl_train.builder.saved_actors import recipe_of
 from rl_train.checkpoint import Checkpoint, ResumeGrade
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
@@ -262,10 +263,10 @@ class Trainer:
                 self.evaluator.close()
 
     def save_checkpoint(self) -> Path:
-        """Write a checkpoint of the whole run, unless there is one of this step.
+        """Write a checkpoint of the whole run, unless this state is saved already.
 
         Raises:
-            ConfigError: without a run directory.
+            ConfigError: without a run directory, or with that of another run.
             CheckpointError: when it cannot be written.
         """
         if self.directory is None:
@@ -281,7 +282,8 @@ class Trainer:
     def resume(self) -> Checkpoint:
         """Continue from the newest readable checkpoint of the run directory.
 
-        Newer ones that are damaged are renamed, so that their steps can be saved again.
+        Newer ones that are damaged are warned of, and renamed when the run goes on. Seed, threads
+        and whether to compile are those that the run began with.
 
         Returns:
             The checkpoint; its ``skipped`` lists the damaged ones.
@@ -293,7 +295,9 @@ class Trainer:
         if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
         checkpoint = self.directory.latest()
+        resolved = recipe_of(checkpoint).resolved
         self.load_state_dict(checkpoint.state)
+        self.recipe = replace(self.recipe, seed=self.seed, resolved=resolved)
         self.directory.go_on_from(checkpoint)
         return checkpoint
 
