@@ -35,7 +35,10 @@ from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Agent, Trainer, evaluate_policy
 from rl_train.builder import Sections, build, compose, resolve_device
+from rl_train.builder.recipes import _Given
 from rl_train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from rl_train.checkpoint.weights import actor_weights
+from rl_train.loggers import read_metrics
 
 SMALL: Sections = {
     "env": {"num_envs": 2},
@@ -518,6 +521,68 @@ def test_an_agent_that_was_trained_on_another_kind_of_device_is_loaded(tmp_path:
     assert np.array_equal(agent.predict(rows)[0], loaded.predict(rows)[0])
 
 
+def test_a_loaded_agent_goes_on_in_its_own_run_directory(tmp_path: Path) -> None:
+    small_agent().train(64, run_dir=tmp_path / "run")
+    loaded = rl_train.load(tmp_path / "run")
+    loaded.train(96, run_dir=tmp_path / "run")
+    steps = [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert len(steps) == len(set(steps))
+    assert steps[-1] == 96
+    names = [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")]
+    assert names == ["step-64", "step-96"]
+    again = rl_train.load(tmp_path / "run" / "checkpoints" / "step-64")
+    with pytest.raises(ConfigError, match="was continued elsewhere: its step-96 is newer"):
+        again.train(128, run_dir=tmp_path / "run")
+    assert again.train(128, run_dir=tmp_path / "other").total_steps >= 128
+
+
+def test_the_best_weights_act_and_are_no_run(tmp_path: Path) -> None:
+    agent = rl_train.make(
+        "ppo",
+        "CartPole-v1",
+        seed=3,
+        options={**SMALL, "trainer": {"test_every": 1, "num_test_episodes": 2}},
+    )
+    agent.train(128, run_dir=tmp_path)
+    best = rl_train.load(tmp_path / "best")
+    (path,) = list_checkpoints(tmp_path / "best")
+    weights = actor_weights(load_checkpoint(path))
+    check_same_state(dict(best.actor.state_dict()), dict(weights))
+    envs = make_vec("CartPole-v1", 1)
+    spaces_of = envs.single_observation_space, envs.single_action_space
+    for source in (tmp_path / "best", path):
+        actor = rl_train.load_actor(source, *spaces_of)
+        check_same_state(dict(actor.state_dict()), dict(weights))
+        again = rl_train.make("ppo", "CartPole-v1", options=SMALL, restart_model=source)
+        check_same_state(dict(again.actor.state_dict()), dict(weights))
+    with pytest.raises(CheckpointError, match="holds only what acts, and not the run; load the"):
+        best.train(256)
+
+
+def test_an_environment_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    small_agent().train(64, run_dir=tmp_path)
+    for env in ("Acrobot-v1", "Pendulum-v1"):
+        with pytest.raises(CheckpointError, match="trained on CartPole-v1, does not fit the env"):
+            rl_train.load(tmp_path, env=env)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac", "dqn"])
+def test_an_exported_policy_acts_alike(algorithm: str) -> None:
+    env = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    agent = rl_train.make(algorithm, env, seed=3)
+    size = agent.actor.observation_space.shape
+    assert size is not None
+    rows = torch.from_numpy(np.random.default_rng(1).normal(size=(50, *size)).astype(np.float32))
+    count = torch.export.Dim("count")
+    exported = torch.export.export(agent.actor, (rows[:2],), dynamic_shapes=({0: count},))
+    assert np.array_equal(exported.module()(rows).numpy(), agent.predict(rows.numpy())[0])
+
+
+def test_recurrent_actors_do_not_act_without_their_state() -> None:
+    with pytest.raises(ConfigError, match="is recurrent: call get_action, which takes and returns"):
+        small_recurrent_agent().actor(torch.zeros(1, 4))
+
+
 def test_loading_from_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a run: it has no folder"):
         rl_train.load(tmp_path)
@@ -830,3 +895,36 @@ def test_evaluations_have_no_environments_that_would_play_no_episode() -> None:
         with agent.parts.test_envs(num_episodes=episodes) as envs:
             assert envs.num_envs == count
     agent.close()
+
+
+def test_a_preset_may_name_its_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = {"storage": {"name": "replay", "size": 500}, "actor": {"name": "off-policy"}}
+    monkeypatch.setattr("rl_train.builder.recipes.read_preset", lambda *_: ({}, tuned))
+    recipe = compose("dqn", "CartPole-v1", {"actor": {"hidden_sizes": [4]}}, preset=True)
+    assert (recipe.storage.name, recipe.storage["size"]) == ("replay", 500)
+    assert recipe.actor["hidden_sizes"] == [4]
+
+
+def test_an_option_of_two_sections_needs_its_section() -> None:
+    def part(hidden_sizes: tuple[int, ...] = (8,)) -> None:
+        """Stands in for a component of a plug-in."""
+
+    given = _Given({}, {"hidden_sizes": [4]})
+    given.place("actor", OnPolicyActor)
+    with pytest.raises(ConfigError, match="hidden_sizes is an option of actor and of storage; say"):
+        given.place("storage", part)
+
+
+@pytest.mark.parametrize(
+    ("storage", "message"),
+    [
+        ("replay", r"give options={'storage': {'name': 'replay'}}"),
+        ({"size": 9}, r"give options={'storage': {'size': 9}}"),
+        (RolloutStorage(8), r"storage: got RolloutStorage; make builds its parts by name, and rl_"),
+    ],
+)
+def test_a_section_given_as_an_option_is_answered_with_what_to_write(
+    storage: object, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rl_train.make("ppo", "CartPole-v1", storage=storage)

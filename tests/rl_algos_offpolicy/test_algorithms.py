@@ -250,5 +250,5 @@ def test_add_ons_join_the_policy_loss(algorithm: type[AnyAlgorithm], policy: str
 
 
 def test_dqn_has_no_policy_loss_for_add_ons() -> None:
-    with pytest.raises(ConfigError, match="no policy loss"):
+    with pytest.raises(ConfigError, match="DQN takes no add-ons; leave add_ons out"):
         DQN(_actor(0, CATEGORIES, policy="greedy"), add_ons=_Pull())

@@ -347,6 +347,14 @@ def test_runs_with_parts_from_python(refused: Refused, run_copy: Path) -> None:
     assert "its actor is 'custom'" in refused("train", "--config", recipe, "--run-dir=new")
 
 
+def test_a_run_whose_recipe_was_edited(refused: Refused, run_copy: Path) -> None:
+    recipe = run_copy / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("gamma = 0.99", "gamma = 0.1"))
+    message = refused("resume", run_copy, "--total-steps=512")
+    assert "recipe.toml was edited: its algorithm.gamma is not that of step-256" in message
+    assert "begin another run with rl train --config" in message
+
+
 def test_a_run_that_does_not_say_how_long_it_is(refused: Refused, run_copy: Path) -> None:
     recipe = run_copy / "recipe.toml"
     lines = recipe.read_text().splitlines()
@@ -430,3 +438,25 @@ def test_a_warning_before_an_error_is_not_printed(
 
     monkeypatch.setattr(torch.cuda, "is_available", unavailable)
     assert "torch sees no CUDA device" in refused("train", "ppo", "CartPole-v1", "--device", "cuda")
+
+
+def test_a_fault_of_the_users_code_is_located(
+    refused: Refused, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_bog.py").write_text(
+        "import gymnasium\n"
+        "class Bog(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        super().reset(seed=seed)\n"
+        "        return self.observation_space.sample(), {}\n"
+        "    def step(self, action):\n"
+        "        return {}['missing']\n"
+        "gymnasium.register('Bog-v0', Bog, max_episode_steps=5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "ppo", "Bog-v0", *tiny, "--import=my_bog", "--env.vectorization=sync")
+    message = refused(*words, "--total-steps=64")
+    assert "step() raised KeyError: 'missing'" in message
+    assert f"({tmp_path / 'my_bog.py'}, line 9)" in message

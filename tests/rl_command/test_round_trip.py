@@ -199,6 +199,7 @@ def test_an_unfinished_run_goes_on_to_where_it_was_to_end(rl: Run, run_copy: Pat
     assert json.loads((run_copy / "summary.json").read_text())["total_steps"] >= 400
 
 
+@pytest.mark.filterwarnings("always::UserWarning")
 def test_a_damaged_checkpoint_is_passed_over_aloud(rl: Run, run_copy: Path) -> None:
     checkpoints = run_copy / "checkpoints"
     (whole,) = list_checkpoints(checkpoints)

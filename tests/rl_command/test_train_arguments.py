@@ -211,6 +211,24 @@ class Sprout(Base):
             env={"num_envs": 2},
             algorithm={"soil": "sand"},
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThirstyConfig(SproutConfig):
+    """Options of `Thirsty`.
+
+    Attributes:
+        water: Litres a day.
+    """
+
+    water: float
+
+
+class Thirsty(Sprout):
+    """Grow with water."""
+
+    def __init__(self, actor, config: ThirstyConfig | None = None) -> None:
+        super().__init__(actor)
 '''
 
 
@@ -222,7 +240,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (site / "planted_sprout.py").write_text(PLUGIN)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: sprout\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text(
-        "[rl_core.algorithms]\nsprout = planted_sprout:Sprout\n"
+        "[rl_core.algorithms]\nsprout = planted_sprout:Sprout\nthirsty = planted_sprout:Thirsty\n"
     )
     monkeypatch.syspath_prepend(site)
     yield
@@ -246,6 +264,19 @@ def test_a_plug_in_brings_its_own_options(
     assert "sprout: Grow a policy." in text
     assert "--algorithm.vigour FLOAT How fast it grows, in (0, 1] [default: 0.5]" in text
     assert "--algorithm.soil clay|sand What it stands in [default: sand]" in text
+
+
+@pytest.mark.usefixtures("plugin")
+def test_options_without_a_default_are_given_like_others(
+    refused: Callable[..., str], rl: Callable[..., tuple[int, str, str]]
+) -> None:
+    line = ("thirsty", "CartPole-v1")
+    recipe = read_train_request([*line, "--algorithm.water", "2"]).recipe
+    assert recipe.algorithm.kwargs == {"vigour": 0.5, "soil": "sand", "water": 2.0}
+    assert "algorithm.water: missing; expected float" in refused("train", *line)
+    status, out, _ = rl("train", *line, "--help")
+    assert status == 0
+    assert "--algorithm.water FLOAT Litres a day" in " ".join(out.replace("│", " ").split())
 
 
 def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def test_every_kind_of_value_comes_back_exactly(tmp_path: Path) -> None:
         "transposed": base.t(),
         "strided": base[:, ::2],
         "expanded": torch.tensor([1.0]).expand(5),
+        "expanded to one": torch.tensor(1.0).expand(1),
         "shared": [base, base[1:], base],
         "parameter": torch.nn.Parameter(torch.ones(2)),
         "floats": [0.1, 1e-320, -0.0, math.nan, math.inf, -math.inf, 1e308, 3.0],

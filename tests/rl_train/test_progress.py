@@ -99,7 +99,10 @@ def test_rows_that_only_reset_may_take_another_rollout() -> None:
     progress = Progress("log", stream, clock=Clock())
     storage = ReferenceRolloutStorage(4)
     Trainer(envs, ToyActorCritic(actor), storage, callbacks=[progress]).train(total_steps=16)
-    notice = "16 steps are rounded up to whole rollouts of 16: about 16 steps, at most 31"
+    notice = (
+        "16 steps are rounded up to whole rollouts of 16: 16 to 31 steps, as rows that only reset "
+        "are none"
+    )
     assert stream.getvalue().splitlines()[0] == notice
 
 

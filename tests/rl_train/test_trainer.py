@@ -28,8 +28,9 @@ from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, 
 from rl_core.logger import Logger
 from rl_core.nn.distributions import Distribution
 from rl_core.seeding import spawn_seed
+from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, HasSlices, Storage
-from rl_core.types import ArrayLike, Observation
+from rl_core.types import ArrayLike, Observation, StateDict
 from rl_envs import as_vec_env, make_gym_vec
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.scripted import CountingEnv, IdentityEnv, WalkVecEnv
@@ -1236,6 +1237,39 @@ def test_a_checkpoint_that_a_callback_saves_goes_on_from_there(tmp_path: Path, t
     clock = {"time": None, "steps_per_second": None}
     assert [{**line, **clock} for line in lines[1]] == [{**line, **clock} for line in lines[0]]
     assert [line["step"] for line in lines[0]] == [2 * ROWS, 3 * ROWS, 4 * ROWS, 6 * ROWS]
+
+
+class Counting(Callback):
+    """Remembers how many updates it saw."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_update_end(self, trainer: Trainer) -> None:
+        self.count += 1
+
+    def state_dict(self) -> StateDict:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.count = StateReader(state, "counting").count("count")
+
+
+def test_callbacks_go_on_with_what_they_remembered(tmp_path: Path) -> None:
+    _trainer(tmp_path, callbacks=(Counting(), Callback(), Counting())).train(total_updates=2)
+    one, other = Counting(), Counting()
+    resumed = _trainer(tmp_path, callbacks=(one, other))
+    resumed.resume()
+    resumed.train(total_updates=3)
+    assert (one.count, other.count) == (3, 3)
+    alone = _trainer(tmp_path, callbacks=(Counting(),))
+    with pytest.warns(UserWarning, match="was saved with a callback Counting 2, which it goes on"):
+        alone.resume()
+
+
+def test_methods_that_nothing_calls_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Mine\.on_updates_end: nothing calls it.*on_update_end"):
+        type("Mine", (Callback,), {"on_updates_end": lambda self, trainer: None})
 
 
 def test_what_updates_answer_is_averaged_between_lines() -> None:

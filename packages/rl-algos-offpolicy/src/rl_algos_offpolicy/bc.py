@@ -14,7 +14,7 @@ E is what an expert does, sampled anew before each update, or a set of demonstra
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +50,11 @@ class BCConfig(Config):
     Attributes:
         expert: directory of the run whose policy is imitated; None learns from demonstrations.
         deterministic_expert: take the mode of the expert's policy instead of sampling from it.
-        loss: loss of the policy: ``"log_prob"`` is Eq. (1), for stochastic policies; ``"mse"``
-            Eq. (2), for real actions.
+        loss: loss of the policy: ``"log_prob"`` raises the probability of the expert's actions, for
+            stochastic policies; ``"mse"`` squares the distance to them, for real actions.
         learning_rate: learning rate of the policy.
         max_grad_norm: upper bound of the gradient's norm; None disables it.
-        optimizer: optimiser and its options.
+        optimizer: optimizer and its options.
         update_every: transitions that the expert collects between updates.
         num_minibatches: gradient steps per update.
         minibatch_size: samples per gradient step.
@@ -75,7 +75,7 @@ class BCConfig(Config):
 
 
 class BC(Algorithm[BCConfig, ReplayBatch]):
-    """Behaviour cloning.
+    """Behavior cloning.
 
     With an expert, the expert acts while collecting, and the replay storage keeps what it did.
     Without one, nothing is collected: the policy learns from the demonstrations that the storage
@@ -96,6 +96,8 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         ConfigError: when the loss does not fit the policy or its actions, the actor is recurrent,
             two experts are given, or an option is about an expert and there is none.
     """
+
+    takes_add_ons: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class OffPolicyConfig(Config):
         gamma: discount factor per step.
         reward_scale: factor on rewards that are learned from.
         max_grad_norm: upper bound of each gradient's norm; None disables it.
-        optimizer: optimiser and its options.
+        optimizer: optimizer and its options.
         start_steps: environment transitions with uniformly random actions before the policy acts.
         update_after: no update before this many environment transitions, random ones included.
         update_every: environment transitions between updates, rounded up to whole steps of all

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,7 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
     """
 
     actor: OffPolicyActor
+    takes_add_ons: ClassVar[bool] = True
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target policy and the target critics."""

@@ -79,9 +79,10 @@ class DQNConfig(OffPolicyConfig):
         learning_rate: learning rate of the critics.
         epsilon: probability of a uniformly random action while collecting; None takes 1 to 0.05
             over the first tenth of the run, and 0 where the critics are noisy.
-        double: let the online critics choose the target's action, Eq. (2) instead of Eq. (1).
-        loss: loss of the errors, h of Eq. (3): Huber's or half the square; critics that learn a
-            distribution have a loss of their own.
+        double: let the online critics choose the target's action, and the target critics only
+            judge it, which overestimates less (Eq. 2).
+        loss: loss of the errors: Huber's or half the square (h); critics that learn a distribution
+            have a loss of their own.
         clip_reward: bound of scaled rewards in both directions; None disables it.
         tau: Polyak coefficient of the target critics; 1 copies the critics.
         target_update_every: gradient steps between updates of the target critics.
@@ -107,7 +108,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
 
     Raises:
         ConfigError: when the policy is not greedy, an option does not fit the actor's critics, or
-            add-ons are given: there is no policy loss.
+            add-ons are given, because there is no policy loss.
     """
 
     actor: OffPolicyActor
@@ -124,8 +125,6 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics."""
         actor = self.actor
-        if len(self.add_ons):
-            raise ConfigError("DQN has no policy loss to add terms to; leave add_ons out")
         self.target_critics = copy.deepcopy(actor.critics)
         return {"target_critics": self.target_critics}
 

@@ -40,7 +40,7 @@ class REDQ(SAC):
 
 
 class DroQ(SAC):
-    """`SAC` with critics that drop out and normalise, and 20 gradient steps per step.
+    """`SAC` with dropout and layer normalization in the critics, and 20 gradient steps per step.
 
     Source: Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2. All of it are
     defaults of options of `SAC` and of the actor. Two critics do for it what ten do for `REDQ`.

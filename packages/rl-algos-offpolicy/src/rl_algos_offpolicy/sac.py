@@ -43,7 +43,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -149,6 +149,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
     """
 
     actor: OffPolicyActor
+    takes_add_ons: ClassVar[bool] = True
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""

@@ -30,20 +30,20 @@ class SACConfig(OffPolicyConfig):
         critic_learning_rate: learning rate of the critics.
         temperature_learning_rate: learning rate of the temperature's logarithm.
         tau: Polyak coefficient of the target critics: how far they move in each step.
-        initial_temperature: initial temperature, α of Eq. (1); it stays where it is not learned.
-        learn_temperature: learn the temperature by Eq. (4).
-        target_entropy: entropy that the temperature aims at, H̄ of Eq. (4); None takes minus the
-            number of real actions, or 0.89 of the largest entropy of discrete ones.
-        temporal_smoothness: weight of the distance between successive actions (CAPS), λ_T of
-            Eq. (5); needs a storage of single steps.
-        spatial_smoothness: weight of the distance between actions at nearby observations (CAPS),
-            λ_S of Eq. (5).
-        smoothness_std: standard deviation of nearby observations from the batch's, σ of Eq. (5), in
-            units of the observation.
-        num_target_critics: number of critics drawn for each target (REDQ), the size of M in
-            Eq. (6); None takes all, Eq. (1).
-        policy_value: value of several critics that the policy maximises: ``"min"`` is Eq. (3),
-            ``"mean"`` Eq. (7) (REDQ).
+        initial_temperature: initial temperature, the weight of the entropy (α); it stays where it
+            is not learned.
+        learn_temperature: adapt the temperature so that the entropy nears ``target_entropy``.
+        target_entropy: entropy that the temperature aims at (H̄); None takes minus the number of
+            real actions, or 0.89 of the largest entropy of discrete ones.
+        temporal_smoothness: weight of the distance between successive actions (CAPS, λ_T); needs a
+            storage of single steps.
+        spatial_smoothness: weight of the distance between actions at nearby observations (CAPS,
+            λ_S).
+        smoothness_std: standard deviation of nearby observations from the batch's, in units of the
+            observation (σ).
+        num_target_critics: number of critics drawn for each target (REDQ); None takes all.
+        policy_value: value of several critics that the policy maximizes: ``"min"`` the smallest,
+            ``"mean"`` their mean (REDQ).
         policy_delay: gradient steps of the critics per step of policy and temperature.
     """
 

@@ -43,8 +43,8 @@ class TD3Config(DeterministicConfig):
 
     Attributes:
         policy_delay: gradient steps of the critics per step of the policy and the targets.
-        target_noise: standard deviation of the noise on target actions, σ̃ of Eq. (1).
-        target_noise_clip: bound of the noise on target actions, c of Eq. (1).
+        target_noise: standard deviation of the noise on target actions (σ̃).
+        target_noise_clip: bound of the noise on target actions (c).
     """
 
     policy_delay: Count = 2

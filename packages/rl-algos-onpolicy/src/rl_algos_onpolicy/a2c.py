@@ -40,7 +40,7 @@ class A2CConfig(OnPolicyConfig):
         max_grad_norm: upper bound of the joint gradient's norm; None disables it.
         normalize_advantage: give the advantages of a rollout a mean of 0 and a standard deviation
             of 1.
-        optimizer: optimiser of both, and its options.
+        optimizer: optimizer of both, and its options.
 
     Raises:
         ConfigError: when a value is out of range.

@@ -32,12 +32,13 @@ class OnPolicyConfig(Config):
         gamma: discount factor per step.
         gae_lambda: parameter λ of the estimators ``gae`` and ``vtrace``: smaller values have less
             variance, larger ones less bias.
-        advantage_estimator: estimator of advantages, see the table of
-            `rl_core.returns.estimators`.
+        advantage_estimator: estimator of advantages: ``gae`` and ``vtrace`` average over horizons,
+            ``td`` looks one step ahead, ``baseline`` takes the return minus the value, ``return``
+            the return alone.
         value_target: target of the value function: ``advantage`` takes the estimator's own,
             ``return`` complete returns, ``td`` one-step targets.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
-        positive_advantage: subtract the smallest advantage after normalising, so that none is
+        positive_advantage: subtract the smallest advantage after normalizing, so that none is
             negative.
         entropy_method: what the policy's entropy is added to: ``regularized`` is the objective,
             ``max`` the reward of each step, ``no_entropy`` nothing.
@@ -45,7 +46,7 @@ class OnPolicyConfig(Config):
         use_softplus_entropy: pass entropies through softplus, which keeps them positive.
         stop_entropy_gradient: treat the entropy as a constant, which ``max`` requires.
         max_grad_norm: upper bound of the gradient's norm; None disables it.
-        optimizer: optimiser and its options.
+        optimizer: optimizer and its options.
 
     Raises:
         ConfigError: when a value is out of range, or has no effect beside another one.

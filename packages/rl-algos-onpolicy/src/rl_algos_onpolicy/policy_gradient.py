@@ -1,7 +1,7 @@
 """What VPG and A2C share: the policy gradient, and an optimiser each for policy and value."""
 
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -60,6 +60,8 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
         ConfigError: when what is shared is to be moved at two learning rates, or the actor has a
             second value function.
     """
+
+    takes_add_ons: ClassVar[bool] = True
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and value function an optimiser each."""

@@ -29,7 +29,7 @@ minibatch.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -64,27 +64,29 @@ class PPOConfig(OnPolicyConfig):
     """Options of `PPO`, besides those of `OnPolicyConfig`; ``entropy_coef`` is c₂ of Eq. (4).
 
     Attributes:
-        learning_rate: learning rate of the optimiser; 0 collects and evaluates without learning.
+        learning_rate: learning rate of the optimizer; 0 collects and evaluates without learning.
         num_epochs: passes over each rollout.
         num_minibatches: minibatches per epoch; None when ``minibatch_size`` is given.
         minibatch_size: samples per minibatch; None when ``num_minibatches`` is given.
-        surrogate: policy loss: ``clip`` is Eq. (1), ``plain`` Eq. (5) without a bound, and
-            ``kl-penalty`` Eq. (6).
-        clip_range: how far the probability ratio may move from 1, ε of Eq. (1); with another
+        surrogate: policy loss: ``clip`` gains nothing from moving the policy beyond
+            ``clip_range``, ``plain`` has no bound, ``kl-penalty`` penalizes the divergence from the
+            policy that collected (Eq. 1, 5, 6).
+        clip_range: how far the ratio of new to old probability may move from 1 (ε); with another
             surrogate it only decides which samples count as clipped in the log.
-        kl_target: target divergence of ``kl-penalty``, d of Eq. (6); None takes 0.01.
-        kl_penalty: initial weight of the penalty of ``kl-penalty``, β of Eq. (6); None takes 1.
-            The present weight is saved, and may be set while running.
-        use_clipped_value_loss: use the clipped value loss, Eq. (3), instead of Eq. (2).
-        value_clip_range: how far values may move before they are clipped, ε of Eq. (3), in units
-            of values; None takes ``clip_range``.
-        value_loss_coef: weight of the value loss, c₁ of Eq. (4).
+        kl_target: divergence per update that ``kl-penalty`` aims at (d); None takes 0.01.
+        kl_penalty: initial weight of the divergence in ``kl-penalty``, which then adapts (β); None
+            takes 1. The present weight is saved, and may be set while running.
+        use_clipped_value_loss: clip values that move far from the old ones; the larger of plain
+            and clipped error counts (Eq. 3).
+        value_clip_range: how far values may move before they are clipped, in units of values (ε);
+            None takes ``clip_range``.
+        value_loss_coef: weight of the value loss beside the policy loss (c₁).
         max_grad_norm: upper bound of the gradient's norm; None disables it.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1: over each
             ``minibatch`` (of two samples at least), over the whole ``batch``, or ``none``.
         target_kl: end the update once the approximate divergence exceeds 1.5 times this; None
             never does.
-        optimizer: optimiser and its options.
+        optimizer: optimizer and its options.
 
     Raises:
         ConfigError: when a value is out of range or two contradict each other.
@@ -200,13 +202,15 @@ def clipped_value_loss(
 
 
 class PPO(Algorithm[PPOConfig, RolloutBatch]):
-    """Proximal policy optimisation, by default with a clipped surrogate.
+    """Proximal policy optimization, by default with a clipped surrogate.
 
     Args:
         actor: a policy and a state-value function, such as `OnPolicyActor`.
         config: options.
         add_ons: extra terms for the policy loss.
     """
+
+    takes_add_ons: ClassVar[bool] = True
 
     @property
     def schedule(self) -> UpdateSchedule:

@@ -57,7 +57,7 @@ class TRPOConfig(OnPolicyConfig):
     ``entropy_coef`` is c of Eq. (1); ``optimizer`` and ``max_grad_norm`` are the value function's.
 
     Attributes:
-        max_kl: largest divergence of the new policy from the old one, δ of Eq. (2).
+        max_kl: largest divergence of the new policy from the old one (δ).
         cg_steps: iterations of the conjugate gradients.
         cg_damping: multiple of the identity added to the Hessian of the divergence.
         num_backtracks: number of steps that the line search tries.
@@ -96,7 +96,7 @@ class TRPOConfig(OnPolicyConfig):
 
 
 class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
-    """Trust region policy optimisation.
+    """Trust region policy optimization.
 
     A gradient step is one of the value function's; the policy's step is no gradient step and
     cannot be taken from exchanged gradients.
@@ -112,6 +112,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     """
 
     exchanges_gradients: ClassVar[bool] = False
+    takes_add_ons: ClassVar[bool] = True
 
     @property
     def schedule(self) -> UpdateSchedule:

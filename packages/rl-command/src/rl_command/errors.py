@@ -2,9 +2,16 @@
 
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_LIBRARIES = re.compile(
+    r"[\\/](site-packages|python3[^\\/]*|rl_(core|envs|storages|algos_\w+|meta|train|command))[\\/]"
+    r"|^<"
+)
+"""Files that are not the user's own."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -21,6 +28,23 @@ def print_error(message: str) -> None:
 def print_warning(message: str) -> None:
     """Print a warning."""
     print(f"rl: warning: {one_line(message)}", file=sys.stderr)
+
+
+def origin(error: BaseException) -> str:
+    """Say where the user's own code raised what led to an error; nothing where it did not.
+
+    Args:
+        error: one of ours, which others may have caused.
+    """
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    if first is error:
+        return ""
+    for frame in reversed(traceback.extract_tb(first.__traceback__)):
+        if not _LIBRARIES.search(frame.filename):
+            return f" ({frame.filename}, line {frame.lineno})"
+    return ""
 
 
 def one_line(text: str) -> str:

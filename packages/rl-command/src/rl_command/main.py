@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from rl_command import __version__
-from rl_command.errors import UsageError, one_line_warnings, print_error
+from rl_command.errors import UsageError, one_line_warnings, origin, print_error
 
 _HELP = """\
 usage: rl [-h] [--version] COMMAND ...
@@ -105,7 +105,7 @@ def _dispatch(words: Sequence[str]) -> int:
     try:
         status: int = pkgutil.resolve_name(f"rl_command.{_COMMANDS[name]}")(rest)
     except RLError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{error}{origin(error)}") from error
     return status
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rl_command.values import metavar, table_of, write_value
-from rl_core.config import Json, bounds_of, encode, field_types, options_of
+from rl_core.config import Json, bounds_of, encode, field_types, options_of, required_options
 
 _PLACEHOLDERS = {
     "config": "FILE",
@@ -102,8 +102,8 @@ def component_options(
     Args:
         section: section of the recipe, such as ``algorithm``.
         component: a class or function, as for `rl_core.config.options_of`.
-        defaults: that section of a complete recipe; options that it does not name are left out.
-            None returns all options, without defaults.
+        defaults: that section of a complete recipe; options that it does not name are left out
+            unless they are required. None returns all options, without defaults.
     """
     from rl_train.builder.components import PARTS  # brings PyTorch
 
@@ -125,13 +125,14 @@ def _table_options(
 ) -> tuple[Option, ...]:
     docs, bounds = {**docs, **parameter_docs(table)}, bounds_of(table)
     options: list[Option] = []
+    shown_names = None if defaults is None else {*defaults, *required_options(table)}
     for name, type_ in field_types(table).items():
-        if defaults is not None and name not in defaults:
+        if shown_names is not None and name not in shown_names:
             continue
-        default, inner = None if defaults is None else defaults[name], table_of(type_)
+        default, inner = (defaults or {}).get(name), table_of(type_)
         place, text = (*path, name), _described(docs.get(name, ""), bounds.get(name))
         if inner is None:
-            shown = None if defaults is None else write_value(default)
+            shown = None if name not in (defaults or {}) else write_value(default)
             options.append(Option(place, type_, text, shown, metavar(type_)))
             continue
         inside = encode(inner()) if default == "none" else default

@@ -214,7 +214,9 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     length = length or {"total_steps": DEFAULT_TOTAL_STEPS}
     goal = chosen_goal(first.tables, length, file.path or "the preset")
     assert goal is not None
-    shown = compose(algo, env, file.sections()) if wants_help and file.path else bare
+    shown = bare
+    if wants_help and file.path:
+        shown = compose(algo, env, file.sections(), in_part=True)
     command = _full_command(shown, file, length)
     given = parse(command, words, is_name={algo, env}.__contains__)
     typed_apart = {key: value for key, value in given.tables.items() if key not in SECTIONS}
@@ -311,7 +313,7 @@ def _compose_bare(
     for section in ("actor", "storage"):
         sections[section] = {k: v for k, v in merged[section].items() if k == "name"}
     with given.named(file.tables, file.path):
-        return compose(algo, env, sections, preset=preset)
+        return compose(algo, env, sections, preset=preset, in_part=True)
 
 
 def _is_name(word: str) -> bool:

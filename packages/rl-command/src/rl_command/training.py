@@ -13,6 +13,7 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import (
     check_new,
+    check_unchanged,
     command_on,
     new_run_dir,
     open_run,
@@ -108,6 +109,7 @@ def resume(words: Sequence[str], title: str = "") -> int:
             raise UsageError(
                 f"the recipe of {run.path} does not give the length of the run; give --total-steps"
             )
+        check_unchanged(run)
         recipe = with_length(run.recipe, goal)
         if arguments.device is not None:
             recipe = replace(recipe, device=arguments.device)
@@ -126,7 +128,8 @@ def _progress(mode: ProgressMode, title: str) -> list[Callback]:
 
 
 def _restore(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> None:
-    trainer.resume()
+    with held_warnings():
+        trainer.resume()
     reached = goal.reached_before(trainer)
     if reached >= goal.target:
         raise UsageError(

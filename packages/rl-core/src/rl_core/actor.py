@@ -209,6 +209,21 @@ class Actor(nn.Module, ABC):
             for name, size in self.state_sizes.items()
         }
 
+    def forward(self, observation: Observation) -> Tensor:
+        """Return the environment's actions for observations `(N, ...)`: the policy's modes.
+
+        This is what deployed policies need, such as after `torch.export.export`.
+
+        Raises:
+            ConfigError: when the actor is recurrent, and `get_action` has to pass its state on.
+        """
+        if self.is_recurrent:
+            raise ConfigError(
+                f"{type(self).__name__} is recurrent: call get_action, which takes and returns its "
+                "state"
+            )
+        return self.get_action(observation, {}, None, deterministic=True).env_action
+
     def get_action(
         self,
         observation: Observation,

@@ -92,8 +92,6 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Build the inner algorithm, and the step sizes where they are learned."""
-        if self.add_ons:
-            raise ConfigError("MAML takes no add-ons; leave add_ons out")
         self.inner = _inner_algorithm(self.actor, self.config)
         self.schedules = SchedulesWithInner(self.config, self.device, self.inner.schedules)
         self.hyper = self.schedules.current
@@ -506,7 +504,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
 
 class MAMLVPG(MAML[MAMLVPGConfig]):
-    """MAML with the policy gradient inside and outside, Eq. (2).
+    """MAML with the policy gradient inside and outside.
 
     Args:
         actor: a policy that shares no parameters with its value function, which is not used.
@@ -528,7 +526,7 @@ class MAMLVPG(MAML[MAMLVPGConfig]):
 
 
 class MAMLPPO(MAMLVPG):
-    """MAML with PPO's clipped loss inside and outside, Eq. (2).
+    """MAML with PPO's clipped loss inside and outside.
 
     Args:
         actor: a policy that shares no parameters with its value function, which is not used.

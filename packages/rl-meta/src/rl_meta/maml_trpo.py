@@ -30,7 +30,7 @@ from rl_meta.rollouts import one_rollout
 
 
 class MAMLTRPO(MAML[MAMLTRPOConfig]):
-    """MAML whose meta-update is TRPO's constrained step, Eq. (1).
+    """MAML whose meta-update is TRPO's constrained step.
 
     Args:
         actor: a policy that shares no parameters with its value function, which is not used.

@@ -72,8 +72,9 @@ class PEARLConfig(Config):
         inner_algorithm: registered name of the off-policy algorithm that learns from replayed
             transitions; it has a ``critic_loss`` and a ``policy_loss``.
         inner_options: its options; those about when and how much it learns are refused.
-        encoder_learning_rate: of the encoder.
-        kl_coef: β of Eq. (4); has no effect without the information bottleneck.
+        encoder_learning_rate: learning rate of the encoder.
+        kl_coef: weight of the divergence of latents from the prior (β); has no effect without the
+            information bottleneck.
         policy_mean_coef: penalty of the squared means of a Gaussian policy, before squashing.
         policy_std_coef: penalty of the squared logarithms of its standard deviations.
         policy_pre_activation_coef: penalty of the squared actions before squashing, in expectation.
@@ -158,8 +159,6 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
                 f"PEARL needs a ContextConditionedActor, got {type(actor).__name__}; choose the "
                 "actor 'context-conditioned'"
             )
-        if self.add_ons:
-            raise ConfigError("PEARL takes no add-ons; leave add_ons out")
         name = config.inner_algorithm
         if not all(hasattr(inner_class(name), part) for part in ("critic_loss", "policy_loss")):
             raise ConfigError(

@@ -6,6 +6,7 @@ actor-critic.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import gymnasium
 import torch
@@ -141,7 +142,10 @@ class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
     Args:
         actor: a policy and a state-value function, such as `ToyActor`.
         config: options.
+        add_ons: extra terms for the policy loss.
     """
+
+    takes_add_ons: ClassVar[bool] = True
 
     @property
     def schedule(self) -> UpdateSchedule:
@@ -183,4 +187,6 @@ class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
         assert now.value is not None
         policy = -masked_mean(now.log_prob * batch.advantage, batch.mask)
         value = 0.5 * masked_mean((now.value - batch.value_target).square(), batch.mask)
-        return LossOutput(policy + value, {"loss/policy": policy, "loss/value": value})
+        metrics = {"loss/policy": policy, "loss/value": value}
+        added, more = self.add_on_terms(batch, now.distribution, metrics)
+        return LossOutput(policy + value + added, {**metrics, **more})

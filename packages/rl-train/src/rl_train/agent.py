@@ -94,7 +94,8 @@ class Agent:
             total_steps: environment steps to train for.
             total_episodes: finished episodes to train for.
             total_updates: updates to train for.
-            run_dir: directory for logs and checkpoints; None writes nothing.
+            run_dir: directory for logs and checkpoints; None writes nothing. A loaded agent goes on
+                in the directory that it was loaded from, if that is given.
             loggers: further loggers of metrics: objects, or registered names such as ``"csv"``.
             callbacks: objects whose methods the training loop calls, or registered names.
             progress: what to show on standard error: ``"bar"``, ``"log"`` for a line every few
@@ -281,8 +282,16 @@ class Agent:
     def _new_trainer(self, **options: object) -> Trainer:
         """Build a trainer that continues from where the agent was saved."""
         trainer = build_trainer(self.parts, **options)
-        if self._checkpoint is not None:
-            trainer.load_state_dict(self._loaded_state(self._checkpoint))
+        checkpoint = self._checkpoint
+        if checkpoint is not None:
+            if "collector" not in checkpoint.state:
+                raise CheckpointError(
+                    f"{checkpoint.path} holds only what acts, and not the run; load the run itself "
+                    "to go on, or begin a new one with make(..., restart_model=...)"
+                )
+            trainer.load_state_dict(self._loaded_state(checkpoint))
+            if trainer.directory is not None:
+                trainer.directory.go_on_from(checkpoint)
         return trainer
 
     def _loaded_state(self, checkpoint: Checkpoint) -> StateDict:
@@ -349,7 +358,8 @@ def load(
     """Load an agent from a run directory, or from what `Agent.save` wrote.
 
     Args:
-        directory: run directory, with a folder ``checkpoints``.
+        directory: run directory, whose newest checkpoint is taken; its folder ``best``, whose
+            weights can act but not go on learning; or one checkpoint.
         env: environment in place of the recipe's, of any kind that `make` takes; short for
             ``parts["env"]``.
         parts: objects by section (``env``, ``actor``, ``algorithm``, ``storage``) that replace
@@ -368,5 +378,12 @@ def load(
     if env is not None:
         parts = {**(parts or {}), "env": env}
     agent = Agent(build(recipe, parts, is_saved=True))
-    agent.restore(checkpoint)
+    try:
+        agent.restore(checkpoint)
+    except CheckpointError as error:
+        if env is None:
+            raise
+        raise CheckpointError(
+            f"{directory}, trained on {recipe.env.name}, does not fit the environment: {error}"
+        ) from error
     return agent

@@ -45,11 +45,11 @@ class OffPolicyActorConfig(CriticConfig):
             ``"greedy"`` has no network and takes the action of highest value (Discrete).
         hidden_sizes: widths of the policy's layers, and of the critics'.
         critic_hidden_sizes: widths of the critics' layers; None takes ``hidden_sizes``.
-        critic_layer_norm: normalise the critics' hidden layers, before their activation.
+        critic_layer_norm: normalize the critics' hidden layers, before their activation.
         critic_dropout: probability with which an output of the critics' hidden layers is dropped
             in updates, in [0, 1); for stochastic policies.
         activation: activation after each hidden layer.
-        body: layers as data in the place of the encoder, see `rl_core.nn.layers`.
+        body: layers as data in the place of the encoder, each a table with ``func`` and ``kwargs``.
         head: layers as data in the place of ``hidden_sizes``; the last may be ``GRU`` or ``LSTM``,
             the recurrent core of all networks, with ``hidden_size`` and ``num_layers``, then
             ``ActionLinear``, the output that is there in any case.
@@ -64,7 +64,7 @@ class OffPolicyActorConfig(CriticConfig):
         num_critics: number of critics (action-value functions).
         dueling: give critics separate streams for the state's value and the actions' advantages
             (Discrete).
-        normalize_observations: normalise vectors by running statistics, which are updated once per
+        normalize_observations: normalize vectors by running statistics, which are updated once per
             update.
         image_features: number of features of each image.
         recurrent_net: kind of the recurrent core after the layers, in the policy and in each

@@ -24,7 +24,7 @@ class OnPolicyActorConfig(Config):
         hidden_sizes: widths of the policy's layers.
         value_hidden_sizes: widths of the value function's layers; None takes ``hidden_sizes``.
         activation: activation after each hidden layer.
-        body: layers as data in the place of the encoder, see `rl_core.nn.layers`.
+        body: layers as data in the place of the encoder, each a table with ``func`` and ``kwargs``.
         head: layers as data in the place of ``hidden_sizes``; the last may be ``GRU`` or ``LSTM``
             with ``hidden_size`` and ``num_layers``, then ``ActionLinear``, the output that is
             there in any case.
@@ -39,7 +39,7 @@ class OnPolicyActorConfig(Config):
             networks.
         recurrent_hidden_size: hidden size of the recurrent core; None takes 64.
         recurrent_layers: number of stacked layers in the recurrent core; None takes 1.
-        normalize_observations: normalise vectors by running statistics, which are updated once per
+        normalize_observations: normalize vectors by running statistics, which are updated once per
             update.
         image_features: number of features of each image.
         squash_actions: squash a Gaussian by tanh and scale it to the bounds of the actions, instead

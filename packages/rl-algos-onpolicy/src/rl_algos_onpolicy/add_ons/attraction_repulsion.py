@@ -177,7 +177,7 @@ class OtherPolicies(PolicyLossAddOn):
 
 @final
 class AttractionKL(OtherPolicies):
-    """Draw the policy towards the nearest of some others: Eq. (1).
+    """Draw the policy toward the nearest of some others.
 
     Args:
         policies: feed-forward ones on the same spaces: directories of runs, or actors, which are
@@ -202,7 +202,7 @@ class AttractionKL(OtherPolicies):
 
 @final
 class RepulsionKL(OtherPolicies):
-    """Push the policy away from others: Eq. (2).
+    """Push the policy away from others.
 
     Args:
         policies: feed-forward ones on the same spaces: directories of runs, or actors, which are

@@ -72,10 +72,10 @@ class RNDConfig(Config):
 
     Attributes:
         hidden_sizes: widths of the target's layers; the predictor has one more of the last width.
-        num_features: number of features, n of Eq. (1).
+        num_features: number of outputs of target and predictor (n).
         gamma_intrinsic: discount factor of intrinsic rewards, per step.
         spread_decay: factor on the weight of earlier rollouts in the spread that intrinsic rewards
-            are divided by, σ(c) of Eq. (3); 1 weighs all alike, as in the paper.
+            are divided by (σ); 1 weighs all alike, as in the paper.
         predictor_proportion: share of the samples that the predictor learns from.
         pre_normalization_steps: environment transitions with random actions before training, for
             the statistics of observations; they are no part of the run's steps.

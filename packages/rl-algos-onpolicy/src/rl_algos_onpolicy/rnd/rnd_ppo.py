@@ -43,8 +43,8 @@ class RNDPPOConfig(PPOConfig):
     """Options of `RNDPPO`, besides those of `PPOConfig`.
 
     Attributes:
-        extrinsic_coef: weight of the extrinsic advantages, c_E of Eq. (1).
-        intrinsic_coef: weight of the intrinsic advantages, c_I of Eq. (1).
+        extrinsic_coef: weight of the advantages by the environment's rewards (c_E).
+        intrinsic_coef: weight of the advantages by intrinsic rewards (c_I).
         standardize_streams: give the advantages of each stream a mean of 0 and a standard deviation
             of 1 before they are added.
         rnd: networks and intrinsic rewards. Its running statistics follow what is seen even

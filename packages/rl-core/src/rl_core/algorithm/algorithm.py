@@ -60,6 +60,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         config_type: the dataclass of ``config``; read from ``Algorithm[ConfigT, BatchT]``.
         batch_type: of what `loss` takes; read from there too.
         exchanges_gradients: False for algorithms whose update is not a gradient step.
+        takes_add_ons: True for algorithms that add `add_on_terms` to their policy loss.
         schedules: of the hyper-parameters that may change.
         hyper: their current values.
         gradients: takes the gradient steps.
@@ -75,6 +76,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     config_type: ClassVar[type]
     batch_type: ClassVar[type]
     exchanges_gradients: ClassVar[bool] = True
+    takes_add_ons: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -98,6 +100,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
                 f"config: expected {self.config_type.__name__}, got {type(config).__name__}"
             )
         self.add_ons = AddOns(add_ons, self.batch_type, actor)
+        if self.add_ons and not self.takes_add_ons:  # or they would be ignored
+            raise ConfigError(f"{type(self).__name__} takes no add-ons; leave add_ons out")
         self.schedules = Schedules(self.config, self.device)
         self.hyper = self.schedules.current
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.

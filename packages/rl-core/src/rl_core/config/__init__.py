@@ -18,6 +18,7 @@ from rl_core.config.construction import CONTEXT_PARAMETERS as CONTEXT_PARAMETERS
 from rl_core.config.construction import construct as construct
 from rl_core.config.construction import options_of as options_of
 from rl_core.config.decoding import decode as decode
+from rl_core.config.decoding import required_options as required_options
 from rl_core.config.encoding import encode as encode
 from rl_core.config.layout import FORMAT as FORMAT
 from rl_core.config.layout import LENGTHS as LENGTHS

@@ -74,11 +74,9 @@ def _decode_dataclass(cls: type[object], data: dict[str, object], path: str) -> 
         if key not in declared:
             raise ConfigError(f"{join(path, key)}: unknown option{nearest(str(key), declared)}")
     values = {name: decode(declared[name], item, join(path, name)) for name, item in data.items()}
-    for field in fields_of(cls):
-        if field.init and field.name not in values and not _has_default(field):
-            raise ConfigError(
-                f"{join(path, field.name)}: missing; expected {describe(declared[field.name])}"
-            )
+    for name in required_options(cls):
+        if name not in values:
+            raise ConfigError(f"{join(path, name)}: missing; expected {describe(declared[name])}")
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:
@@ -176,9 +174,14 @@ def _decode_json(data: object, path: str, depth: int) -> Json:
     raise _mismatch("a number, text, list or table", data, path)
 
 
-def _has_default(field: "dataclasses.Field[object]") -> bool:
+def required_options(cls: type[object]) -> list[str]:
+    """Return the fields of a dataclass that have no default."""
     missing = dataclasses.MISSING
-    return field.default is not missing or field.default_factory is not missing
+    return [
+        field.name
+        for field in fields_of(cls)
+        if field.init and field.default is missing and field.default_factory is missing
+    ]
 
 
 def _mismatch(type_: object, data: object, path: str) -> ConfigError:

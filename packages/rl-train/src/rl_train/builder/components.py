@@ -14,6 +14,7 @@ from rl_core.config import (
     field_types,
     options_of,
     replaced_options,
+    required_options,
     unused_options,
 )
 from rl_core.errors import ConfigError
@@ -54,7 +55,12 @@ def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, ob
 
 
 def complete_component(
-    kind: str, name: str, kwargs: Mapping[str, Json], wanted: Mapping[str, Json] | None = None
+    kind: str,
+    name: str,
+    kwargs: Mapping[str, Json],
+    wanted: Mapping[str, Json] | None = None,
+    *,
+    in_part: bool = False,
 ) -> ComponentSpec:
     """Check a component's options and add its defaults.
 
@@ -63,6 +69,7 @@ def complete_component(
         name: the registered name.
         kwargs: options; a table among them may be given in part.
         wanted: defaults that replace the component's own, unless the options replace them.
+        in_part: leave the options unchecked where required ones are missing.
 
     Raises:
         ConfigError: for an unknown option, or a value that does not fit.
@@ -74,8 +81,20 @@ def complete_component(
     given = _with_nested_defaults(cls, kwargs, without_replaced(kind, name, wanted or {}, kwargs))
     for other in _alternatives(cls, given):
         given.setdefault(other, None)
-    table = as_table(decode(cls, given, kind))
+    missing = set(required_options(cls)) - given.keys() if in_part else set()
+    table = {**_defaults(cls), **given} if missing else as_table(decode(cls, given, kind))
     return ComponentSpec(kind, name, {**table, **parts_option(kind, parts)})
+
+
+def _defaults(cls: type[object]) -> dict[str, Json]:
+    """Return the defaults of the options that have one."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # a dataclass
+    values = {
+        name: field.default_factory() if callable(field.default_factory) else field.default
+        for name, field in fields.items()
+        if name not in required_options(cls)
+    }
+    return {name: encode(value) for name, value in values.items()}
 
 
 def without_replaced(

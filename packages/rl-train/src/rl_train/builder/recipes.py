@@ -5,7 +5,16 @@ from typing import cast
 
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.config import LENGTHS, ComponentSpec, Recipe, decode, encode, field_types, options_of
+from rl_core.config import (
+    LENGTHS,
+    ComponentSpec,
+    Recipe,
+    decode,
+    encode,
+    field_types,
+    options_of,
+    required_options,
+)
 from rl_core.errors import ConfigError, nearest
 from rl_core.other_names import other_names
 from rl_core.types import Json
@@ -37,6 +46,7 @@ def compose(
     device: str = "auto",
     preset: bool | str = False,
     unplaced: Mapping[str, object] | None = None,
+    in_part: bool = False,
 ) -> Recipe:
     """Write the whole recipe for an algorithm and an environment.
 
@@ -52,6 +62,7 @@ def compose(
         preset: begin with the algorithm's preset for the environment, or with its preset of this
             name, see `rl_train.presets`.
         unplaced: further options of any section, which is found by their names.
+        in_part: options that a component requires may be missing, to be given later.
 
     Raises:
         ConfigError: for an unknown section or option, naming the nearest one, an option that is
@@ -77,13 +88,15 @@ def compose(
     components: dict[str, ComponentSpec] = {}
     recurrent: Mapping[str, Mapping[str, Json]] = {}
     for kind, default in (("actor", defaults.actor), ("storage", defaults.storage)):
-        name = given.sections[kind].pop("name", default.name)
+        tuned_options = dict(tuned.get(kind, {}))
+        tuned_name = tuned_options.pop("name", default.name)
+        name = given.sections[kind].pop("name", tuned_name)
         if not isinstance(name, str):
             raise ConfigError(f"{kind}.name must be text, got {name!r}")
-        usual = {**default.kwargs, **recurrent.get(kind, {}), **tuned.get(kind, {})}
-        usual = usual if name == default.name else {}
+        usual = {**default.kwargs, **recurrent.get(kind, {})} if name == default.name else {}
+        usual |= tuned_options if name == tuned_name else {}
         table = given.place(kind, plugins.load(kind, name))
-        components[kind] = complete_component(kind, name, table, usual)
+        components[kind] = complete_component(kind, name, table, usual, in_part=in_part)
         if kind == "actor" and _is_recurrent(components[kind]):
             recurrent = defaults.recurrent
     given.refuse_rest()
@@ -99,7 +112,7 @@ def compose(
     return Recipe(
         env=env_spec,
         actor=components["actor"],
-        algorithm=complete_component("algorithm", algorithm, table, usual),
+        algorithm=complete_component("algorithm", algorithm, table, usual, in_part=in_part),
         storage=components["storage"],
         trainer=as_table(trainer),
         seed=seed,
@@ -167,6 +180,7 @@ class _Given:
             if not all(isinstance(one, str | Mapping) for one in listed):
                 raise ConfigError(f"{name}: give objects to train({name}=[...]); make takes names")
         self._unplaced = dict(unplaced)
+        self._placed: dict[str, str] = {}  # the sections of options that were given without one
         self._known = set(SECTIONS)
 
     def place(self, section: str, component: Callable[..., object]) -> dict[str, Json]:
@@ -176,12 +190,19 @@ class _Given:
             The section's table.
 
         Raises:
-            ConfigError: when an option is given in both places, with different values.
+            ConfigError: when an option is given in both places, with different values, or is one
+                of two sections.
         """
         table = self.sections[section]
         names = {*field_types(options_of(component))}
         names |= {PARTS[section][0]} if section in PARTS else set()
         found = {name: self._unplaced.pop(name) for name in names & self._unplaced.keys()}
+        for name in names & self._placed.keys():
+            raise ConfigError(
+                f"{name} is an option of {self._placed[name]} and of {section}; say which is "
+                f"meant, as in options={{'{section}': {{'{name}': ...}}}}"
+            )
+        self._placed |= dict.fromkeys(found, section)
         for name, value in _plain(found, "").items():
             if table.setdefault(name, value) != value:
                 raise ConfigError(
@@ -199,8 +220,14 @@ class _Given:
         """
         for name, value in self._unplaced.items():
             if name in SECTIONS:
+                if not isinstance(value, str | Mapping):
+                    raise ConfigError(
+                        f"{name}: got {type(value).__name__}; make builds its parts by name, and "
+                        "rl_train.Trainer combines objects of your own"
+                    )
+                table = {"name": value} if isinstance(value, str) else dict(value)
                 raise ConfigError(
-                    f"{name} is a section, not an option; give options={{'{name}': {value!r}}}"
+                    f"{name} is a section, not an option; give options={{'{name}': {table!r}}}"
                 )
             for other in {name, *other_names().get(name, ())} & _OF_TRAIN:
                 raise ConfigError(f"unknown option '{name}'; {other} is an argument of train")
@@ -227,5 +254,7 @@ def _plain(options: Mapping[str, object], prefix: str) -> dict[str, Json]:
 
 
 def _is_recurrent(actor: ComponentSpec) -> bool:
-    options = decode(options_of(plugins.load("actor", actor.name)), actor.kwargs, "actor")
-    return bool(getattr(options, "is_recurrent", False))
+    cls = options_of(plugins.load("actor", actor.name))
+    if not actor.kwargs.keys() >= set(required_options(cls)):  # it was composed in part
+        return False
+    return bool(getattr(decode(cls, actor.kwargs, "actor"), "is_recurrent", False))

@@ -10,25 +10,34 @@ from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.spaces import Space
 from rl_train.builder.components import construct_component
-from rl_train.checkpoint import Checkpoint, is_run, latest_checkpoint
+from rl_train.checkpoint import (
+    Checkpoint,
+    checkpoints_of,
+    is_checkpoint,
+    is_run,
+    latest_checkpoint,
+    load_checkpoint,
+)
 from rl_train.checkpoint.weights import actor_weights
 from rl_train.recipe_files import from_toml
 
 
 def read_run(directory: str | Path) -> Checkpoint:
-    """Read the newest checkpoint of a run directory; see `latest_checkpoint`.
+    """Read the newest checkpoint of a run or its folder ``best``, or the checkpoint given.
 
     Raises:
-        CheckpointError: when it is not a run directory, or holds no readable checkpoint.
+        CheckpointError: when it is none of these, or holds no readable checkpoint.
     """
     directory = Path(directory)
-    if not is_run(directory):
-        lack = "has no folder 'checkpoints'" if directory.is_dir() else "is not a directory"
-        raise CheckpointError(f"{directory} is not a run: it {lack}")
-    checkpoint = latest_checkpoint(directory / "checkpoints")
-    if checkpoint is None:
+    if is_checkpoint(directory):
+        return load_checkpoint(directory)
+    checkpoint = latest_checkpoint(checkpoints_of(directory))
+    if checkpoint is not None:
+        return checkpoint
+    if is_run(directory):
         raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
-    return checkpoint
+    lack = "has no folder 'checkpoints'" if directory.is_dir() else "is not a directory"
+    raise CheckpointError(f"{directory} is not a run: it {lack}")
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
@@ -82,7 +91,7 @@ def load_actor(
     """Load the actor that a run trained, without its environments.
 
     Args:
-        directory: run directory.
+        directory: run directory, its folder ``best``, or one checkpoint.
         observation_space: observation space of the environments to act in.
         action_space: their action space.
         device: device of the actor.

@@ -12,7 +12,9 @@ from rl_train.checkpoint._manifest import verify_checkpoint as verify_checkpoint
 from rl_train.checkpoint._state_tree import state_digest as state_digest
 from rl_train.checkpoint.checkpoints import Checkpoint as Checkpoint
 from rl_train.checkpoint.checkpoints import SkippedCheckpoint as SkippedCheckpoint
+from rl_train.checkpoint.checkpoints import checkpoints_of as checkpoints_of
 from rl_train.checkpoint.checkpoints import clean_temporary as clean_temporary
+from rl_train.checkpoint.checkpoints import is_checkpoint as is_checkpoint
 from rl_train.checkpoint.checkpoints import is_run as is_run
 from rl_train.checkpoint.checkpoints import latest_checkpoint as latest_checkpoint
 from rl_train.checkpoint.checkpoints import list_checkpoints as list_checkpoints

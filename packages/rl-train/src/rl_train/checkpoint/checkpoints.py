@@ -273,6 +273,16 @@ def is_run(directory: Path) -> bool:
     return (directory / "checkpoints").is_dir()
 
 
+def is_checkpoint(directory: Path) -> bool:
+    """Return whether a directory is a checkpoint, damaged or not."""
+    return (directory / MANIFEST).is_file()
+
+
+def checkpoints_of(directory: Path) -> Path:
+    """Return the folder with a run's checkpoints, or the directory itself, such as ``best``."""
+    return directory / "checkpoints" if is_run(directory) else directory
+
+
 def list_checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints of a directory, newest last, without verifying them."""
     found: dict[int, Path] = {}

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.stateful import StateReader
 from rl_core.storage import columns_below
-from rl_train.checkpoint.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
+from rl_train.checkpoint.checkpoints import (
+    Checkpoint,
+    checkpoints_of,
+    is_checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+)
 
 WeightSource: TypeAlias = str | Path | Mapping[str, str | Path]
 """A run, or one of its checkpoints, for all weights; or one for each part of the actor."""
@@ -26,8 +32,9 @@ def load_weights(actor: nn.Module, source: WeightSource) -> None:
 
     Args:
         actor: actor whose parameters and buffers, such as running statistics, are overwritten.
-        source: directory of a run, whose newest checkpoint is used, or of a checkpoint. In a
-            mapping, the keys name submodules of both actors, such as ``"policy"`` or ``"critics"``.
+        source: directory of a run or its folder ``best``, whose newest checkpoint is used, or of a
+            checkpoint. In a mapping, the keys name submodules of both actors, such as
+            ``"policy"`` or ``"critics"``.
 
     Raises:
         ConfigError: when the actor has no such part, or parts overlap.
@@ -101,11 +108,11 @@ def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tens
 
 def _checkpoint_in(directory: Path) -> Path:
     """Return a checkpoint, or a run's newest one, damaged or not."""
-    of_run = list_checkpoints(directory / "checkpoints")
-    if of_run:
-        return of_run[-1]
-    if (directory / "manifest.json").is_file():
+    if is_checkpoint(directory):
         return directory
+    listed = list_checkpoints(checkpoints_of(directory))
+    if listed:
+        return listed[-1]
     raise CheckpointError(
         f"{directory} is neither a checkpoint nor a run with some in {directory / 'checkpoints'}"
     )

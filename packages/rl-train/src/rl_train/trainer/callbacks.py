@@ -1,10 +1,15 @@
 """Callbacks: hooks into the training loop."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
+from rl_core.errors import ConfigError, nearest
+from rl_core.stateful import StateReader
+from rl_core.types import StateDict
 
 if TYPE_CHECKING:
     from rl_train.evaluation import EvaluationResult
@@ -17,7 +22,26 @@ class Callback:
     The others cost nothing. Methods that return a bool can end a part of the training by returning
     True. Read the run from the trainer: ``total_steps``, ``updates``, ``algorithm``,
     ``collector``, ``storage``.
+
+    What a callback remembers is saved with the run if `state_dict` returns it.
+
+    Raises:
+        ConfigError: when a subclass has a method ``on_...`` that nothing would call.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        known = [name for name in vars(Callback) if name.startswith("on_")]
+        for name in vars(cls):
+            if name.startswith("on_") and name not in known:
+                raise ConfigError(f"{cls.__name__}.{name}: nothing calls it{nearest(name, known)}")
+
+    def state_dict(self) -> StateDict:
+        """Return what the next session of the run has to know; nothing by default."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what `state_dict` returned."""
 
     def on_training_start(self, trainer: "Trainer", target: int, unit: str) -> bool | None:
         """Before the first collection; the run ends at ``target`` of ``unit``.
@@ -91,6 +115,37 @@ class Callback:
 
     def on_training_end(self, trainer: "Trainer") -> None:
         """After the last update, also when the run failed."""
+
+
+def callback_states(callbacks: Sequence[Callback]) -> StateDict:
+    """Return what each callback that keeps something has to know, by its name."""
+    states = {name: callback.state_dict() for name, callback in _named(callbacks)}
+    return {name: state for name, state in states.items() if state}
+
+
+def load_callback_states(callbacks: Sequence[Callback], state: StateDict) -> None:
+    """Let callbacks take over what those of their names returned; warn of states left over.
+
+    Raises:
+        CheckpointError: when one does not fit.
+    """
+    named, saved = dict(_named(callbacks)), StateReader(state, "callbacks")
+    for name in state:
+        if name in named:
+            named[name].load_state_dict(saved.tree(name))
+        else:
+            warnings.warn(
+                f"the run was saved with a callback {name}, which it goes on without", stacklevel=2
+            )
+
+
+def _named(callbacks: Sequence[Callback]) -> Iterator[tuple[str, Callback]]:
+    """Yield callbacks with the names of their classes, numbered from the second of a class on."""
+    counts = Counter[str]()
+    for callback in callbacks:
+        name = type(callback).__name__
+        counts[name] += 1
+        yield (name if counts[name] == 1 else f"{name} {counts[name]}"), callback
 
 
 def overriding(callbacks: Sequence[Callback], method: str) -> list[Callback]:

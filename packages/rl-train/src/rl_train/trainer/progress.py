@@ -78,10 +78,11 @@ class Progress(Callback):
             rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
             self._planned = reached + -(-(target - reached) // rows) * rows
             rounded = f"{target:,} steps are rounded up to whole rollouts of {rows:,}: "
-            # Rows that only reset are no steps, and may take another rollout.
             if trainer.envs.resets_in_steps:
                 most = target + rows - 1
-                self._write(f"{rounded}about {self._planned:,} steps, at most {most:,}\n")
+                self._write(
+                    f"{rounded}{target:,} to {most:,} steps, as rows that only reset are none\n"
+                )
             elif self._planned > target:
                 self._write(f"{rounded}{self._planned:,} steps\n")
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -203,12 +204,15 @@ class RunDirectory:
         return checkpoint
 
     def go_on_from(self, checkpoint: Checkpoint) -> None:
-        """Continue in this directory after resuming from one of its checkpoints.
+        """Continue in this directory after resuming from a checkpoint, if that is one of its own.
 
         Before anything is written, newer ones that are damaged are renamed, so that their steps can
         be saved again.
         """
-        self._resumed_from, self._newest = checkpoint, checkpoint.path
+        if checkpoint.path.parent.resolve() != self._checkpoints.resolve():
+            return
+        path = self._checkpoints / checkpoint.path.name
+        self._resumed_from, self._newest = replace(checkpoint, path=path), path
         self._digest = _digest(checkpoint.state)
         self._is_ours = True
 

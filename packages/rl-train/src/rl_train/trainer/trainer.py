@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.config import Recipe, check_argument
+from rl_core.config import LENGTHS, Recipe, check_argument
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators, spawn_seed
@@ -24,7 +24,7 @@ from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult
 from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
-from rl_train.trainer.callbacks import Callback
+from rl_train.trainer.callbacks import Callback, callback_states, load_callback_states
 from rl_train.trainer.config import Named, TrainerConfig
 from rl_train.trainer.evaluator import Evaluator, TestEnvs
 from rl_train.trainer.interruption import Interruption
@@ -295,9 +295,11 @@ class Trainer:
         if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
         checkpoint = self.directory.latest()
-        resolved = recipe_of(checkpoint).resolved
+        own = {name: value for name, value in self.recipe.resolved.items() if name in LENGTHS}
+        saved = recipe_of(checkpoint).resolved
+        kept = {name: value for name, value in saved.items() if not (own and name in LENGTHS)}
         self.load_state_dict(checkpoint.state)
-        self.recipe = replace(self.recipe, seed=self.seed, resolved=resolved)
+        self.recipe = replace(self.recipe, seed=self.seed, resolved={**kept, **own})
         self.directory.go_on_from(checkpoint)
         return checkpoint
 
@@ -307,6 +309,7 @@ class Trainer:
             "run": self.state.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
+            "callbacks": callback_states(self.callbacks),
             **(state_of(self.storage) if self.config.checkpoint_replay else {"storage": None}),
         }
 
@@ -316,6 +319,7 @@ class Trainer:
         self.state.load_state_dict(saved.tree("run"))
         self.algorithm.load_state_dict(saved.tree("algorithm"))
         self.collector.load_state_dict(saved.tree("collector"))
+        load_callback_states(self.callbacks, saved.tree("callbacks"))
         if "storage" in state and state["storage"] is None:
             self.storage.reset()
             self.state.filled_since, self.state.num_demonstrations = self.total_steps, 0
