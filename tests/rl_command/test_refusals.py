@@ -100,6 +100,8 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
             ["--policy (leave it out: the networks follow from"],
         ),
         ("ppo CartPole-v1 --imports m", ["did you mean '--import'"]),
+        ("ppo CartPole-v1 --storage rollout", ["did you mean '--storage.name'"]),
+        ("ppo CartPole-v1 --env.limit 3", ["given as --env.env-kwargs '{limit = 1}'"]),
         ("ppo CartPole-v1 --verbose 1", ["did you mean '--progress'"]),
         ("ppo CartPole-v1 --total-timesteps 9", ["did you mean '--total-steps'"]),
         ("pp CartPole-v1", ["no algorithm 'pp'", "did you mean 'ppo'"]),

@@ -79,6 +79,8 @@ class ReinforceConfig(Config):
 class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
     """Weighs log-probabilities by rewards that noise shakes."""
 
+    takes_add_ons: ClassVar[bool] = True
+
     @property
     def schedule(self) -> UpdateSchedule:
         return UpdateSchedule(num_epochs=self.config.num_epochs, num_minibatches=2)
@@ -324,6 +326,32 @@ def test_a_value_that_is_no_number_names_the_parameter(value: Any) -> None:
         _algorithm().update_algorithm_parameter("learning_rate", value)
 
 
+def test_an_algorithm_says_what_its_options_and_batches_are() -> None:
+    class Silent(Algorithm):  # type: ignore[type-arg]  # what is tested
+        schedule = loss = default_recipe = None  # type: ignore[assignment]  # never called
+
+    with pytest.raises(ConfigError, match=r"Silent does not say .* derive it from Algorithm\[My"):
+        Silent(LinearActor())
+
+
+def test_a_hyper_parameter_that_is_not_scheduled_is_named() -> None:
+    algorithm = _algorithm()
+    with pytest.raises(ConfigError, match="no hyper-parameter 'learning_rat'; did you mean 'lear"):
+        algorithm.hyper["learning_rat"]
+
+
+def test_add_ons_that_would_be_ignored_are_refused() -> None:
+    class Plain(Reinforce):
+        takes_add_ons = False
+
+    class Nothing(PolicyLossAddOn):
+        def compute_loss_term(self, *_: Any) -> tuple[Tensor, dict[str, Tensor]]:
+            return torch.zeros(()), {}
+
+    with pytest.raises(ConfigError, match="Plain takes no add-ons; leave add_ons out"):
+        Plain(LinearActor(), add_ons=Nothing())
+
+
 def test_a_config_must_be_a_dataclass() -> None:
     with pytest.raises(ConfigError, match="config: expected ReinforceConfig, got dict"):
         Reinforce(LinearActor(), {"learning_rate": 0.1})  # type: ignore[arg-type]  # the mistake
@@ -333,7 +361,8 @@ def test_a_config_of_a_kind_with_more_options_is_refused() -> None:
     class Wider(ReinforceConfig):
         pass
 
-    with pytest.raises(ConfigError, match="config: expected ReinforceConfig, got Wider"):
+    message = "config: expected ReinforceConfig, got Wider; the class that adds its options says"
+    with pytest.raises(ConfigError, match=f"{message} config_type = Wider"):
         Reinforce(LinearActor(), Wider())
 
     class Owner(Reinforce):

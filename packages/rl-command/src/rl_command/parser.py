@@ -308,5 +308,11 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
         return "a run keeps the options that it began with; rl train takes others"
     if name == "policy" and name not in by_name:
         return "leave it out: the networks follow from the observation space"
+    if f"{flag}.name" in known:
+        return f"did you mean '{flag}.name'?"
     meant = closest(name, by_name)
+    if meant is None and flag.startswith("--env."):
+        return (
+            f"an argument of the environment itself is given as --env.env-kwargs '{{{name} = 1}}'"
+        )
     return "--help-all shows all options" if meant is None else f"did you mean '{by_name[meant]}'?"

@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from rl_core.config import ComponentSpec
+from rl_core.env import VecEnv
 from rl_core.errors import (
     ConfigError,
     EnvironmentFaultError,
@@ -108,7 +109,10 @@ class EnvMaker:
             if self.testing and index == 0:
                 self._warn_of_statistics(env)
         if not isinstance(env, gymnasium.Env):
-            raise ConfigError(f"{self.name} built a {type(env).__name__}; expected a gymnasium.Env")
+            hint = "; give the vector environment itself, built" if isinstance(env, VecEnv) else ""
+            raise ConfigError(
+                f"{self.name} built a {type(env).__name__}; expected a gymnasium.Env{hint}"
+            )
         return EnvGuard(env, index, check=self.check)
 
     @property

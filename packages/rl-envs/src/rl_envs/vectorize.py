@@ -82,15 +82,15 @@ def make_vec(
         num_envs: how many step together, ``B``.
         seed: used by the first `reset` that is given none.
         vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` in other
-            processes. ``"native"`` is the vectorised form that some ids have. ``"auto"``
+            processes. ``"native"`` is the vectorized form that some ids have. ``"auto"``
             is native from 6 environments on if there is a native form that takes the arguments.
             Otherwise it measures a step, and is async if that pays and sync if not, which makes no
             difference but speed; the result's ``vectorization`` says which. Sync and async reset a
-            row in the step that ends its episode, native forms usually in the next one (see
-            `EnvStep`). ``"envpool"`` takes EnvPool's environments, by its ids.
+            row in the step that ends its episode, native forms usually in a step of its own.
+            ``"envpool"`` takes EnvPool's environments, by its ids.
         env_kwargs: arguments for each environment.
         wrappers: applied to each environment in this order, the last one outermost.
-        mask_velocity: hide the velocities before any other wrapper; see `MaskVelocity`.
+        mask_velocity: hide the velocities before any other wrapper, which tests memory.
         rescale_observation: map observations from the bounds of their space to [-1, 1].
         stack_size: stack so many of the last observations along a new first axis.
         time_feature: add the elapsed fraction of the time limit to the observation.
@@ -106,7 +106,7 @@ def make_vec(
         timeout_s: how long a start, reset, step or close may take before its process counts as
             hung; async only, None for no limit.
         max_restarts: how often failed processes are started again, their episodes truncated; async
-            only. See `ProcessVecEnv`.
+            only.
         testing: prepare the environments for testing: Atari games are then played to their end for
             their own rewards.
         preset: prepare the environments of an id as their preset says (DeepMind's preprocessing for

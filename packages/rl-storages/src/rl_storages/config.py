@@ -75,7 +75,7 @@ class HindsightConfig(Config):
         strategy: Which achieved goal becomes the desired one: ``"final"``, the last of the
             episode; ``"future"``, that of this transition or a later one; ``"episode"``, any of the
             episode; ``"random"``, any that is stored.
-        k: Relabelled transitions per original one: a share of k / (k + 1) is relabelled.
+        k: Relabeled transitions per original one: a share of k / (k + 1) is relabeled.
         achieved_goal: Key of the achieved goal in the observation.
         desired_goal: Key of the desired goal in the observation.
 

@@ -206,8 +206,7 @@ class Agent:
                 if self.parts.test_envs is None:
                     raise ConfigError(
                         "the agent was given an environment that is built, and none to evaluate "
-                        "in; pass envs to evaluate, or give the class of the environment or a "
-                        "function instead"
+                        "in; pass another as envs=..."
                     )
                 envs = stack.enter_context(self.parts.test_envs(num_episodes=num_episodes))
             return evaluate_policy(

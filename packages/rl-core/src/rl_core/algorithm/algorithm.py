@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -92,12 +93,19 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> None:
         if not isinstance(actor, Actor):
             raise ConfigError(f"actor: expected Actor, got {type(actor).__name__}")
+        if not is_dataclass(getattr(self, "config_type", None)):
+            raise ConfigError(
+                f"{type(self).__name__} does not say what its options and batches are; derive it "
+                "from Algorithm[MyConfig, RolloutBatch], where MyConfig is a dataclass"
+            )
         self.actor = actor
         self.device = actor.device
         self.config: ConfigT = self.config_type() if config is None else config
         if type(self.config) is not self.config_type:  # what another class adds would be ignored
+            hint = "; the class that adds its options says config_type = " + type(config).__name__
             raise ConfigError(
                 f"config: expected {self.config_type.__name__}, got {type(config).__name__}"
+                f"{hint if isinstance(config, self.config_type) else ''}"
             )
         self.add_ons = AddOns(add_ons, self.batch_type, actor)
         if self.add_ons and not self.takes_add_ons:  # or they would be ignored

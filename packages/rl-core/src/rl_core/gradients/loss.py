@@ -80,9 +80,17 @@ class HyperParameters(nn.Module):
             self.register_buffer(name, torch.tensor(float(value)))
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the 0-dim tensor of a hyper-parameter."""
-        buffer = self._buffers[name]
-        assert buffer is not None
+        """Return the 0-dim tensor of a hyper-parameter.
+
+        Raises:
+            ConfigError: when the config has no field of this name that may change.
+        """
+        buffer = self._buffers.get(name)
+        if buffer is None:
+            raise ConfigError(
+                f"no hyper-parameter '{name}'{nearest(name, self._buffers)}: only fields typed as "
+                "scheduled, such as ScheduledNonNegative, are some, and not where they are None"
+            )
         return buffer
 
     def __contains__(self, name: object) -> bool:

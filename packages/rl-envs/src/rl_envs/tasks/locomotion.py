@@ -26,7 +26,8 @@ class HalfCheetahDir(SampledTasks, HalfCheetahEnv):
     """A half-cheetah that is rewarded for its velocity forward (task 1) or backward (task -1).
 
     Args:
-        **kwargs: those of HalfCheetah-v5, and how many tasks there are; see `TaskSampler`.
+        **kwargs: those of HalfCheetah-v5, and ``num_train_tasks``, ``num_test_tasks``,
+            ``with_replacement``.
     """
 
     direction = 1.0
@@ -56,7 +57,8 @@ class HalfCheetahVel(SampledTasks, HalfCheetahEnv):
     Args:
         low: slowest velocity of a task.
         high: fastest velocity of a task.
-        **kwargs: those of HalfCheetah-v5, and how many tasks there are; see `TaskSampler`.
+        **kwargs: those of HalfCheetah-v5, and ``num_train_tasks``, ``num_test_tasks``,
+            ``with_replacement``.
     """
 
     velocity = 1.0
@@ -86,7 +88,8 @@ class AntDir(SampledTasks, AntEnv):
     A task is the direction's cosine and sine, uniform on the circle.
 
     Args:
-        **kwargs: those of Ant-v5, and how many tasks there are; see `TaskSampler`.
+        **kwargs: those of Ant-v5, and ``num_train_tasks``, ``num_test_tasks``,
+            ``with_replacement``.
     """
 
     direction = (1.0, 0.0)

@@ -30,7 +30,8 @@ class MetaWorldML1(gymnasium.Env[Array, Array]):
     Args:
         env_name: Meta-World's name, such as ``"push-v3"``.
         goal_seed: seed of the goals.
-        with_replacement: draw the goals to train on with replacement; see `TaskSampler`.
+        with_replacement: draw the goals to train on with replacement: one may come twice in a
+            batch.
         render_mode: ``"human"``, ``"rgb_array"``, ``"depth_array"`` or None.
 
     Raises:

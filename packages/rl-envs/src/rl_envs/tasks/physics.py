@@ -16,7 +16,8 @@ class _Physics(SampledTasks):
 
     Args:
         spread: how far factors are from 1, below 1.
-        **kwargs: those of the environment, and how many tasks there are; see `TaskSampler`.
+        **kwargs: those of the environment, and ``num_train_tasks``, ``num_test_tasks``,
+            ``with_replacement``.
 
     Raises:
         ConfigError: when ``spread`` is not in [0, 1).
@@ -50,7 +51,8 @@ class CartPolePhysics(_Physics, CartPoleEnv):
 
     Args:
         spread: how far factors are from 1, below 1.
-        **kwargs: those of CartPole, and how many tasks there are; see `TaskSampler`.
+        **kwargs: those of CartPole, and ``num_train_tasks``, ``num_test_tasks``,
+            ``with_replacement``.
     """
 
     _varied = ("length", "masspole", "force_mag")
@@ -70,7 +72,8 @@ class PendulumPhysics(_Physics, PendulumEnv):
 
     Args:
         spread: how far factors are from 1, below 1.
-        **kwargs: those of Pendulum, and how many tasks there are; see `TaskSampler`.
+        **kwargs: those of Pendulum, and ``num_train_tasks``, ``num_test_tasks``,
+            ``with_replacement``.
     """
 
     _varied = ("g", "m", "l")

@@ -40,7 +40,8 @@ class PointNavigation(TaskVecEnv):
         num_envs: how many points, ``B``.
         num_train_tasks: train with so many goals, always the same ones; None draws new ones.
         num_test_tasks: the same for test tasks.
-        with_replacement: draw train tasks of a fixed number with replacement; see `TaskSampler`.
+        with_replacement: draw train tasks of a fixed number with replacement: one may come twice in
+            a batch.
         seed: used by the first `reset` that is given none.
 
     Raises:

@@ -24,7 +24,7 @@ class TaskPool(gymnasium.Env[Any, Any]):
     Args:
         train: environments to train on, in order of their numbers from 0.
         test: environments to test on, whose numbers follow.
-        with_replacement: draw train tasks with replacement; see `TaskSampler`.
+        with_replacement: draw train tasks with replacement: one may come twice in a batch.
 
     Raises:
         ConfigError: when there is none to train or to test on.

@@ -75,9 +75,9 @@ class SampledTasks:
     """Gives an environment the tasks of a `TaskEnv`; the first base of a class.
 
     Args:
-        num_train_tasks: see `TaskSampler`.
-        num_test_tasks: see `TaskSampler`.
-        with_replacement: see `TaskSampler`.
+        num_train_tasks: how many train tasks there are; None draws new ones every time.
+        num_test_tasks: the same for test tasks.
+        with_replacement: draw train tasks of a fixed number with replacement.
         **kwargs: those of the environment.
     """
 

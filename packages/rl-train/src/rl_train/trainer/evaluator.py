@@ -47,7 +47,10 @@ class Evaluator:
         self._envs = envs
         self._open: VecEnv | None = None
         if config.test_every is not None and test_envs is None:
-            raise ConfigError("test_every needs test environments: give the Trainer test_envs")
+            raise ConfigError(
+                "test_every needs test environments: give the Trainer test_envs, or make the class "
+                "of the environment or a function that builds one"
+            )
         if test_envs is not None and is_built(test_envs):
             self._check(test_envs)
 
