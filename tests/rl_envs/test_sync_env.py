@@ -36,11 +36,15 @@ class TestSyncWithContinuousActions(VecEnvSuite):
 
 
 class TestSyncWithNestedObservations(VecEnvSuite):
+    may_end_both_ways = True
+
     def make_env(self) -> VecEnv:
         return make_gym_vec(TellingEnv, 3)
 
 
 class TestSyncWithDictObservations(VecEnvSuite):
+    may_end_both_ways = True
+
     def make_env(self) -> VecEnv:
         return make_gym_vec(partial(TellingEnv, "flat"), 3)
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import DataError, EnvironmentFaultError
-from rl_core.types import ArrayLike, StateDict
+from rl_core.types import Array, ArrayLike, StateDict
 from rl_testing.envs import VecEnvSuite
 from rl_testing.scripted import WalkVecEnv
 from support.envs import LateWalkVecEnv
@@ -70,9 +71,97 @@ class Endless(WalkVecEnv):
         return replace(step, terminated=never, truncated=never, final_observation=None)
 
 
+class Spoiling(WalkVecEnv):
+    """Spoils one field of each step in which a row ends."""
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        step = super().step(action)
+        return step if step.final_observation is None else self.spoil(step)
+
+    def spoil(self, step: EnvStep) -> EnvStep:
+        raise NotImplementedError
+
+
+class RewardingNaN(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        return replace(step, reward=np.asarray(step.reward) * np.nan)
+
+
+class RewardingDoubles(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        return replace(step, reward=np.asarray(step.reward, np.float64))
+
+
+class ShowingInfinity(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        return replace(step, observation=np.asarray(step.observation) + np.inf)
+
+
+class LeavingTheLastAsNaN(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        return replace(step, final_observation=np.asarray(step.final_observation) * np.nan)
+
+
+class ShowingDoubles(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        return replace(step, observation=np.asarray(step.observation, np.float64))
+
+
+class ShowingTooMuch(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        final = np.asarray(step.final_observation)
+        return replace(step, final_observation=np.concatenate([final, final], axis=1))
+
+
+class EndingTwice(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        ended = np.asarray(step.terminated) | np.asarray(step.truncated)
+        return replace(step, terminated=ended, truncated=ended)
+
+
+class HidingTheLast(Spoiling):
+    def spoil(self, step: EnvStep) -> EnvStep:
+        return replace(step, final_observation=None)
+
+
+class CountingInCategories(WalkVecEnv):
+    """Shows how old episodes are, from 0 to 6, and declares three categories."""
+
+    @property
+    def single_observation_space(self) -> spaces.Discrete:  # type: ignore[override]  # another kind
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None) -> Array:
+        super().reset(seed)
+        return self.age.copy()
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        step = super().step(action)
+        final = None if step.final_observation is None else self.age.copy()
+        return replace(step, observation=self.age.copy(), final_observation=final)
+
+
+class SteppingPastItsLimit(WalkVecEnv):
+    """Declares five steps, and takes up to seven."""
+
+    max_episode_steps = 5
+
+
+class NotYetMade(WalkVecEnv):
+    """Makes what it saves in its first reset."""
+
+    def state_dict(self) -> StateDict:
+        if not self._has_begun:
+            raise AttributeError("no attribute 'place'")
+        return super().state_dict()
+
+
 RESUMES = "test_what_a_checkpoint_holds_fits_a_new_one"
 RESETS = "test_an_ended_row_resets_at_once_or_in_one_invalid_step"
 FINAL = "test_final_observations_differ_only_where_a_row_ended"
+SOUND = "test_steps_are_of_the_declared_shape_and_dtype"
+LIMITS = "test_an_episode_ends_in_one_way_and_within_its_limit"
+SAVES = "test_it_can_be_saved_before_its_first_reset"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +174,17 @@ FINAL = "test_final_observations_differ_only_where_a_row_ended"
         (HidingItsResets, RESETS, "resets_in_steps is False"),
         (Endless, RESETS, "no row ended within 300 steps.*more num_steps"),
         (Endless, FINAL, "no row ended within 300 steps.*more num_steps"),
+        (HidingTheLast, RESETS, "final_observation is None.*return the last observations"),
+        (RewardingNaN, SOUND, "the reward holds nan; every number must be finite"),
+        (RewardingDoubles, SOUND, "the reward has dtype float64; expected float32"),
+        (ShowingInfinity, SOUND, r"the observation of step\(\) holds inf"),
+        (LeavingTheLastAsNaN, SOUND, "the final_observation holds nan"),
+        (ShowingDoubles, SOUND, r"observation of step\(\) has dtype float64; expected float32"),
+        (ShowingTooMuch, SOUND, r"final_observation has shape \(3, 4\); expected \(3, 2\)"),
+        (CountingInCategories, SOUND, r"holds 0 to 3; expected a value of Discrete\(3\)"),
+        (EndingTwice, LIMITS, r"are terminated and truncated.*truncated &= ~terminated"),
+        (SteppingPastItsLimit, LIMITS, "for 6 steps, but max_episode_steps is 5; truncate it"),
+        (NotYetMade, SAVES, r"before the first reset\(\) raised AttributeError.*constructor"),
     ],
 )
 def test_the_suite_catches(walks: type[WalkVecEnv], test: str, message: str) -> None:

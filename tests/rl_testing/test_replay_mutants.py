@@ -1,7 +1,7 @@
 """Each test of the replay suite fails for a storage with the fault that it names."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -336,6 +336,43 @@ class SharesWeights(ReferenceReplayStorage):
             yield replace(batch, weight=_shared_ones(len(batch.weight)))
 
 
+class ForgetsItsScale(ReferenceReplayStorage):
+    """Has a live parameter that no checkpoint holds."""
+
+    scale = 1.0
+
+    def live_parameters(self) -> dict[str, float]:
+        return {"scale": self.scale}
+
+    def set_live_parameter(self, name: str, value: float) -> None:
+        self.scale = value
+
+
+class ForgetsWhatItLearned(ReferenceReplayStorage):
+    """Draws later transitions after each gradient step, which no checkpoint holds."""
+
+    learned_from = 0
+
+    def after_gradients(self, batch: object, info: Mapping[str, Tensor]) -> None:
+        self.learned_from += 1
+
+    def sample_indices(self, *sizes: int | None) -> Iterator[Tensor]:
+        for indices in super().sample_indices(*sizes):
+            yield (indices + self.learned_from) % len(self.transitions())
+
+
+class ForgetsReturns(ReferenceReplayStorage):
+    """Logs the best return so far, which no checkpoint holds."""
+
+    best = 0.0
+
+    def note_returns(self, returns: Sequence[float]) -> None:
+        self.best = max(self.best, *returns)
+
+    def metrics(self) -> dict[str, float]:
+        return {"best": self.best}
+
+
 class GivesRollouts(ReferenceReplayStorage):
     batch_type = RolloutBatch
 
@@ -366,6 +403,9 @@ MUTANTS: list[tuple[type[ReferenceReplayStorage], str]] = [
     (ForgetsItsGenerator, "test_a_restored_storage_goes_on_alike"),
     (NumbersFromZeroAgain, "test_a_restored_storage_goes_on_alike"),
     (ResumesWithABoundary, "test_a_restored_storage_goes_on_alike"),
+    (ForgetsItsScale, "test_a_live_parameter_that_was_changed_is_saved"),
+    (ForgetsWhatItLearned, "test_what_changes_while_learning_is_saved"),
+    (ForgetsReturns, "test_what_changes_while_learning_is_saved"),
     (TakesDamagedStates, "test_a_damaged_state_is_refused"),
     (RunsSlicesTogether, "test_slices_bring_the_same_samples"),
     (LosesFinalsInSlices, "test_slices_bring_the_same_samples"),
@@ -399,6 +439,38 @@ def test_a_broken_storage_is_found_out(mutant: type[ReferenceReplayStorage], nam
             return mutant(size, n_step)
 
     assert any(_fails(Suite(), name, case) for case in _cases(name)), f"{name} does not notice"
+
+
+@pytest.mark.parametrize(
+    ("mutant", "name", "message"),
+    [
+        (
+            ForgetsItsScale,
+            "test_a_live_parameter_that_was_changed_is_saved",
+            "live parameter 'scale' was set to 0.5 and is 1.0 after a restore; is the field in",
+        ),
+        (
+            ForgetsWhatItLearned,
+            "test_what_changes_while_learning_is_saved",
+            "batch.*after a restore; is the field in state_fields",
+        ),
+        (
+            ForgetsItsGenerator,
+            "test_a_restored_storage_goes_on_alike",
+            "batch.*after a restore.*does it draw from the generator it was given",
+        ),
+        (IndexWithoutGeneration, "test_an_index_names_one_sample", "two samples have the same"),
+    ],
+)
+def test_the_message_tells_what_to_look_at(
+    mutant: type[ReferenceReplayStorage], name: str, message: str
+) -> None:
+    class Suite(ReplayStorageSuite):
+        def make_storage(self, *, size: int, n_step: int) -> ReferenceReplayStorage:
+            return mutant(size, n_step)
+
+    with pytest.raises(AssertionError, match=message):
+        getattr(Suite(), name)(**next(_cases(name)))
 
 
 def test_every_test_of_the_suite_has_its_mutant() -> None:

@@ -11,12 +11,12 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_core.env import EnvStep, VecEnv
+from rl_core.env import EnvStep, VecEnv, observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError
 from rl_core.spaces import Space, event_shape, leaf_spaces, tensor_dtype
 from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
 from rl_testing.scripted import IDENTITY_SPACES, CountingEnv, IdentityEnv, Info
-from rl_testing.stateful import copy_state
+from rl_testing.stateful import RESTORE_HINT, copy_state
 
 EnvFunctions = Sequence[Callable[[], gymnasium.Env]]
 """One function per environment, which builds it."""
@@ -30,9 +30,12 @@ class VecEnvSuite:
     Attributes:
         is_random: set it to False where seeds make no difference.
         num_steps: how many steps the tests play; a random policy must end an episode in them.
+        may_end_both_ways: set it to True for a vectoriser of environments that may be terminated
+            and truncated in the same step, as Gymnasium's are where both happen at once.
     """
 
     is_random = True
+    may_end_both_ways = False
     num_steps = 300
 
     def make_env(self) -> VecEnv:
@@ -44,15 +47,50 @@ class VecEnvSuite:
         return None
 
     def test_steps_are_of_the_declared_shape_and_dtype(self) -> None:
-        """Nothing downstream casts or reshapes what an environment returns."""
+        """Nothing downstream casts, reshapes or repairs what an environment returns.
+
+        The bounds of Box spaces are not compared: many environments exceed them slightly.
+        """
         with self.make_env() as envs:
-            _check_observation(envs, envs.reset(seed=1))
-            for step in _play(envs, 5):
-                _check_observation(envs, step.observation)
-                _check_observation(envs, step.successor)
+            _check_observation(envs, envs.reset(seed=1), "the observation of reset()")
+            for step, _ in self._play_with_ends(envs):
+                _check_observation(envs, step.observation, "the observation of step()")
+                if step.final_observation is not None:
+                    _check_observation(envs, step.final_observation, "the final_observation")
                 for name, value in _rows(step).items():
                     dtype = np.float32 if name == "reward" else np.bool_
-                    _check_array(envs, name, value, (), np.dtype(dtype))
+                    _check_array(envs, f"the {name}", value, (), np.dtype(dtype))
+
+    def test_an_episode_ends_in_one_way_and_within_its_limit(self) -> None:
+        """Either nothing follows or it was cut; ``max_episode_steps`` is no mere hint."""
+        with self.make_env() as envs:
+            limit = envs.max_episode_steps
+            length: NDArray[np.int64] = np.zeros(envs.num_envs, np.int64)
+            for step, ended in self._play_with_ends(envs):
+                both = np.logical_and(_numpy(step.terminated), _numpy(step.truncated))
+                assert self.may_end_both_ways or not both.any(), (
+                    f"rows {np.flatnonzero(both).tolist()} are terminated and truncated in the "
+                    "same step; an episode that terminated was not cut: set "
+                    "truncated &= ~terminated in step(), or may_end_both_ways in the suite if "
+                    "the environments within do it"
+                )
+                length[np.flatnonzero(_numpy(step.valid))] += 1
+                assert limit is None or length.max() <= limit, (
+                    f"an episode went on for {length.max()} steps, but max_episode_steps is "
+                    f"{limit}; truncate it after {limit} steps, or declare the right number"
+                )
+                length[ended] = 0
+
+    def test_it_can_be_saved_before_its_first_reset(self) -> None:
+        """A run may be saved before its first step."""
+        with self.make_env() as envs:
+            try:
+                envs.state_dict()
+            except Exception as error:
+                raise AssertionError(
+                    f"state_dict() before the first reset() raised {error!r}; give the "
+                    "constructor a value for each attribute that it saves"
+                ) from error
 
     def test_the_same_seed_gives_the_same_steps(self) -> None:
         """A seeded reset fixes all that follows, in this object and in a new one."""
@@ -97,7 +135,12 @@ class VecEnvSuite:
                 assert not ended[owes_reset].any(), "a row that only reset cannot end"
                 assert not _numpy(step.reward)[owes_reset].any(), "nor be rewarded"
                 owes_reset = ended if step.final_observation is None else np.zeros_like(ended)
-                assert envs.resets_in_steps or not owes_reset.any(), "resets_in_steps is False"
+                assert envs.resets_in_steps or not owes_reset.any(), (
+                    f"rows {np.flatnonzero(owes_reset).tolist()} ended, but final_observation is "
+                    "None although resets_in_steps is False; return the last observations of "
+                    "ended episodes as final_observation, or, if a row resets in a step of its "
+                    "own, let resets_in_steps return True"
+                )
 
     def test_final_observations_differ_only_where_a_row_ended(self) -> None:
         """The other rows of a final observation hold the next observation."""
@@ -156,7 +199,7 @@ class VecEnvSuite:
                     envs.reset()
                 steps = _play(envs, len(expected), seed=2)
             if is_exact:
-                when = "after loading, where resume_grade is 'exact'"
+                when = f"after loading, where resume_grade is 'exact'; {RESTORE_HINT}"
                 _check_same_steps(steps, expected, when)
 
     def test_every_transition_is_the_right_one(self) -> None:
@@ -301,21 +344,35 @@ def _numpy(value: ArrayObservation) -> Array:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 
 
-def _check_observation(envs: VecEnv, observation: ArrayObservation) -> None:
+def _check_observation(envs: VecEnv, observation: ArrayObservation, what: str) -> None:
     leaves = leaf_spaces(envs.single_observation_space)
-    named: Mapping[str, Space] = leaves if isinstance(leaves, dict) else {"observation": leaves}
-    values = _flat(observation)
-    assert list(values) == list(named), f"keys {list(values)}; expected {list(named)}"
-    for name, leaf in named.items():
+    named: Mapping[str, Space] = leaves if isinstance(leaves, dict) else {"": leaves}
+    values: Mapping[str, ArrayLike] = (
+        observation if isinstance(observation, Mapping) else {"": observation}
+    )
+    assert list(values) == list(named), (
+        f"{what} has the keys {list(values)}; expected {list(named)}"
+    )
+    for key, leaf in named.items():
         dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
-        _check_array(envs, name, values[name], event_shape(leaf), dtype)
+        name = f"{what}, entry '{key}'," if key else what
+        _check_array(envs, name, values[key], event_shape(leaf), dtype)
+    problem = observation_problem(leaves, observation, (envs.num_envs,))
+    assert problem is None, f"{problem}, in {what}"
 
 
 def _check_array(
     envs: VecEnv, name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[np.generic]
 ) -> None:
     kind = Tensor if envs.array_type == "torch" else np.ndarray
-    assert isinstance(value, kind), f"{type(value)}, but array_type is {envs.array_type}"
-    array = _numpy(value)
-    assert array.shape == (envs.num_envs, *shape), f"{name}: {array.shape}"
-    assert array.dtype == dtype, f"{name}: {array.dtype}; expected {dtype}"
+    assert isinstance(value, kind), (
+        f"{name} is of {type(value)}, but array_type is {envs.array_type!r}; return a "
+        f"{kind.__name__}, or declare the other array_type"
+    )
+    array, expected = _numpy(value), (envs.num_envs, *shape)
+    assert array.shape == expected, f"{name} has shape {array.shape}; expected {expected}"
+    assert array.dtype == dtype, f"{name} has dtype {array.dtype}; expected {dtype}"
+    assert np.isfinite(array).all(), (
+        f"{name} holds {array[~np.isfinite(array)][0]}; every number must be finite: mend what "
+        "computes it, or raise EnvironmentFaultError"
+    )

@@ -47,9 +47,35 @@ class LoggerSuite:
         logger.close()
 
     def test_a_run_that_goes_on_logs_again(self, tmp_path: Path) -> None:
-        """Loggers are closed when a session ends, maybe twice, and the next one has the same."""
+        """Loggers are closed when a session ends, maybe twice, and the next one has the same.
+
+        Its files may grow, and there may be more of them, but what they had begins them still. Of
+        binary files, such as TensorBoard's, only whether they are there is known.
+        """
         logger = self.make_logger(tmp_path)
-        for step in (1, 2):
+        before: dict[Path, bytes] = {}
+        for step in (1, 2, 3):
             logger.log(step, {"a": 1.0})
+            before = _checked(tmp_path, before, "log() again after close()")
             logger.close()
+            before = _checked(tmp_path, before, "close()")
             logger.close()
+
+
+def _checked(directory: Path, before: dict[Path, bytes], call: str) -> dict[Path, bytes]:
+    """Return the bytes of every file after a call, and assert that none lost what it had."""
+    now = _contents(directory)
+    for path, content in before.items():
+        name = path.relative_to(directory)
+        assert path in now, f"{name} is gone after {call}; what was logged before must stay"
+        is_binary = b"\0" in content
+        assert is_binary or now[path].startswith(content), (
+            f"{name} lost what was logged before {call}; open the file for appending, and leave "
+            "it as it is when closing"
+        )
+    return now
+
+
+def _contents(directory: Path) -> dict[Path, bytes]:
+    """Return the bytes of every file below a directory."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

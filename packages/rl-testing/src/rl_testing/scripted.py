@@ -266,7 +266,7 @@ class WalkVecEnv(StateFields, VecEnv):
         self.place = self.place + moves
         self.age += 1
         terminated = np.abs(self.place).max(axis=1) > 1.0
-        truncated = self.age == 7
+        truncated = (self.age == 7) & ~terminated
         reward = -np.abs(self.place[:, 0])
         final = self.place.copy() if (terminated | truncated).any() else None
         self._begin(terminated | truncated)

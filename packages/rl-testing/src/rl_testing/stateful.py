@@ -8,6 +8,10 @@ from torch import Tensor
 from rl_core.stateful import Stateful
 from rl_core.types import StateValue
 
+RESTORE_HINT = (
+    "is the field in state_fields / more_state, and does it draw from the generator it was given?"
+)
+
 
 class StatefulSuite:
     """Conformance tests of a `Stateful` part: subclass, supply two methods, inherit the tests."""
@@ -34,9 +38,9 @@ class StatefulSuite:
         expected = copy_state(self.use_part(saved))
         restored = self.make_part()
         restored.load_state_dict(_as_tree(state))
-        check_same_state(restored.state_dict(), state)
-        check_same_state(self.use_part(restored), expected)
-        check_same_state(restored.state_dict(), saved.state_dict())
+        check_same_state(restored.state_dict(), state, restored=True)
+        check_same_state(self.use_part(restored), expected, "what it did next", restored=True)
+        check_same_state(restored.state_dict(), saved.state_dict(), restored=True)
 
     def test_loading_copies(self) -> None:
         """A loaded part shares nothing with the state it was given."""
@@ -75,8 +79,26 @@ def check_plain(state: StateValue, path: str = "state") -> None:
         assert plain, f"{path} holds a {type(state).__name__}"
 
 
-def check_same_state(actual: StateValue, expected: StateValue, path: str = "state") -> None:
-    """Assert that two trees are equal, bit for bit; NaN equals NaN."""
+def check_same_state(
+    actual: StateValue, expected: StateValue, path: str = "state", *, restored: bool = False
+) -> None:
+    """Assert that two trees are equal, bit for bit; NaN equals NaN.
+
+    Args:
+        actual: what there is.
+        expected: what there should be.
+        path: name of the trees, for the message.
+        restored: whether it follows a restore; the message then tells what to look at.
+    """
+    try:
+        _check_same(actual, expected, path)
+    except AssertionError as error:
+        if not restored:
+            raise
+        raise AssertionError(f"{error}, after a restore; {RESTORE_HINT}") from None
+
+
+def _check_same(actual: StateValue, expected: StateValue, path: str) -> None:
     if isinstance(expected, Tensor):
         assert isinstance(actual, Tensor), f"{path}: {actual!r}; expected a tensor"
         assert actual.dtype == expected.dtype, f"{path}: {actual.dtype} and {expected.dtype}"
@@ -86,12 +108,12 @@ def check_same_state(actual: StateValue, expected: StateValue, path: str = "stat
         assert isinstance(actual, Mapping), f"{path}: {actual!r}; expected a mapping"
         assert sorted(actual) == sorted(expected), f"{path}: {sorted(actual)}; {sorted(expected)}"
         for key, value in expected.items():
-            check_same_state(actual[key], value, f"{path}.{key}")
+            _check_same(actual[key], value, f"{path}.{key}")
     elif isinstance(expected, Sequence) and not isinstance(expected, str):
         assert isinstance(actual, Sequence), f"{path}: {actual!r}; expected a sequence"
         assert len(actual) == len(expected), f"{path}: {len(actual)} entries; {len(expected)}"
         for index, value in enumerate(expected):
-            check_same_state(actual[index], value, f"{path}[{index}]")
+            _check_same(actual[index], value, f"{path}[{index}]")
     else:
         assert actual == expected or (actual != actual and expected != expected), (
             f"{path}: {actual!r}; expected {expected!r}"

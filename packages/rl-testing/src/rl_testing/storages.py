@@ -134,11 +134,12 @@ class StorageSuite(StatefulSuite, Generic[StorageT]):
             restored = self.allocated(script, seed=9)
             restored.load_state_dict(cast("StateDict", copy_state(storage.state_dict())))
             assert len(restored) == len(storage) == count
-            check_same_state(restored.state_dict(), storage.state_dict())
-            check_same_state(stored(restored), stored(storage))
+            check_same_state(restored.state_dict(), storage.state_dict(), restored=True)
+            check_same_state(stored(restored), stored(storage), restored=True)
             insert_all(script.transitions(rows)[count:], storage, restored)
-            check_same_state(stored(restored), stored(storage))
-            check_same_state(self.drawn(restored), self.drawn(storage))
+            check_same_state(stored(restored), stored(storage), restored=True)
+            drawn = self.drawn(storage)
+            check_same_state(self.drawn(restored), drawn, "what it draws", restored=True)
 
     def test_a_state_that_does_not_fit_is_refused(self) -> None:
         """A checkpoint of other spaces is found out when it is loaded, not when it is used."""

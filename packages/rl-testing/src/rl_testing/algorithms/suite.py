@@ -27,6 +27,7 @@ from rl_testing.algorithms._case import (
     tensors_of,
 )
 from rl_testing.algorithms._gradient_steps import GradientStepTests
+from rl_testing.algorithms._updates import UpdateTests
 from rl_testing.rollouts import make_rollout
 from rl_testing.stateful import check_same_state, copy_state
 
@@ -34,10 +35,11 @@ _CONTENTS = ("observation", "action", "reward", "num_steps", "terminated", "next
 """The fields of a `ReplayBatch` that say what happened."""
 
 
-class AlgorithmSuite(GradientStepTests):
+class AlgorithmSuite(GradientStepTests, UpdateTests):
     """Conformance tests of an `Algorithm`: subclass, supply `make_algorithm`, inherit the tests.
 
-    An algorithm with batches of its own supplies `make_batch` as well.
+    An algorithm with batches of its own supplies `make_batch` as well, and one with a storage of
+    its own `make_storage`.
 
     Attributes:
         is_smooth: set it to False where the loss holds something constant that depends on the
@@ -176,9 +178,16 @@ class AlgorithmSuite(GradientStepTests):
             learner, worker = self._algorithm(seed=1), self._algorithm(seed=2)
             self._step(learner, 1)
             weights = learner.get_weights(acting_only)
-            assert weights.version == 1
-            assert worker.set_weights(weights, acting_only)
-            assert torch.equal(act(worker).action, act(learner).action)
+            assert weights.version == 1, (
+                f"get_weights() says version {weights.version} after one gradient step; expected 1"
+            )
+            assert worker.set_weights(weights, acting_only), (
+                f"set_weights() did not take weights of version {weights.version}, which are newer"
+            )
+            assert torch.equal(act(worker).action, act(learner).action), (
+                f"a worker acts otherwise after set_weights(acting_only={acting_only}); whatever "
+                "acting depends on must be a parameter or buffer of the actor"
+            )
             if not acting_only:
                 check_same_state(dict(tensors_of(worker)), dict(tensors_of(learner)))
             held = copy_state(dict(weights.tensors))

@@ -22,7 +22,7 @@ from rl_testing.replay.checks import (
     must_hold,
 )
 from rl_testing.replay.reference import ReferenceReplayStorage, ReferenceSequenceStorage
-from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.stateful import RESTORE_HINT, check_same_state, copy_state
 from rl_testing.storages import StorageSuite, columns_of, insert_all, seeded, ship, stored
 from rl_testing.transitions import TransitionScript, misfits
 
@@ -195,8 +195,15 @@ class ReplaySuite(StorageSuite[AnyStorage]):
                 batch = draw_one(storage, 200)
                 actions = batch.action if batch.start is None else batch.action[0]
                 for action, index in zip(actions.tolist(), batch.index.tolist(), strict=True):
-                    assert index_of.setdefault(str(action), tuple(index)) == tuple(index)
-        assert len(set(index_of.values())) == len(index_of), "two samples have the same index"
+                    known = index_of.setdefault(str(action), tuple(index))
+                    assert known == tuple(index), (
+                        f"the sample with action {action} had index {known}, and now has "
+                        f"{tuple(index)}; gather() must give a sample the same index every time"
+                    )
+        assert len(set(index_of.values())) == len(index_of), (
+            "two samples have the same index; count in its second number how often the place was "
+            "overwritten"
+        )
 
     def test_a_restored_storage_goes_on_alike(self, life: TransitionScript, count: int) -> None:
         """Also in the middle of an episode and of the memory, with the same draws."""
@@ -211,9 +218,42 @@ class ReplaySuite(StorageSuite[AnyStorage]):
         for start in range(count, self.steps, 17):
             if oracle.places():
                 expected, actual = draw_one(saved, 64), draw_one(restored, 64)
-                check_same_state(columns_of(actual), columns_of(expected))
+                check_same_state(columns_of(actual), columns_of(expected), "batch", restored=True)
                 self.check(actual, oracle)
             insert_all(transitions[start : start + 17], saved, restored, oracle)
+
+    def test_a_live_parameter_that_was_changed_is_saved(self) -> None:
+        """A resumed run goes on with what was set, not with what it was built with."""
+        life = next(iter(self.lives.values()))
+        saved, _ = self.filled_pair(life)
+        for name, value in saved.live_parameters().items():
+            saved.update_storage_parameter(name, 0.5 * value)
+        restored = self._restored(saved, life)
+        for name, value in saved.live_parameters().items():
+            got = restored.live_parameters()[name]
+            assert got == value, (
+                f"live parameter '{name}' was set to {value} and is {got} after a restore; "
+                f"{RESTORE_HINT}"
+            )
+
+    def test_what_changes_while_learning_is_saved(self, life: TransitionScript) -> None:
+        """Whatever `after_gradients` and `note_returns` change, a restored storage draws alike."""
+        saved, _ = self.filled_pair(life)
+        generator = seeded(3)
+        _learn(generator, saved)
+        restored = self._restored(saved, life)
+        metrics = dict(saved.metrics())
+        check_same_state(dict(restored.metrics()), metrics, "metrics", restored=True)
+        for _ in range(3):
+            expected, actual = _learn(generator, saved, restored)
+            check_same_state(actual, expected, "batch", restored=True)
+        check_same_state(restored.state_dict(), saved.state_dict(), restored=True)
+
+    def _restored(self, saved: AnyStorage, life: TransitionScript) -> AnyStorage:
+        """Return a new storage that took over the state of another one."""
+        restored, _ = self.pair(life, seed=9)
+        restored.load_state_dict(cast("StateDict", copy_state(saved.state_dict())))
+        return restored
 
     def test_slices_bring_the_same_samples(self, life: TransitionScript, n_step: int) -> None:
         """No sample leaves its slice, where what follows is of another place or time."""
@@ -365,7 +405,7 @@ class ReplayStorageSuite(ReplaySuite):
             if oracle.places():
                 self.check(draw_one(storage, 64), oracle)
         restored.load_state_dict(storage.state_dict())
-        check_same_state(restored.state_dict(), storage.state_dict())
+        check_same_state(restored.state_dict(), storage.state_dict(), restored=True)
         self.check(draw_one(restored, 64), oracle)
 
     def test_new_observations_are_returned_once(self, life: TransitionScript) -> None:
@@ -382,7 +422,9 @@ class ReplayStorageSuite(ReplaySuite):
             restored.load_state_dict(storage.state_dict())
             expected = _acted_on(oracle)
             assert _acted_on(storage) == expected
-            assert _acted_on(restored) == expected
+            assert _acted_on(restored) == expected, (
+                f"new_observations() returns others after a restore; {RESTORE_HINT}"
+            )
             assert _acted_on(storage) == []
 
     def test_an_update_forgets_nothing(self, life: TransitionScript) -> None:
@@ -497,6 +539,17 @@ def draw_one(storage: AnyStorage, minibatch_size: int) -> ReplayBatch:
     (batch,) = storage.generate_batches(1, minibatch_size)
     assert isinstance(batch, ReplayBatch)
     return batch
+
+
+def _learn(generator: torch.Generator, *storages: AnyStorage) -> list[StateValue]:
+    """Let storages draw, and note the same errors and returns; return what each one drew."""
+    batches = [draw_one(storage, 64) for storage in storages]
+    error = torch.rand(batches[0].mask.shape, generator=generator)
+    returns = torch.randn(15, generator=generator).tolist()
+    for storage, batch in zip(storages, batches, strict=True):
+        storage.after_gradients(batch, {"td_error": error.to(batch.mask.device)})
+        storage.note_returns(returns)
+    return [columns_of(batch) for batch in batches]
 
 
 def _acted_on(storage: AnyStorage) -> list[str]:

@@ -1,0 +1,202 @@
+"""Tests of whole updates, and of what a loss may look at."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from rl_core.algorithm import AnyAlgorithm, UpdateWatch
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, Transition
+from rl_core.errors import ConfigError
+from rl_core.spaces import event_shape, named_leaves, tensor_dtype
+from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
+from rl_core.types import StateDict, StateValue, map_observation
+from rl_testing.algorithms._case import NUM_ENVS, AlgorithmCase, act, period, tensors_of
+from rl_testing.reference import ReferenceRolloutStorage
+from rl_testing.replay.reference import ReferenceReplayStorage
+from rl_testing.rollouts import make_rollout
+from rl_testing.stateful import check_same_state, copy_state
+
+_SEQUENCE_LENGTH = 4
+"""Rows of the sequences that recurrent actors learn from."""
+
+_MIN_STEPS = 16
+"""Rows of rollouts, at least."""
+
+
+class UpdateTests(AlgorithmCase):
+    """What belongs to an algorithm's state, and what its loss may look at."""
+
+    def make_storage(self, algorithm: AnyAlgorithm, seed: int) -> AnyStorage | None:
+        """Return a storage with made-up data for one update; None where the kit has none.
+
+        Args:
+            algorithm: what acts in the data, and tells how batches are cut.
+            seed: of everything random.
+        """
+        schedule, actor = algorithm.schedule, algorithm.actor
+        storage: AnyStorage
+        num_steps = _MIN_STEPS
+        if algorithm.batch_type is RolloutBatch:
+            least = -(-(schedule.minibatch_size or 0) // NUM_ENVS)
+            num_steps = max(num_steps, least, schedule.num_minibatches or 0)
+            num_steps += -num_steps % _SEQUENCE_LENGTH
+            storage = ReferenceRolloutStorage(num_steps, _SEQUENCE_LENGTH)
+        elif algorithm.batch_type is ReplayBatch and not actor.is_recurrent:
+            storage = ReferenceReplayStorage(num_steps * NUM_ENVS)
+        else:
+            return None
+        try:
+            algorithm.check_storage(storage)
+        except ConfigError:  # it needs a storage of its own
+            return None
+        storage.allocate(_storage_spec(algorithm), torch.Generator().manual_seed(seed))
+        for transition in _transitions(make_rollout(algorithm, seed, num_steps)):
+            storage.insert_transition(transition)
+        return storage
+
+    def test_a_whole_update_is_saved(self) -> None:
+        """Whatever changes in an update, also before and after its epochs, a restore brings back.
+
+        Updates are cut short after two epochs of two minibatches.
+        """
+        saved, restored = self._algorithm(), self._algorithm(seed=2)
+        self._update(saved, 1)
+        state = cast("StateDict", copy_state(saved.state_dict()))
+        restored.load_state_dict(state)
+        check_same_state(restored.state_dict(), state, restored=True)
+        expected = self._update(saved, 2)
+        what = "what update() returned"
+        check_same_state(self._update(restored, 2), expected, what, restored=True)
+        check_same_state(
+            restored.state_dict(), saved.state_dict(), "the state after an update", restored=True
+        )
+
+    def test_its_schedule_cuts_rollouts_in_one_way(self) -> None:
+        """A rollout storage takes the number of minibatches, or their size."""
+        algorithm = self._algorithm()
+        if algorithm.batch_type is not RolloutBatch:
+            pytest.skip("does not learn from rollouts")
+        schedule = algorithm.schedule
+        assert (schedule.num_minibatches is None) != (schedule.minibatch_size is None), (
+            f"schedule has num_minibatches={schedule.num_minibatches} and "
+            f"minibatch_size={schedule.minibatch_size}; let it give just one of them, by which "
+            "rollouts are cut"
+        )
+
+    def test_every_parameter_of_the_loss_belongs_to_a_module(self) -> None:
+        """What no module holds is neither learned nor saved nor sent to workers."""
+        algorithm = self._algorithm()
+        known = {id(parameter) for parameter in algorithm.named_parameters().values()}
+        for leaf in _leaves(algorithm.compute_loss(self.make_batch(algorithm, 1)).loss):
+            assert id(leaf) in known, (
+                f"the loss uses {_name_of(leaf, algorithm)}, which none of the algorithm's "
+                "modules holds, so it is neither learned nor saved; put it into a module that "
+                "make_modules() returns"
+            )
+
+    def test_scheduled_options_are_read_from_hyper(self) -> None:
+        """The config has what they were at first; only ``hyper`` follows their schedules."""
+        usual = self._algorithm()
+        values = {name: float(usual.hyper[name]) for name in usual.schedules}
+        expected = self._outcome(usual)
+        for name, value in values.items():
+            algorithm = self._algorithm()
+            try:
+                algorithm.config = replace(algorithm.config, **{name: 0.5 * value})
+            except (ConfigError, TypeError):  # it contradicts another option, or lies deeper
+                continue
+            try:
+                check_same_state(self._outcome(algorithm), expected, "outcome")
+            except AssertionError as error:
+                raise AssertionError(
+                    f"config.{name} is read while learning or acting ({error}); it is scheduled, "
+                    f"so read self.hyper['{name}'] instead"
+                ) from None
+
+    def _update(self, algorithm: AnyAlgorithm, seed: int) -> StateValue:
+        storage = self.make_storage(self._algorithm(), seed)
+        if storage is None:
+            pytest.skip("the kit has no storage for it; make_storage() of the suite may make one")
+
+        def is_second(count: int) -> bool:
+            return count == 1
+
+        algorithm.watch = UpdateWatch(epoch_end=[is_second], minibatch_end=[is_second])
+        return dict(algorithm.update(storage))
+
+    def _outcome(self, algorithm: AnyAlgorithm) -> StateValue:
+        """Return what some gradient steps and an action led to."""
+        samples = [dict(self._step(algorithm, seed)) for seed in range(period(algorithm))]
+        return [samples, dict(tensors_of(algorithm)), act(algorithm).action]
+
+
+def _storage_spec(algorithm: AnyAlgorithm) -> StorageSpec:
+    actor = algorithm.actor
+    columns = {
+        key: TensorSpec(event_shape(leaf), tensor_dtype(leaf))
+        for key, leaf in named_leaves(actor.observation_space).items()
+    }
+    return StorageSpec(
+        observation=columns.get("", columns),
+        action=actor.action_spec,
+        num_envs=NUM_ENVS,
+        state_sizes=actor.state_sizes,
+        extras=algorithm.extras,
+        device=algorithm.device,
+    )
+
+
+def _transitions(rollout: Rollout) -> Iterator[Transition]:
+    """Yield the rows of a rollout; all have the state of the first one."""
+    steps, envs = rollout.final_index.unbind(1)
+    num_steps = len(rollout.reward)
+    for t in range(num_steps):
+        following = rollout.next_observation
+        if t + 1 < num_steps:
+            following = map_observation(lambda part, t=t: part[t + 1], rollout.observation)  # type: ignore[misc]  # bound now
+        here = steps == t
+
+        def put_finals(following: Tensor, final: Tensor, here: Tensor = here) -> Tensor:
+            return following.index_put((envs[here],), final[here])
+
+        yield Transition(
+            observation=map_observation(lambda part, t=t: part[t], rollout.observation),  # type: ignore[misc]  # bound now
+            action=rollout.action[t],
+            reward=rollout.reward[t],
+            terminated=rollout.terminated[t],
+            truncated=rollout.truncated[t],
+            valid=rollout.valid[t],
+            episode_start=rollout.episode_start[t],
+            next_observation=following,
+            final_observation=tree_map(put_finals, following, rollout.final_observation),
+            state=rollout.state,
+            extras={name: extra[t] for name, extra in rollout.extras.items()},
+        )
+
+
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors that a loss has a gradient in."""
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)  # of nodes that accumulate gradients
+        if leaf is not None:
+            yield leaf
+        nodes += [following for following, _ in node.next_functions]
+
+
+def _name_of(leaf: Tensor, algorithm: AnyAlgorithm) -> str:
+    """Say which attribute of an algorithm holds a parameter."""
+    for name, value in vars(algorithm).items():
+        held = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(part is leaf for part in held):
+            return f"a parameter in self.{name}"
+    return f"a parameter of shape {tuple(leaf.shape)}"

@@ -1,0 +1,188 @@
+"""What the suite of algorithms accepts, and what it catches."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+import gymnasium
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rl_core.algorithm import AnyAlgorithm, UpdateSchedule
+from rl_core.batch import Rollout, RolloutBatch
+from rl_core.gradients import LossOutput, Noise
+from rl_core.nn.distributions import Distribution
+from rl_core.stateful import StateReader
+from rl_core.storage import Storage
+from rl_core.types import Observation, State, StateDict
+from rl_testing.actors import OBSERVATION_SPACES
+from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.toy import ToyActor, ToyActorCritic
+
+
+class Counting(ToyActorCritic):
+    """Weighs its loss by the number of its updates so far."""
+
+    updates = 0
+
+    def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        self.updates += 1
+        return {}
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        output = super().loss(batch, noise)
+        return replace(output, loss=(1 + self.updates) * output.loss)
+
+
+class CountingAfterwards(Counting):
+    """Counts an update when it is over."""
+
+    def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        return {}
+
+    def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        self.updates += 1
+        return {}
+
+
+class CountingSteps(ToyActorCritic):
+    """Reports how many minibatches it ever learned from, as a metric of the update."""
+
+    steps = 0
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        self.steps += 1
+        return super().loss(batch, noise)
+
+    def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        return {"toy/steps": torch.tensor(self.steps)}
+
+
+class SavingItsCount(Counting):
+    """Does it right."""
+
+    def more_state(self) -> StateDict:
+        return {"updates": self.updates}
+
+    def load_more_state(self, state: StateDict) -> None:
+        self.updates = StateReader(state, "more").count("updates")
+
+
+class HoldingAParameter(ToyActorCritic):
+    """Learns an offset that belongs to no module."""
+
+    def __init__(self, actor: ToyActor) -> None:
+        super().__init__(actor)
+        self.offset = nn.Parameter(torch.tensor(1.0))
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        output = super().loss(batch, noise)
+        return replace(output, loss=output.loss + self.offset.square())
+
+
+class HoldingALayer(ToyActorCritic):
+    """Learns a layer that `make_modules` does not return."""
+
+    def __init__(self, actor: ToyActor) -> None:
+        super().__init__(actor)
+        self.layer = nn.Linear(1, 1)
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        output = super().loss(batch, noise)
+        return replace(output, loss=output.loss + self.layer.weight.square().sum())
+
+
+class DiscountingByItsConfig(ToyActorCritic):
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        columns, metrics = super().prepare(rollout)
+        gamma = cast("float", self.config.gamma)
+        return {**columns, "advantage": gamma * columns["advantage"]}, metrics
+
+
+class WeighingByItsConfig(ToyActorCritic):
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        output = super().loss(batch, noise)
+        return replace(output, loss=cast("float", self.config.gamma) * output.loss)
+
+
+class CuttingInTwoWays(ToyActorCritic):
+    @property
+    def schedule(self) -> UpdateSchedule:
+        return UpdateSchedule(num_minibatches=2, minibatch_size=8)
+
+
+class CuttingInNoWay(ToyActorCritic):
+    @property
+    def schedule(self) -> UpdateSchedule:
+        return UpdateSchedule()
+
+
+class ShiftedActor(ToyActor):
+    """Shifts what it sees by a number that is no buffer."""
+
+    def __init__(
+        self, observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object]
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        self.shift = 10.0 * float(torch.randn(()))
+
+    def distribution(
+        self, observation: Observation, state: State, episode_start: Tensor | None = None
+    ) -> tuple[Distribution, State]:
+        assert isinstance(observation, Tensor)
+        return super().distribution(observation + self.shift, state, episode_start)
+
+
+def _make(
+    kind: type[ToyActorCritic], seed: int, actor: type[ToyActor] = ToyActor
+) -> ToyActorCritic:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return kind(actor(OBSERVATION_SPACES["vector"], gymnasium.spaces.Discrete(3)))
+
+
+class TestSavingItsCount(AlgorithmSuite):
+    has_compile_test = False
+
+    def make_algorithm(self, seed: int) -> AnyAlgorithm:
+        return _make(SavingItsCount, seed)
+
+
+UPDATES = "test_a_whole_update_is_saved"
+CUTS = "test_its_schedule_cuts_rollouts_in_one_way"
+OWNS = "test_every_parameter_of_the_loss_belongs_to_a_module"
+READS = "test_scheduled_options_are_read_from_hyper"
+HINT = "after a restore; is the field in state_fields / more_state"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "test", "message"),
+    [
+        (Counting, UPDATES, f"the state after an update.* differs, {HINT}"),
+        (CountingAfterwards, UPDATES, f"the state after an update.* differs, {HINT}"),
+        (CountingSteps, UPDATES, rf"what update\(\) returned.toy/steps: 2.0; expected 4.0, {HINT}"),
+        (HoldingAParameter, OWNS, r"a parameter in self.offset, which none.*make_modules\(\)"),
+        (HoldingALayer, OWNS, r"a parameter in self.layer, which none.*make_modules\(\)"),
+        (DiscountingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
+        (WeighingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
+        (CuttingInTwoWays, CUTS, "num_minibatches=2 and minibatch_size=8; let it give just one"),
+        (CuttingInNoWay, CUTS, "num_minibatches=None and minibatch_size=None; let it give just"),
+    ],
+)
+def test_the_suite_catches(algorithm: type[ToyActorCritic], test: str, message: str) -> None:
+    class Suite(AlgorithmSuite):
+        def make_algorithm(self, seed: int) -> AnyAlgorithm:
+            return _make(algorithm, seed)
+
+    with pytest.raises(AssertionError, match=f"(?s){message}"):
+        getattr(Suite(), test)()
+
+
+def test_the_suite_catches_an_actor_whose_weights_are_not_all() -> None:
+    class Suite(AlgorithmSuite):
+        def make_algorithm(self, seed: int) -> AnyAlgorithm:
+            return _make(ToyActorCritic, seed, ShiftedActor)
+
+    with pytest.raises(AssertionError, match=r"a worker acts otherwise.*parameter or buffer"):
+        Suite().test_weights_carry_over()
