@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from rl_algos_onpolicy.advantages import advantage_columns
-from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig, check_minibatches
+from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.kl import mean_kl
@@ -87,7 +87,6 @@ class TRPOConfig(OnPolicyConfig):
     num_epochs: Count = 10
     num_minibatches: Count | None = None
     minibatch_size: Count | None = 128
-    gae_lambda: GaeLambda = 0.98
     normalize_advantage: bool = True
 
     def __post_init__(self) -> None:
