@@ -199,6 +199,19 @@ def test_an_unfinished_run_goes_on_to_where_it_was_to_end(rl: Run, run_copy: Pat
     assert json.loads((run_copy / "summary.json").read_text())["total_steps"] >= 400
 
 
+def test_an_older_checkpoint_is_evaluated_on_request(
+    rl: Run, refused: Callable[..., str], run_copy: Path
+) -> None:
+    (older,) = list_checkpoints(run_copy / "checkpoints")
+    rl("resume", run_copy, "--total-steps=400")
+    step = older.name.removeprefix("step-")
+    status, out, _ = rl("eval", run_copy, "--episodes=2", "--json", "--step", step)
+    assert (status, json.loads(out)["checkpoint"]) == (0, str(older))
+    message = refused("eval", run_copy, "--step=7")
+    assert f"--step 7: {older.parent} holds only {older.name}, step-" in message
+    assert "--step has no effect with --best" in refused("eval", run_copy, "--step=7", "--best")
+
+
 @pytest.mark.filterwarnings("always::UserWarning")
 def test_a_damaged_checkpoint_is_passed_over_aloud(rl: Run, run_copy: Path) -> None:
     checkpoints = run_copy / "checkpoints"

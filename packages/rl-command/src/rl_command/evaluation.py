@@ -9,21 +9,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 from rl_command.errors import UsageError, held_warnings
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, runs_in
 from rl_command.train_arguments import import_modules
-from rl_core.config import Config, Count, NonNegativeInt, decode
+from rl_core.config import Config, Count, NonNegativeInt, Without, decode
 from rl_core.env import TaskVecEnv
 from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_train import EvaluationResult, TrainerConfig, evaluate_policy
 from rl_train.builder import build_algorithm, build_envs, resolve_device
-from rl_train.checkpoint import Checkpoint, latest_checkpoint
+from rl_train.checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+)
 from rl_train.evaluation import draws_actions, has_own_evaluation, summarize
 
 _EVERY_SECONDS = 5.0
@@ -41,6 +46,7 @@ class EvalArguments(Config):
             for deterministic policies, such as those of dqn, rainbow, ddpg and td3.
         json: Print one JSON object and nothing else.
         best: Use the weights of the best evaluation during training instead of the newest.
+        step: Use the checkpoint of this step instead of the newest.
         device: Device of the networks, in place of the one the run was started on.
         imports: Module to import first, which registers environments; may be repeated.
     """
@@ -50,6 +56,7 @@ class EvalArguments(Config):
     stochastic: bool = False
     json: bool = False
     best: bool = False
+    step: Annotated[NonNegativeInt | None, Without("best")] = None
     device: str | None = None
     imports: tuple[str, ...] = ()
 
@@ -180,6 +187,12 @@ def _counter(total: int, what: str) -> Callable[[int, int], None]:
 
 
 def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
+    if arguments.step is not None:
+        path = run.checkpoints / f"step-{arguments.step}"
+        if not path.is_dir():
+            known = ", ".join(path.name for path in list_checkpoints(run.checkpoints))
+            raise UsageError(f"--step {arguments.step}: {run.checkpoints} holds only {known}")
+        return load_checkpoint(path)
     if not arguments.best:
         newest = latest_checkpoint(run.checkpoints)
         assert newest is not None

@@ -139,7 +139,7 @@ def open_run(directory: str) -> Run:
         if inside.name == CHECKPOINTS and (inside.parent / RECIPE).is_file():
             raise UsageError(
                 f"{path} is inside the run {inside.parent}; give that directory to use its newest "
-                "checkpoint"
+                "checkpoint, or with rl eval --step another"
             )
     if not path.is_dir() or not (path / RECIPE).is_file():
         raise UsageError(
