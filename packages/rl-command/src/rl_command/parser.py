@@ -311,7 +311,7 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     if f"{flag}.name" in known:
         return f"did you mean '{flag}.name'?"
     meant = closest(name, by_name)
-    if meant is None and flag.startswith("--env."):
+    if meant is None and flag.startswith("--env.") and "--env.env-kwargs" in known:
         return (
             f"an argument of the environment itself is given as --env.env-kwargs '{{{name} = 1}}'"
         )

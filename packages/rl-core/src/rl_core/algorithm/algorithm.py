@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -12,7 +11,7 @@ from rl_core.actor import ActionOutput, Actor, CompiledActing
 from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
 from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.evaluation import EvaluatedEpisodes
-from rl_core.algorithm.hyper import Schedules
+from rl_core.algorithm.hyper import Schedules, checked_config
 from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.compile.function import CompiledFunctions
@@ -93,20 +92,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> None:
         if not isinstance(actor, Actor):
             raise ConfigError(f"actor: expected Actor, got {type(actor).__name__}")
-        if not is_dataclass(getattr(self, "config_type", None)):
-            raise ConfigError(
-                f"{type(self).__name__} does not say what its options and batches are; derive it "
-                "from Algorithm[MyConfig, RolloutBatch], where MyConfig is a dataclass"
-            )
+        self.config: ConfigT = checked_config(self, config)
         self.actor = actor
         self.device = actor.device
-        self.config: ConfigT = self.config_type() if config is None else config
-        if type(self.config) is not self.config_type:  # what another class adds would be ignored
-            hint = "; the class that adds its options says config_type = " + type(config).__name__
-            raise ConfigError(
-                f"config: expected {self.config_type.__name__}, got {type(config).__name__}"
-                f"{hint if isinstance(config, self.config_type) else ''}"
-            )
         self.add_ons = AddOns(add_ons, self.batch_type, actor)
         if self.add_ons and not self.takes_add_ons:  # or they would be ignored
             raise ConfigError(f"{type(self).__name__} takes no add-ons; leave add_ons out")

@@ -104,6 +104,30 @@ class Schedules(Mapping[str, Schedule]):
         replace(self._config, **{name: value})
 
 
+def checked_config(algorithm: object, config: object) -> typing.Any:
+    """Return an algorithm's config, or its defaults where there is none.
+
+    Raises:
+        ConfigError: when it is of another type, or the algorithm does not say which.
+    """
+    name, wanted = type(algorithm).__name__, getattr(algorithm, "config_type", None)
+    if not isinstance(wanted, type) or not is_dataclass(wanted):
+        raise ConfigError(
+            f"{name} does not say what its options and batches are; derive it from "
+            "Algorithm[MyConfig, RolloutBatch], where MyConfig is a dataclass"
+        )
+    if config is None:
+        return wanted()
+    if type(config) is not wanted:  # what another class adds would be ignored
+        got = type(config).__name__
+        hint = f"; the class that adds its options says config_type = {got}"
+        raise ConfigError(
+            f"config: expected {wanted.__name__}, got {got}"
+            f"{hint if isinstance(config, wanted) else ''}"
+        )
+    return config
+
+
 def schedules_of(config: object) -> dict[str, Schedule]:
     """Find the fields that may change while running; those set to None are left out."""
     hints = typing.get_type_hints(type(config))
