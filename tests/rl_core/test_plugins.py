@@ -247,7 +247,7 @@ def test_an_old_first_party_package_is_to_be_upgraded(
 def test_a_class_that_lacks_methods_is_refused_with_their_names(site: Site) -> None:
     source = "from rl_core.logger import Logger\n\nclass Bare(Logger):\n    pass\n"
     site.install("rl-bare", "planted_bare", source, loggers="bare = planted_bare:Bare")
-    with pytest.raises(PluginError, match=r"of rl-bare 1\.2 .* lacks close, log; write"):
+    with pytest.raises(PluginError, match=r"of rl-bare 1\.2 .* lacks log; add what"):
         plugins.load("logger", "bare")
 
 

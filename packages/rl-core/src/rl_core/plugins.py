@@ -271,7 +271,7 @@ def _checked(info: PluginInfo, loaded: object) -> Callable[..., object]:
         if any(issubclass(loaded, cast("type", pkgutil.resolve_name(p))) for p in required):
             missing = sorted(getattr(loaded, "__abstractmethods__", ()))
             if missing:
-                raise PluginError(f"{_title(info)} lacks {', '.join(missing)}; write them")
+                raise PluginError(f"{_title(info)} lacks {', '.join(missing)}; add what is missing")
             return loaded
     elif info.kind == "envs" and callable(loaded):
         return loaded
