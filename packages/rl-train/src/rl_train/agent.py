@@ -206,7 +206,7 @@ class Agent:
                 if self.parts.test_envs is None:
                     raise ConfigError(
                         "the agent was given an environment that is built, and none to evaluate "
-                        "in; pass another as envs=..."
+                        "in; pass envs to evaluate"
                     )
                 envs = stack.enter_context(self.parts.test_envs(num_episodes=num_episodes))
             return evaluate_policy(

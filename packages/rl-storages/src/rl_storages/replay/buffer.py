@@ -104,9 +104,9 @@ class ReplayBuffer(ReplayStorage):
                 "storage.sampler replaces prioritized and recent, which are samplers too; leave "
                 "one out"
             )
-        if sampler is None:  # one that has a length may be empty, and false
-            sampler = _make_sampler(prioritized, recent)
-        super().__init__(size, sampler, n_step)
+        # A sampler of the user's that has a length may be empty, and false.
+        drawn_by = _make_sampler(prioritized, recent) if sampler is None else sampler
+        super().__init__(size, drawn_by, n_step)
         self.prioritized = prioritized
         self.recent = recent
         self.hindsight = hindsight
