@@ -88,13 +88,14 @@ def complete_component(
 
 def _defaults(cls: type[object]) -> dict[str, Json]:
     """Return the defaults of the options that have one."""
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # a dataclass
-    values = {
-        name: field.default_factory() if callable(field.default_factory) else field.default
-        for name, field in fields.items()
-        if name not in required_options(cls)
+    required = required_options(cls)
+    return {
+        field.name: encode(
+            field.default_factory() if callable(field.default_factory) else field.default
+        )
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]  # options are a dataclass
+        if field.name not in required
     }
-    return {name: encode(value) for name, value in values.items()}
 
 
 def without_replaced(

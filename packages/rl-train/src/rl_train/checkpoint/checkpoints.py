@@ -168,6 +168,11 @@ def _write(
         raise
 
 
+def _name_beside(path: Path, what: str) -> Path:
+    """Return a new name for a checkpoint, under which it is not listed as one."""
+    return path.with_name(f"{what}-{path.name}{temporary_path(path).name.removeprefix('.tmp')}")
+
+
 @contextlib.contextmanager
 def _moved_away(path: Path) -> Iterator[None]:
     """Make room for a new checkpoint; the old one is removed after it, or comes back if it fails.
@@ -177,7 +182,7 @@ def _moved_away(path: Path) -> Iterator[None]:
     if not os.path.lexists(path):
         yield
         return
-    away = path.with_name(f"replaced-{path.name}{temporary_path(path).name.removeprefix('.tmp')}")
+    away = _name_beside(path, "replaced")
     os.rename(path, away)
     try:
         yield
@@ -307,7 +312,7 @@ def set_aside_checkpoint(path: Path) -> Path:
     Raises:
         CheckpointError: when it cannot be renamed.
     """
-    aside = path.with_name(f"damaged-{path.name}{temporary_path(path).name.removeprefix('.tmp')}")
+    aside = _name_beside(path, "damaged")
     try:
         os.rename(path, aside)
         sync_directory(path.parent)
