@@ -218,7 +218,7 @@ class GymVecEnv(BaseGymVecEnv):
         return self._unpack("reset()", returned, RESET_FIELDS)
 
     def _unpack(self, call: str, returned: Any, fields: tuple[str, ...]) -> tuple[Any, ...]:
-        if problem := return_problem(call, returned, fields, Mapping):
+        if problem := return_problem(call, returned, fields, (dict, Mapping)):
             raise self._fault(problem)
         return tuple(returned)
 
