@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.env import EnvStep, as_numpy
+from rl_core.errors import ConfigError
 from rl_core.types import ArrayLike
 from rl_envs.tasks import PointNavigation
 from rl_meta import (
@@ -288,6 +289,29 @@ def test_losses_are_those_of_latents_drawn_from_the_belief(deviation: float) -> 
     assert got.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
     for name in ("loss/critic", "loss/policy"):
         assert got.metrics[name].item() == pytest.approx(expected.metrics[name].item(), rel=1e-5)
+
+
+def test_smoothness_compares_actions_of_neighbours_with_the_same_latent() -> None:
+    smoothness = {"spatial_smoothness": 2.0, "temporal_smoothness": 1.0, "smoothness_std": 0.1}
+    algorithm = _told_pearl(inner_options=smoothness)
+    bias = [0.0, 0.0, -1.0, -1.0]
+    weight = _set_output(algorithm.actor.inner.get_submodule("policy"), bias)
+    with torch.no_grad():
+        weight[0, 0] = weight[0, 2] = 1.0  # tanh(x + z)
+    batch, ones = _pearl_batch(algorithm), torch.ones(16)
+    batch = replace(batch, reward=batch.reward[:, :1], weight=ones, mask=ones)
+    noise = {**algorithm.draw_update_noise(batch), "latent": torch.zeros(4, 2)}
+    assert noise["nearby"][:, :2].all()
+    assert isinstance(batch.observation, Tensor)
+    assert isinstance(batch.next_observation, Tensor)
+    here, after = batch.observation[:, 0] + 1.0, batch.next_observation[:, 0] + 1.0
+    nearby = here + 0.1 * noise["nearby"][:, 0]
+    temporal = (here.tanh() - after.tanh()).abs().mean()
+    spatial = (here.tanh() - nearby.tanh()).abs().mean()
+    got = algorithm.loss(batch, noise).metrics["loss/smoothness"].item()
+    assert got == pytest.approx((temporal + 2.0 * spatial).item(), rel=1e-4)
+    with pytest.raises(ConfigError, match="began without smoothness"):
+        _told_pearl().update_algorithm_parameter("spatial_smoothness", 1.0)
 
 
 def test_updates_draw_a_latent_for_each_task() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -15,20 +16,20 @@ from rl_testing.stateful import StatefulSuite
 from rl_testing.storages import columns_of
 
 NUM_ENVS = 4
+SPEC = StorageSpec(
+    TensorSpec((1,), torch.float32),
+    TensorSpec((1,), torch.float32),
+    NUM_ENVS,
+    {},
+    {},
+    torch.device("cpu"),
+)
 
 
 def _storage(**options: int) -> TaskReplayStorage:
     given = {"num_steps": 3, "capacity": 14, "meta_batch_size": 2, "context_size": 5, **options}
     storage = TaskReplayStorage(**given)
-    spec = StorageSpec(
-        TensorSpec((1,), torch.float32),
-        TensorSpec((1,), torch.float32),
-        NUM_ENVS,
-        {},
-        {},
-        torch.device("cpu"),
-    )
-    storage.allocate(spec, torch.Generator().manual_seed(0))
+    storage.allocate(SPEC, torch.Generator().manual_seed(0))
     return storage
 
 
@@ -145,3 +146,10 @@ def test_misuse_is_refused() -> None:
         _collect(storage, 0.0, steps=1)
     with pytest.raises(ConfigError, match=r"capacity=5 is less than the 6"):
         storage.store_rollout(TASKS, is_context=True)
+
+
+def test_scaled_rewards_are_refused() -> None:
+    # contexts in evaluations have the environment's own rewards
+    spec = replace(SPEC, scales_rewards=True)
+    with pytest.raises(ConfigError, match=r"trainer.scale_rewards to False, and reward_scale"):
+        TaskReplayStorage().allocate(spec, torch.Generator())

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_core.actor import ActionOutput
@@ -40,6 +41,7 @@ from rl_core.config import (
     Config,
     Count,
     NonNegativeInt,
+    Schedule,
     ScheduledNonNegative,
 )
 from rl_core.env import VecEnv
@@ -219,6 +221,18 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             for target in self.inner.target_networks()
         )
 
+    def update_algorithm_parameter(
+        self, parameter_name: str, new_parameter_value: float | Schedule
+    ) -> None:
+        """Change an option while running, see `Algorithm`; the inner algorithm checks its own.
+
+        Raises:
+            ConfigError: when it may not change.
+        """
+        if parameter_name in self.inner.schedules:
+            self.inner.update_algorithm_parameter(parameter_name, new_parameter_value)
+        super().update_algorithm_parameter(parameter_name, new_parameter_value)
+
     def check_storage(self, storage: Storage[ReplayBatch]) -> None:
         """Refuse a storage that does not know tasks."""
         if not isinstance(storage, TaskReplayStorage):
@@ -257,7 +271,10 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         self.inner.generator = self.generator  # the one that is seeded and saved
         shape = len(batch.extras["context/reward"]), self.actor.config.latent_dim
         latent = torch.randn(shape, generator=self.generator, device=self.device)
-        return {**self.inner.draw_update_noise(batch), "latent": latent}
+        noise = {**self.inner.draw_update_noise(batch), "latent": latent}
+        if "nearby" in noise:  # SAC's smoothness compares neighbours with the same latent
+            noise["nearby"] = F.pad(noise["nearby"], (0, shape[1]))
+        return noise
 
     def _conditioned(self, batch: ReplayBatch, latent: Tensor) -> ReplayBatch:
         """Append each task's latent to its observations."""

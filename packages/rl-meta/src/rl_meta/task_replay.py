@@ -59,8 +59,14 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         """Make room for a rollout; tasks get theirs with their first rollout.
 
         Raises:
-            ConfigError: for observations that are not one array.
+            ConfigError: for observations that are not one array, or rewards that are scaled.
         """
+        if spec.scales_rewards:
+            raise ConfigError(
+                "task-replay keeps contexts, whose rewards would be scaled in training but not in "
+                "evaluations; set trainer.scale_rewards to False, and reward_scale among the "
+                "algorithm's inner_options instead"
+            )
         if not isinstance(spec.observation, TensorSpec):
             raise ConfigError("task-replay keeps observations that are one array; flatten them")
         specs = {
