@@ -349,6 +349,17 @@ def test_runs_with_parts_from_python(refused: Refused, run_copy: Path) -> None:
     assert "its actor is 'custom'" in refused("train", "--config", recipe, "--run-dir=new")
 
 
+def test_a_run_with_a_storage_from_python_can_still_be_evaluated(
+    refused: Refused, rl: Run, run_copy: Path
+) -> None:
+    recipe = run_copy / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('name = "rollout"', 'name = "custom"'))
+    assert "Python objects as its storage" in refused("resume", run_copy)
+    status, out, _ = rl("eval", run_copy, "--episodes=2")
+    assert status == 0
+    assert "over 2 episodes" in out
+
+
 def test_a_run_whose_recipe_was_edited(refused: Refused, run_copy: Path) -> None:
     recipe = run_copy / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("gamma = 0.99", "gamma = 0.1"))

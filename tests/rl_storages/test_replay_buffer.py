@@ -627,6 +627,13 @@ def test_numbers_out_of_range_are_refused(options: dict[str, int], message: str)
         ReplayBuffer(**options)  # type: ignore[arg-type]
 
 
+def test_batches_have_whole_sizes() -> None:
+    storage = _buffer(50)
+    storage.insert_transition(step([0], [1], start=[0]))
+    with pytest.raises(ConfigError, match=r"minibatch_size must be a whole number .* got 2\.5"):
+        next(storage.sample_indices(1, 2.5))  # type: ignore[arg-type]
+
+
 def test_windows_must_fit_the_memory_of_an_environment() -> None:
     with pytest.raises(ConfigError, match=r"size=24 is too small for 8 .* at least 25"):
         ReplayBuffer(24, n_step=3).allocate(_spec(8), torch.Generator())

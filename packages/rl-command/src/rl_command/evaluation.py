@@ -82,7 +82,7 @@ def evaluate(words: Sequence[str]) -> int:
     tables: list[dict[str, Json]] = []
     for directory in runs_in(Path(given.names[0])):
         with _stdout_kept_clean() if arguments.json else contextlib.nullcontext():
-            run = open_run(str(directory))
+            run = open_run(str(directory), learns=False)
             checkpoint, result = _evaluate(run, arguments)
         results.append(result)
         table: dict[str, Json] = {"checkpoint": str(checkpoint.path), "step": checkpoint.step}

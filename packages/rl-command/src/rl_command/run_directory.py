@@ -125,8 +125,12 @@ def discard_if_fresh(path: Path) -> None:
             path.rmdir()
 
 
-def open_run(directory: str) -> Run:
+def open_run(directory: str, *, learns: bool = True) -> Run:
     """Open the directory of a run that was started before.
+
+    Args:
+        directory: of the run.
+        learns: whether it is to go on, which takes its storage too.
 
     Raises:
         UsageError: when it is not a run.
@@ -149,7 +153,7 @@ def open_run(directory: str) -> Run:
     custom = [
         spec.kind
         for spec in (recipe.env, recipe.actor, recipe.algorithm, recipe.storage)
-        if spec.is_custom
+        if spec.is_custom and (learns or spec is not recipe.storage)
     ]
     if custom:
         raise ConfigError(

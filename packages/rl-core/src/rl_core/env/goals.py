@@ -18,8 +18,8 @@ class GoalFunctions:
     """Reward and termination as functions of goals, as in Gymnasium-Robotics' ``GoalEnv``.
 
     Each function is called with the goals achieved after N transitions, the desired goals, and an
-    empty info, and returns N values. If it returns a single value, it does not support batches and
-    is called for each transition.
+    empty info, and returns N values. If it returns a single value or raises, it does not support
+    batches and is called for each transition.
 
     Args:
         compute_reward: the reward of a transition.
@@ -113,14 +113,19 @@ def _call(
     count = len(achieved)
     try:
         values = np.asarray(function(achieved, desired, {}))
-        if values.shape == () and count:
+        is_batch = values.shape != () or not count
+    except Exception:  # such as a comparison that is true of some goals and not of others
+        is_batch = False
+    if not is_batch:
+        try:
             pairs = zip(achieved, desired, strict=True)
             values = np.stack([np.asarray(function(*pair, {})) for pair in pairs])
-    except Exception as error:
-        raise EnvironmentFaultError(
-            f"{name} raised {in_brief(error)}; it is called with achieved goals, desired goals and "
-            "an empty info"
-        ) from error
+        except Exception as error:
+            raise EnvironmentFaultError(
+                f"{name} raised {in_brief(error)}; it is called with achieved goals, desired goals "
+                "and an empty info. If it needs more, give the ReplayBuffer a her_function that "
+                "needs only goals"
+            ) from error
     if values.shape != (count,):
         raise EnvironmentFaultError(
             f"{name} returned shape {values.shape} for goals of shape {achieved.shape}; expected "

@@ -120,7 +120,10 @@ class Storage(StateFields, ABC, Generic[BatchT]):
             ConfigError: when nothing was allocated.
         """
         if self.spec is None:
-            raise ConfigError(f"the {type(self).__name__} is not allocated yet; a Trainer does it")
+            raise ConfigError(
+                f"the {type(self).__name__} is not allocated yet; a Trainer does it, and in a loop "
+                "of your own allocate(StorageSpec(...), generator)"
+            )
         return self.spec
 
     @property

@@ -23,8 +23,8 @@ def rows_per_env(
     num_rows = -(-size // num_envs) + 1
     if num_rows < n_step + 2:
         raise ConfigError(
-            f"storage.size={size} is too small for {num_envs} environments and "
-            f"n_step={n_step}; it must be at least {n_step * num_envs + 1}"
+            f"storage.size={size} is too small for {num_envs} environment{'s' * (num_envs > 1)} "
+            f"and n_step={n_step}; it must be at least {n_step * num_envs + 1}"
         )
     older_frames = 0 if frame_stack is None else frame_stack - 1
     return num_rows + older_frames + (0 if sequences is None else sequences.length - 1)

@@ -140,10 +140,10 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
             ("num_minibatches", num_minibatches),
             ("minibatch_size", minibatch_size),
         ):
-            if value is None or value < 1:
+            if not isinstance(value, int) or value < 1:
                 raise ConfigError(
-                    f"{name} must be at least 1, got {value}: a replay buffer has no epochs, it "
-                    "draws num_minibatches batches of minibatch_size transitions"
+                    f"{name} must be a whole number of at least 1, got {value}: a replay buffer "
+                    "has no epochs, it draws num_minibatches batches of minibatch_size transitions"
                 )
         assert num_minibatches is not None
         assert minibatch_size is not None
