@@ -490,18 +490,104 @@ def test_a_shared_network_is_refused() -> None:
         MAMLVPG(actor)
 
 
-def test_options_that_the_inner_loss_does_not_read_are_refused() -> None:
-    read: dict[str, object] = {"entropy_coef": 0.01, "entropy_method": "regularized"}
-    _algorithm(MAMLVPG, inner_options={**read, "value_learning_rate": "none"})
-    unread = {
-        "policy_learning_rate": 0.1,
-        "max_grad_norm": 1.0,
-        "value_learning_rate": 0.1,
-        "gamma": 0.9,
+@pytest.mark.parametrize(
+    ("kind", "used", "unused"),
+    [
+        (
+            MAMLVPG,
+            {
+                "entropy_coef": 0.01,
+                "entropy_method": "regularized",
+                "use_softplus_entropy": True,
+                "value_learning_rate": "none",
+            },
+            {
+                "policy_learning_rate": 0.1,
+                "max_grad_norm": 1.0,
+                "value_learning_rate": 0.1,
+                "gamma": 0.9,
+                "num_minibatches": 2,
+                "optimizer": {"eps": 1.0},
+                "normalize_advantage": True,
+                "positive_advantage": True,
+            },
+        ),
+        (
+            MAMLPPO,
+            {"normalize_advantage": "minibatch", "surrogate": "plain", "clip_range": 0.1},
+            {
+                "learning_rate": 0.1,
+                "normalize_advantage": "batch",
+                "target_kl": 0.1,
+                "value_loss_coef": 0.1,
+                "use_clipped_value_loss": True,
+                "surrogate": "kl-penalty",
+            },
+        ),
+    ],
+)
+def test_options_without_effect_on_the_inner_loss_are_refused(
+    kind: type, used: dict[str, Json], unused: dict[str, Json]
+) -> None:
+    algorithm = _algorithm(kind, inner_options=used)
+    assert not set(algorithm.schedules) & (set(unused) - {"gamma"})  # gamma is MAML's own
+    for option, value in unused.items():
+        with pytest.raises(ConfigError, match=f"inner_options.{option}=.* would not act as in"):
+            _algorithm(kind, inner_options={option: value})
+    rewarded: dict[str, Json] = {
+        "entropy_method": "max",
+        "stop_entropy_gradient": True,
+        "normalize_advantage": "none" if kind is MAMLPPO else False,
     }
-    for option, value in {**unread, "num_minibatches": 2, "optimizer": {"eps": 1.0}}.items():
-        with pytest.raises(ConfigError, match=f"inner_options.{option} would have no effect"):
-            _algorithm(MAMLVPG, inner_options={option: value})
+    with pytest.raises(ConfigError, match="would not act as in"):
+        _algorithm(kind, inner_options=rewarded)
+
+
+def test_the_logged_loss_is_that_of_the_policy_alone() -> None:
+    entropy: dict[str, Json] = {"entropy_method": "regularized", "entropy_coef": 0.5}
+    algorithm = _algorithm(MAMLPPO, inner_lr=0.0, inner_options=entropy)
+    kept = [
+        task_columns(rollout, algorithm.estimate(algorithm.adapted, rollout)[0], 2)
+        for rollout in _rollouts(algorithm, 2)
+    ]
+    batch = as_batch({name: torch.stack([one[name] for one in kept]) for name in kept[0]})
+    far = replace(batch, value_target=batch.value_target + 100.0)
+    output = algorithm.compute_loss(batch, {})
+    assert output.loss.item() == algorithm.compute_loss(far, {}).loss.item()  # not of values
+    without = _algorithm(MAMLPPO, inner_lr=0.0).compute_loss(batch, {})
+    assert output.metrics["loss/policy"].item() == pytest.approx(without.loss.item(), abs=1e-6)
+    assert abs(output.loss.item() - without.loss.item()) > 0.1
+
+
+@pytest.mark.parametrize("way", ["schedule", "change", "schedule of the inner loss"])
+def test_the_meta_step_adapts_as_the_tasks_did(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entropy: dict[str, Json] = {
+        "entropy_method": "regularized",
+        "entropy_coef": "linear(1, 0)" if way == "schedule of the inner loss" else 0.0,
+    }
+    algorithm = _algorithm(
+        MAMLTRPO,
+        num_grad_updates=2,
+        inner_lr=Linear(1.0, 0.1) if way == "schedule" else 1.0,
+        inner_options=entropy,
+    )
+    meta_step, divergences = algorithm.meta_step, []
+
+    def note(batch: RolloutBatch) -> Mapping[str, Tensor]:
+        output = algorithm.compute_loss(batch, {})
+        divergences.append(output.metrics["policy/kl"].item())
+        return meta_step(batch)
+
+    monkeypatch.setattr(algorithm, "meta_step", note)
+    trainer = _trainer(algorithm)
+    trainer.train(total_updates=4)
+    if way == "change":
+        algorithm.update_algorithm_parameter("inner_lr", 0.1)
+        assert algorithm.hyper["inner_lr"].item() == 1.0
+    trainer.train(total_updates=6)
+    assert divergences == pytest.approx([0.0, 0.0], abs=1e-8)
+    if way != "schedule of the inner loss":
+        assert algorithm.hyper["inner_lr"].item() < 0.5
 
 
 def test_schedules_of_the_inner_algorithm_follow_the_run() -> None:

@@ -46,7 +46,7 @@ def build_inner(
 
 
 def refuse_unused(name: str, options: Mapping[str, Json], unused: Iterable[str]) -> None:
-    """Refuse options of the inner algorithm which nothing reads.
+    """Refuse options of the inner algorithm that would have no effect, or not the usual one.
 
     Raises:
         ConfigError: for the first of them.
@@ -54,8 +54,9 @@ def refuse_unused(name: str, options: Mapping[str, Json], unused: Iterable[str])
     for option in unused:
         if option in options:
             raise ConfigError(
-                f"algorithm.inner_options.{option} would have no effect: the outer algorithm says "
-                f"how and when '{name}' learns; leave it out, or give the outer one's own option"
+                f"algorithm.inner_options.{option}={options[option]} would not act as in '{name}' "
+                "alone: the outer algorithm says from what, how and when it learns; leave it out, "
+                "or give the outer one's own option"
             )
 
 
@@ -66,14 +67,40 @@ class SchedulesWithInner(Schedules):
         config: of the outer algorithm, whose names count where both have one.
         device: of the tensors.
         inner: the inner algorithm's schedules.
+        unused: names of the inner algorithm's that have no effect; they are left out.
+
+    Attributes:
+        is_held: whether values stay as they are, until `release`.
     """
 
-    def __init__(self, config: object, device: torch.device, inner: Schedules) -> None:
+    def __init__(
+        self, config: object, device: torch.device, inner: Schedules, unused: Iterable[str] = ()
+    ) -> None:
         super().__init__(config, device)
-        self._inner = {name: inner for name in inner if name not in self}
+        self.is_held = False
+        self._inner = {name: inner for name in inner if name not in {*self, *unused}}
         for name in self._inner:
             self._schedules[name] = inner[name]
             self.current.register_buffer(name, inner.current[name])
+
+    def set_progress(self, progress: float) -> None:
+        """Move every value to a point of the run; values that are held move at their release."""
+        self._progress = progress
+        if not self.is_held:
+            for name, schedule in self.items():
+                self.current[name].fill_(schedule.value(progress))
+
+    def release(self) -> None:
+        """Let values move again, first to where they would be."""
+        self.is_held = False
+        self.set_progress(self._progress)
+
+    def change(self, name: str, value: float | Schedule) -> None:
+        """Replace a schedule, see `Schedules`; a value that is held moves at its release."""
+        before = self.current[name].clone() if name in self else None
+        super().change(name, value)
+        if self.is_held and before is not None:
+            self.current[name].copy_(before)
 
     def _check(self, name: str, value: float | Schedule) -> None:
         if name in self._inner:

@@ -62,12 +62,31 @@ _INNER_OPTIONS: Mapping[str, dict[str, Json]] = {
         "normalize_advantage": False,
         "entropy_method": "no_entropy",  # else an eighth of the time goes to a coefficient of 0
     },
-    "ppo": {"normalize_advantage": "none", "clip_range": 0.5, "entropy_method": "no_entropy"},
+    "ppo": {
+        "normalize_advantage": "none",
+        "clip_range": 0.5,
+        "entropy_method": "no_entropy",
+        "value_loss_coef": 0.0,  # else the loss has that of values that nobody learns
+    },
 }
 """What the inner algorithms are told unless the user says otherwise."""
 
-_NOT_OF_THE_LOSS = ("gamma", "gae_lambda", "advantage_estimator", "value_target", "optimizer")
-"""Options of on-policy algorithms about advantages, which MAML estimates, and about steps."""
+_UNUSED = (
+    # MAML estimates advantages
+    *("gamma", "gae_lambda", "advantage_estimator", "positive_advantage"),
+    # above a baseline of its own
+    *("value_target", "value_loss_coef", "use_clipped_value_loss", "value_clip_range"),
+    # and takes the steps
+    *("optimizer", "target_kl", "kl_target", "kl_penalty", "stop_entropy_gradient"),
+)
+"""Options of on-policy algorithms that have no effect on the inner one."""
+
+_USED_VALUES: Mapping[str, tuple[Json, ...]] = {
+    "normalize_advantage": ("minibatch",),  # all of a task's samples
+    "entropy_method": ("regularized", "no_entropy"),
+    "surrogate": ("clip", "plain"),  # the weight of "kl-penalty" adapts in the inner's own update
+}
+"""Values that act, of options of which others do not."""
 
 
 class MAML(Algorithm[OptionsT, RolloutBatch]):
@@ -76,7 +95,8 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
     All tasks of a meta-batch are rows of one vector environment: row b has task
     ``b // (B / meta_batch_size)``. An update of the training loop is one rollout. After the first
     ``num_grad_updates`` rollouts each task's policy adapts; after one more the meta-parameters
-    move, and new tasks begin.
+    move, and new tasks begin. Scheduled options, such as ``inner_lr``, move only in between, so
+    that all of a meta-update adapts by the same ones.
 
     Args:
         actor: a policy that shares no parameters with its value function, which is not used.
@@ -90,10 +110,13 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         ConfigError: when the actor or the inner algorithm cannot be adapted.
     """
 
+    schedules: SchedulesWithInner
+
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Build the inner algorithm, and the step sizes where they are learned."""
         self.inner = _inner_algorithm(self.actor, self.config)
-        self.schedules = SchedulesWithInner(self.config, self.device, self.inner.schedules)
+        unused = [*_UNUSED, *_of_its_steps(self.inner)]
+        self.schedules = SchedulesWithInner(self.config, self.device, self.inner.schedules, unused)
         self.hyper = self.schedules.current
         self._policy = _Policy(self.actor)
         self._kept: list[dict[str, Tensor]] = []
@@ -147,8 +170,13 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         """Eq. (2), for a batch `(K + 1, M, N, ...)`: K rollouts to adapt to, and one to judge."""
         adapted = self._adapted_to(batch, self.policy_parameters(), self._step_sizes)
-        loss = vmap(self.inner_loss)(adapted, one_rollout(batch, -1)).mean()
-        return LossOutput(loss, {"loss/policy": loss})
+
+        def judge(parameters: Parameters, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
+            output = self.inner.compute_loss(batch, {}, parameters)
+            return output.loss, output.metrics.get("loss/policy", output.loss)
+
+        loss, policy_term = vmap(judge)(adapted, one_rollout(batch, -1))
+        return LossOutput(loss.mean(), {"loss/policy": policy_term.mean()})
 
     def inner_loss(self, parameters: Parameters, batch: RolloutBatch) -> Tensor:
         """Return L of Eq. (1), 0-dim, for one task's policy and samples `(N, ...)`."""
@@ -282,6 +310,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         if len(self._kept) < self.config.num_grad_updates:
             self._set_adapted(self._next_adapted(kept))
             self._kept.append(kept)
+            self.schedules.is_held = True  # or the meta-step would adapt otherwise than this did
         else:
             rollouts = [*self._kept, kept]
             stacked = {name: torch.stack([one[name] for one in rollouts]) for name in kept}
@@ -291,6 +320,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
                 self.actor.update_normalization(rollout.observation, rollout.valid)
             self._kept, self._tasks = [], None
             self._set_adapted(self.policy_parameters())
+            self.schedules.release()
         storage.after_update()
         return {name: float(value) for name, value in metrics.items()}
 
@@ -322,7 +352,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
     def update_algorithm_parameter(
         self, parameter_name: str, new_parameter_value: float | Schedule
     ) -> None:
-        """Change an option while running, see `Algorithm`.
+        """Change an option while running, see `Algorithm`; it moves between two meta-updates.
 
         Raises:
             ConfigError: when it may not change, as ``inner_lr`` where step sizes are learned.
@@ -488,6 +518,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             {name: value.to(self.device, copy=True) for name, value in columns.items()}
             for columns in cast("list[dict[str, Tensor]]", state["kept"])
         ]
+        self.schedules.is_held = bool(self._kept)
 
     def _check_actor(self) -> None:
         others = tuple(f"actor.{name}." for name in self.actor.value_modules)
@@ -570,8 +601,11 @@ def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
             f"inner_algorithm='{name}' has no loss of its policy on rollouts, through which MAML "
             "could differentiate; use vpg, a2c, ppo or a plug-in like them"
         )
-    inner = build_inner(name, {**_INNER_OPTIONS.get(name, {}), **config.inner_options}, actor)
-    refuse_unused(name, config.inner_options, [*_NOT_OF_THE_LOSS, *_of_its_steps(inner)])
+    options = config.inner_options
+    inner = build_inner(name, {**_INNER_OPTIONS.get(name, {}), **options}, actor)
+    used = [option for option, values in _USED_VALUES.items() if options.get(option) in values]
+    unused = [*_UNUSED, *_USED_VALUES, *_of_its_steps(inner)]
+    refuse_unused(name, options, [option for option in unused if option not in used])
     if any(not parameter.startswith("actor.") for parameter in inner.named_parameters()):
         raise ConfigError(
             f"inner_algorithm='{name}' learns networks besides the actor's, which do not adapt; "
