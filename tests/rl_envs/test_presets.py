@@ -15,7 +15,7 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError
 from rl_core.types import Array
 from rl_envs import GymVecEnv, as_vec_env, find_spec, make_vec
-from rl_envs.atari import prepare_atari
+from rl_envs.atari import StickyActions, prepare_atari
 from rl_envs.presets import PRESETS, preset_of_id
 from rl_testing.envs import VecEnvSuite
 
@@ -146,6 +146,24 @@ class TestAtari:
         assert "ClipReward" in wrappers
         assert "ClipReward" not in str(prepare_atari(env, testing=True))
         env.close()
+
+    def test_a_quarter_of_the_frames_repeats_the_action_before(self) -> None:
+        env = gymnasium.make(find_spec("ALE/Pong-v5"), frameskip=1)
+        prepared = prepare_atari(env, testing=True)
+        assert env.unwrapped.ale.getFloat("repeat_action_probability") == 0.0  # type: ignore[attr-defined]  # ale-py's
+        layer: Any = prepared
+        while not isinstance(layer, StickyActions):
+            layer = layer.env
+        layer.reset(seed=0)
+        repeats = 0
+        for frame in range(1000):
+            layer.step(frame % 2)
+            repeats += layer.last_action != frame % 2
+        assert 160 < repeats < 240  # a quarter of those whose frame before repeated nothing
+        plain = gymnasium.make(find_spec("PongNoFrameskip-v4"))
+        assert "StickyActions" not in str(prepare_atari(plain, testing=True))
+        env.close()
+        plain.close()
 
     @pytest.mark.parametrize("num_envs", [1, 6])
     def test_a_game_can_be_taken_as_it_is(self, num_envs: int) -> None:

@@ -136,6 +136,31 @@ def test_a_restored_environment_continues_bit_for_bit(env_id: str) -> None:
     _check_continues(lambda: maker().env)  # type: ignore[attr-defined]  # a guard's
 
 
+def test_a_restored_game_repeats_the_action_before() -> None:
+    """Wherever it was saved: a quarter of the frames repeat it, which the emulator cannot save."""
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    maker = EnvMaker("ALE/Breakout-v5")
+    env, other = maker(), maker()
+    assert can_save(env.env) and can_save(other.env)  # type: ignore[attr-defined]  # guards'
+    env.reset(seed=1)
+    for actions in np.random.default_rng(0).integers(4, size=(40, 3)).tolist():
+        _play(env, actions)
+        state = get_state(env.env)  # type: ignore[attr-defined]
+        set_state(other.env, state)  # type: ignore[attr-defined]
+        np.testing.assert_equal(_play(other, actions), _play(env, actions))
+
+
+@pytest.mark.parametrize(("probability", "grade"), [(0.25, "episode"), (0.0, "exact")])
+def test_a_game_that_repeats_actions_itself_is_not_resumed_exactly(
+    probability: float, grade: str
+) -> None:
+    pytest.importorskip("ale_py")
+    kwargs = {"repeat_action_probability": probability}
+    with make_vec("ALE/Pong-v5", 1, env_kwargs=kwargs, preset=False) as envs:
+        assert envs.resume_grade == grade
+
+
 @pytest.mark.filterwarnings("ignore:.*texts:RuntimeWarning")
 def test_counts_by_place_are_saved() -> None:
     wrappers = pytest.importorskip("minigrid.wrappers")

@@ -28,6 +28,7 @@ from rl_core.errors import CheckpointError, in_brief
 from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
 from rl_core.stateful import Stateful
 from rl_core.types import StateDict, StateValue
+from rl_envs.atari import STICKINESS
 
 EXACT_MODULES = (
     "gymnasium.envs.classic_control.",
@@ -66,11 +67,17 @@ _MUJOCO_MOVED = ("body_pos", "body_quat", "site_pos", "geom_pos")
 
 def can_save(env: gymnasium.Env | VectorEnv) -> bool:
     """Tell whether `get_state` returns all of an environment's state."""
-    return all(
+    return all(map(_can_save_layer, _layers(env)))
+
+
+def _can_save_layer(layer: Any) -> bool:
+    module = type(layer).__module__
+    if module.startswith("ale_py.env") and layer.ale.getFloat(STICKINESS):
+        return False
+    return (
         isinstance(layer, Stateful)
-        or type(layer).__module__.startswith(EXACT_MODULES)
+        or module.startswith(EXACT_MODULES)
         or (type(layer) is SyncVectorEnv and all(map(can_save, layer.envs)))
-        for layer in _layers(env)
     )
 
 
