@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import gymnasium
 import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import NormalizeObservation, TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.algorithm import PolicyLossAddOn, UpdateSchedule
@@ -31,7 +32,7 @@ from rl_core.seeding import spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, HasSlices, Storage
 from rl_core.types import ArrayLike, Observation, StateDict
-from rl_envs import as_vec_env, make_gym_vec
+from rl_envs import as_vec_env, make_gym_vec, make_vec
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.scripted import CountingEnv, IdentityEnv, WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
@@ -448,6 +449,69 @@ def test_what_came_before_an_environments_fault_is_saved(
     again = _trainer(tmp_path / "run", envs=make_gym_vec(lambda: CountingEnv([9]), 1))
     again.resume()
     assert again.train(total_updates=trainer.updates + 2).total_updates == trainer.updates + 2
+
+
+class _Breaks(Callback):
+    """Lets an environment raise in the next step, after two updates and some rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def on_tick(self, trainer: Trainer, activity: str) -> None:
+        if trainer.updates == 2 and len(trainer.storage) == self.rows:
+            _first(trainer).step = self._raise
+
+    def _raise(self, action: object) -> object:
+        raise RuntimeError("the simulator is gone")
+
+
+def _first(trainer: Trainer) -> Any:
+    return cast("Any", trainer.envs).envs[0].unwrapped
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_run_goes_on_after_a_fault_of_environments_that_are_saved_exactly(
+    tmp_path: Path, rows: int
+) -> None:
+    def make(*callbacks: Callback) -> Trainer:
+        envs = make_vec("CartPole-v1", NUM_ENVS, vectorization="sync")
+        assert envs.resume_grade == "exact"
+        return _trainer(tmp_path / "run", envs=envs, callbacks=callbacks)
+
+    trainer = make(_Breaks(rows))
+    with pytest.raises(EnvironmentFaultError, match=r"is gone; the state before it is in"):
+        trainer.train(total_updates=5, progress=False)
+    (saved,) = list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert load_checkpoint(saved).resume_grade == "episode"
+    again = make()
+    again.resume()
+    assert len(again.storage) == 0  # no rollout spans the fault
+    assert again.train(total_updates=5, progress=False).total_updates == 5
+
+
+def test_a_session_goes_on_after_a_fault() -> None:
+    envs = make_vec("CartPole-v1", NUM_ENVS, vectorization="sync")
+    trainer = _trainer(envs=envs, callbacks=(_Breaks(2),))
+    with pytest.raises(EnvironmentFaultError, match="is gone"):
+        trainer.train(total_updates=5, progress=False)
+    del _first(trainer).step
+    trainer.callbacks = ()
+    assert trainer.train(total_updates=5, progress=False).total_updates == 5
+
+
+def _with_statistics() -> gymnasium.Env[Any, Any]:
+    return NormalizeObservation(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("test_envs", [_with_statistics, "WithStatistics-v0"])
+def test_test_environments_are_prepared_for_testing(test_envs: Any) -> None:
+    gymnasium.register("WithStatistics-v0", entry_point=_with_statistics)
+    try:
+        trainer = _trainer(envs=make_vec(_with_statistics, NUM_ENVS), test_envs=test_envs)
+        with pytest.warns(RuntimeWarning, match="of a test environment has statistics of its own"):
+            trainer.evaluate(1)
+    finally:
+        del gymnasium.registry["WithStatistics-v0"]
 
 
 def test_loggers_are_logged_to_in_the_next_session_too(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The collector: acts in environments and inserts the transitions into a storage."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -121,7 +122,7 @@ class Collector(StateFields):
         begins_rollout = into.rollout_steps is not None and len(into) == 0
         episodes: list[Episode] = []
         rows = 0
-        with algorithm.acting.phase():
+        with algorithm.acting.phase(), self._ending_episodes_on_errors():
             while rows < n and not is_stopping():
                 if begins_rollout and algorithm.before_rollout(envs):
                     self.reset()
@@ -181,19 +182,34 @@ class Collector(StateFields):
         envs, actor = self.envs, self.algorithm.actor
         if self._observation is None:
             self.reset()
-        while self.warm_up_rows < n:
-            if is_stopping():
-                return
-            assert self._observation is not None
-            observation = to_tensors(self._observation, self._device)
-            action = actor.random_actions(envs.num_envs, self.generator, observation)
-            outcome = envs.step(self._to_env(actor.to_env_action(action)))
-            if self._mask_check is not None:
-                self._mask_check.check_step(outcome)
-            self._observation = outcome.observation
-            self.algorithm.add_ons.observe(to_tensors(outcome.observation, self._device))
-            self.warm_up_rows += envs.num_envs
+        with self._ending_episodes_on_errors():
+            while self.warm_up_rows < n:
+                if is_stopping():
+                    return
+                assert self._observation is not None
+                observation = to_tensors(self._observation, self._device)
+                action = actor.random_actions(envs.num_envs, self.generator, observation)
+                outcome = envs.step(self._to_env(actor.to_env_action(action)))
+                if self._mask_check is not None:
+                    self._mask_check.check_step(outcome)
+                self._observation = outcome.observation
+                self.algorithm.add_ons.observe(to_tensors(outcome.observation, self._device))
+                self.warm_up_rows += envs.num_envs
         self.reset()
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether episodes are running: none are before the first step and after an error."""
+        return self._observation is not None
+
+    @contextmanager
+    def _ending_episodes_on_errors(self) -> Iterator[None]:
+        """Go on with new episodes after an error between a step and what is stored of it."""
+        try:
+            yield
+        except BaseException:
+            self._observation = None
+            raise
 
     def set_progress(self, progress: float) -> None:
         """Set the discount of the reward scaler to the algorithm's current ``gamma``.
@@ -208,6 +224,7 @@ class Collector(StateFields):
     def reset(self) -> None:
         """Start new episodes in all environments; only the first reset seeds them."""
         seed, self.seed = self.seed, None
+        self._observation = None  # if it fails
         self._observation = self.envs.reset(seed)
         if self._mask_check is not None:
             self._mask_check(self._observation)

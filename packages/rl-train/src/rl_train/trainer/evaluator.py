@@ -121,7 +121,7 @@ class Evaluator:
                 "test_envs are, or wrap, the environments that are learned in, whose episodes an "
                 "evaluation would break off; make others for it"
             )
-        checked = as_vec_env(test_envs)
+        checked = as_vec_env(test_envs, testing=True)
         check_spaces(self._algorithm.actor, checked, "test environments")
         return checked
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
-from rl_core.errors import EnvironmentFaultError, NonFiniteError, RLError
+from rl_core.errors import DataError, EnvironmentFaultError, NonFiniteError, RLError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
@@ -150,7 +150,7 @@ class Loop:
                 self._iterate()
         except _StoppedError:
             return
-        except (NonFiniteError, EnvironmentFaultError) as error:
+        except (NonFiniteError, EnvironmentFaultError, DataError) as error:
             raise type(error)(f"{error}{self._save_after(error)}") from error
 
     def _iterate(self) -> None:
@@ -304,7 +304,7 @@ class Loop:
         results = [method(self._trainer, *arguments) for method in self._methods[name]]
         return any(results)
 
-    def _save_after(self, error: NonFiniteError | EnvironmentFaultError) -> str:
+    def _save_after(self, error: RLError) -> str:
         """Save what was reached before a failure, and say where it is."""
         trainer, directory = self._trainer, self._directory
         faulty = None

@@ -159,7 +159,11 @@ class Trainer:
     @property
     def resume_grade(self) -> ResumeGrade:
         """What a checkpoint brings back besides what was learned."""
-        return self.envs.resume_grade if self.config.checkpoint_replay else "weights"
+        if not self.config.checkpoint_replay:
+            return "weights"
+        is_cut = self.algorithm.collects and self.total_steps > 0
+        is_cut = is_cut and not self.collector.has_episodes
+        return "episode" if is_cut else self.envs.resume_grade
 
     @property
     def total_steps(self) -> int:
@@ -206,6 +210,7 @@ class Trainer:
         if self.config.log_histograms:
             check_histograms(self._loggers, self._logger_specs)
         self.evaluator.check_tasks()
+        self._forget_cut_rollout()
         self._demonstrate()
         reuse_freed_memory()
         threads = resolve_auto_settings(self, budget)
@@ -326,8 +331,12 @@ class Trainer:
         else:
             check_spec(self.storage, saved)
             self.storage.load_state_dict(saved.tree("storage"))
-        if self.storage.rollout_steps is not None and self.envs.resume_grade != "exact":
-            self.storage.reset()  # its running episodes are lost; no rollout may span that
+        self._forget_cut_rollout()
+
+    def _forget_cut_rollout(self) -> None:
+        """Empty a rollout whose running episodes are lost; no rollout may span that."""
+        if self.storage.rollout_steps is not None and not self.collector.has_episodes:
+            self.storage.reset()
             if not self.state.iteration.has_learned:
                 self.state.iteration.end()
 
