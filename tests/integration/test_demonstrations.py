@@ -210,7 +210,7 @@ def test_a_run_on_another_environment_or_without_data_is_refused(tmp_path: Path)
     actor = OffPolicyActor(
         spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32)
     )
-    with pytest.raises(DataError, match=r"its observations are torch.float32 of shape \(3,\); exp"):
+    with pytest.raises(DataError, match=r"trajectory 0: the observation has shape \(61, 3\); exp"):
         list(read_demonstrations(tmp_path / "sac", actor))
     bare = {**SMALL, "trainer": {**SMALL.get("trainer", {}), "checkpoint_replay": False}}
     make("sac", "Pendulum-v1", seed=0, options=bare).train(60, run_dir=tmp_path / "bare")

@@ -12,13 +12,19 @@ from torch import Tensor
 
 from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, SpaceError
+from rl_core.nn.distributions import make_head
 from rl_core.spaces import Space, action_problem
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.storages import seeded
 from rl_testing.toy import ToyActor
-from rl_train.demonstrations import dataset_trajectories, fill_storage, insert_trajectories
+from rl_train.demonstrations import (
+    dataset_trajectories,
+    fill_storage,
+    insert_trajectories,
+    read_demonstrations,
+)
 from rl_train.demonstrations.minari import space_problem
 
 SEEN = spaces.Box(-10.0, 10.0, (2,), np.float32)
@@ -170,12 +176,12 @@ def test_a_data_set_of_another_environment_is_refused() -> None:
     ("name", "value", "problem"),
     [
         ("observations", np.zeros((3, 2)), r"episode 7: the observation has shape \(3, 2\)"),
-        ("observations", np.full((4, 2), np.nan), "episode 7: an observation is NaN"),
+        ("observations", np.full((4, 2), np.nan), r"observations at step 0 are \[nan nan\]"),
         ("observations", {"a": np.zeros((4, 2))}, "episode 7"),
         ("actions", np.zeros((3, 1), np.int64), r"the actions have shape \(3, 1\) and dtype int64"),
         ("actions", np.array([5.0, 6.0, 7.0]), "dtype float64; expected"),
         ("actions", np.array([5, 6, 8]), r"the action of step 2 is 8; expected one of Discrete"),
-        ("rewards", np.array([0.0, np.inf, 0.0]), "rewards have shape .* finite number per step"),
+        ("rewards", np.array([0.0, np.inf, 0.0]), "rewards at step 1 are inf; expected finite"),
         ("terminations", np.zeros(2, np.bool_), r"terminations have shape \(2,\)"),
         ("truncations", np.array([False, True, False]), "at step 1, but continues to step 2"),
     ],
@@ -199,13 +205,96 @@ def test_actions_beside_the_bounds_are_found() -> None:
     assert action_problem(spaces.MultiBinary(2), np.array([[1, 0]]), 1, "step") is None
 
 
-def test_trajectories_of_other_shapes_are_refused() -> None:
-    wrong = Trajectory(torch.zeros(3, 5), torch.zeros(2).long(), torch.zeros(2), False)
-    with pytest.raises(DataError, match=r"observations are torch.float32 of shape \(5,\); expec"):
-        fill_storage(_storage(), [wrong], _learner())
-    wrong = Trajectory(torch.zeros(3, 2), torch.zeros(2), torch.zeros(2), False)
-    with pytest.raises(DataError, match=r"actions are torch.float32 of shape \(\); expected"):
-        fill_storage(_storage(), [wrong], _learner())
+class Scaled(ToyActor):
+    """Has actions in [-1, 1], like the actors of SAC and TD3."""
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        super().__init__(observation_space, action_space)
+        self.policy = make_head(action_space, self.encoder.out_features, squash=True)
+
+    def from_env_action(self, env_action: Tensor) -> Tensor:
+        return self.policy.from_env_action(env_action)
+
+
+def _trajectory(**fields: object) -> Any:
+    """Return one of 3 steps, with some fields replaced."""
+    whole: dict[str, Any] = {
+        "observation": torch.zeros(4, 2),
+        "action": torch.tensor([0, 1, 2]),
+        "reward": torch.zeros(3),
+        "terminated": True,
+        **fields,
+    }
+    return Trajectory(**whole)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (None, "got NoneType; expected a Trajectory"),
+        (_trajectory(reward=torch.zeros(0)), "it has no step; leave it out"),
+        (_trajectory(reward=torch.zeros(2)), r"observation has shape \(4, 2\); expected \(3, 2\)"),
+        (_trajectory(reward=torch.zeros(3, 1)), r"rewards have shape \(3, 1\) .* of shape \(3,\)"),
+        (
+            _trajectory(reward=torch.tensor([0.0, np.nan, 0.0])),
+            "the rewards at step 1 are nan; exp",
+        ),
+        (
+            _trajectory(observation=torch.zeros(3, 2)),
+            r"\(3, 2\); expected \(4, 2\) for 3 rewards",
+        ),
+        (_trajectory(observation=torch.zeros(4, 5)), r"observation has shape \(4, 5\)"),
+        (
+            _trajectory(observation=torch.full((4, 2), np.inf)),
+            r"step 0 are \[inf inf\]; expected fin",
+        ),
+        (
+            _trajectory(observation={"a": torch.zeros(4, 2)}),
+            r"are entries \['a'\]; expected one array",
+        ),
+        (_trajectory(action=torch.zeros(2).long()), r"actions have shape \(2,\) .* for 3 steps"),
+        (_trajectory(action=torch.zeros(3)), "dtype float32; expected whole numbers"),
+        (
+            _trajectory(action=torch.tensor([0, 7, 0])),
+            r"is 12; expected .*with actor.from_env_action",
+        ),
+        (
+            _trajectory(action=torch.tensor([0, 0, -1])),
+            "the action of step 2 is 4; expected one of",
+        ),
+    ],
+)
+def test_trajectories_that_do_not_fit_are_refused(wrong: Any, problem: str) -> None:
+    storage = _storage()
+    with pytest.raises(DataError, match=f"the demonstrations, trajectory 1.*{problem}"):
+        fill_storage(storage, [_trajectory(), wrong], _learner())
+
+
+def test_actions_in_the_environments_units_are_refused_where_the_actor_scales() -> None:
+    torques = spaces.Box(-2.0, 2.0, (1,), np.float32)
+    scaled, plain = Scaled(SEEN, torques), ToyActor(SEEN, torques)
+    given = _trajectory(action=torch.tensor([[0.5], [-1.5], [1.0]]))
+    with pytest.raises(
+        DataError, match=r"action of step 1 is \[-1.5\]; expected the actor's own, in \[-1"
+    ):
+        list(read_demonstrations([given], scaled))
+    own = scaled.from_env_action(given.action)
+    assert own.tolist() == [[0.25], [-0.75], [0.5]]
+    (taken,) = read_demonstrations([replace(given, action=own)], scaled)
+    assert torch.equal(taken.action, own)
+    (taken,) = read_demonstrations([given], plain)
+    assert torch.equal(taken.action, given.action)
+
+
+def test_arrays_and_wider_numbers_get_the_dtypes_of_storages() -> None:
+    given = _trajectory(
+        observation=np.ones((4, 2)), action=np.array([2, 1, 0], np.int32), reward=np.ones(3)
+    )
+    (taken,) = read_demonstrations([given], _learner())
+    assert isinstance(taken.observation, Tensor)
+    dtypes = taken.observation.dtype, taken.action.dtype, taken.reward.dtype
+    assert dtypes == (torch.float32, torch.int64, torch.float32)
+    assert taken.action.tolist() == [2, 1, 0]
 
 
 def test_what_cannot_be_filled_is_refused() -> None:

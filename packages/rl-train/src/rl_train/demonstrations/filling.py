@@ -1,8 +1,8 @@
 """Filling a replay storage with trajectories."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -97,13 +97,12 @@ def _check_room(held: int, count: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """One step of one environment; an invalid one where no trajectory is left."""
 
     observation: dict[str, Array]
     following: dict[str, Array]
-    action: Tensor
+    action: Array
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -120,16 +119,19 @@ def _transitions(
     if actor is not None and spec.state_sizes:
         state = actor.actor_initial_states(num_envs)
     envs = [_rows(spec, trajectories) for _ in range(num_envs)]
+    observation: ArrayObservation | None = None
     for rows, next_rows in pairwise(zip(*envs, strict=True)):
+        if not any(row.valid for row in rows):
+            return
+        if observation is None:
+            observation = _stacked([row.observation for row in rows])
         terminated, truncated, valid, start = np.array(
             [(row.terminated, row.truncated, row.valid, row.episode_start) for row in rows]
         ).T
-        if not valid.any():
-            return
-        ended = (terminated | truncated).any()
+        ended = any(row.terminated or row.truncated for row in rows)
         transition = Transition(
-            observation=_stacked([row.observation for row in rows]),
-            action=torch.stack([row.action for row in rows]),
+            observation=observation,
+            action=np.array([row.action for row in rows]),
             reward=np.array([row.reward for row in rows], np.float32),
             terminated=terminated,
             truncated=truncated,
@@ -141,6 +143,7 @@ def _transitions(
             extras={},
         )
         yield transition
+        observation = transition.next_observation
         if actor is not None and state:
             state = _next_state(actor, transition)
 
@@ -150,28 +153,28 @@ def _rows(spec: StorageSpec, trajectories: Iterator[Trajectory]) -> Iterator[_Ro
     leaves = spec.observation if isinstance(spec.observation, Mapping) else {"": spec.observation}
     shown = {key: torch.zeros(leaf.shape, dtype=leaf.dtype).numpy() for key, leaf in leaves.items()}
     for trajectory in trajectories:
-        observations = [_observation(trajectory, step) for step in range(len(trajectory) + 1)]
-        for step, (observation, shown) in enumerate(pairwise(observations)):
-            is_last = step == len(trajectory) - 1
+        # Arrays once, because rows of tensors take ten times as long.
+        observation = trajectory.observation
+        parts = {"": observation} if isinstance(observation, Tensor) else observation
+        columns = {key: part.numpy() for key, part in parts.items()}
+        action = trajectory.action.to(spec.action.dtype).numpy()
+        last = len(trajectory) - 1
+        shown = {key: column[0] for key, column in columns.items()}
+        for step, reward in enumerate(trajectory.reward.tolist()):
+            seen, shown = shown, {key: column[step + 1] for key, column in columns.items()}
             yield _Row(
-                observation,
+                seen,
                 shown,
-                trajectory.action[step].to(spec.action.dtype),
-                float(trajectory.reward[step]),
-                terminated=is_last and trajectory.terminated,
-                truncated=is_last and not trajectory.terminated,
+                action[step],
+                reward,
+                terminated=step == last and trajectory.terminated,
+                truncated=step == last and not trajectory.terminated,
                 valid=True,
                 episode_start=step == 0,
             )
-    nothing = torch.zeros(spec.action.shape, dtype=spec.action.dtype)
+    nothing = torch.zeros(spec.action.shape, dtype=spec.action.dtype).numpy()
     while True:  # an environment without a trajectory keeps showing its last observation
         yield _Row(shown, shown, nothing)
-
-
-def _observation(trajectory: Trajectory, step: int) -> dict[str, Array]:
-    observation = trajectory.observation
-    columns = {"": observation} if isinstance(observation, Tensor) else observation
-    return {key: column[step].numpy() for key, column in columns.items()}
 
 
 def _next_state(actor: Actor, transition: Transition) -> State:
@@ -185,5 +188,5 @@ def _next_state(actor: Actor, transition: Transition) -> State:
 
 
 def _stacked(rows: list[dict[str, Array]]) -> ArrayObservation:
-    columns = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
     return columns.get("", columns)

@@ -1,27 +1,19 @@
 """Minari data sets, read as trajectories and checked against an actor's spaces."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.batch import Trajectory
-from rl_core.env import observation_problem
 from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
-from rl_core.spaces import (
-    Space,
-    action_problem,
-    flatten_observation,
-    leaf_spaces,
-    named_leaves,
-    tensor_dtype,
-)
-from rl_core.types import Array, Observation
+from rl_core.spaces import Space, flatten_observation, named_leaves, tensor_dtype
+from rl_core.types import Observation
+from rl_train.demonstrations.trajectories import checked_column, checked_trajectory
 
 
 class EpisodeData(Protocol):
@@ -166,71 +158,28 @@ def _is_same(got: Space, wanted: Space, bounds: bool) -> bool:
 
 def _trajectories(dataset: EpisodeDataset, actor: Actor, name: str) -> Iterator[Trajectory]:
     for episode in dataset.iterate_episodes():
-        length = np.size(np.asarray(episode.rewards))
-        if length:
-            yield _trajectory(episode, length, actor, f"{name}, episode {episode.id}")
+        if np.size(np.asarray(episode.rewards)):
+            yield _trajectory(episode, actor, f"{name}, episode {episode.id}")
 
 
-def _trajectory(episode: EpisodeData, length: int, actor: Actor, where: str) -> Trajectory:
-    reward = _column(episode.rewards, "rewards", "biuf", length, where)
-    terminated = _column(episode.terminations, "terminations", "bui", length, where).astype(bool)
-    truncated = _column(episode.truncations, "truncations", "bui", length, where).astype(bool)
+def _trajectory(episode: EpisodeData, actor: Actor, where: str) -> Trajectory:
+    steps = (np.size(np.asarray(episode.rewards)),)
+    terminated = checked_column(episode.terminations, "terminations", steps, "bui", where) != 0
+    truncated = checked_column(episode.truncations, "truncations", steps, "bui", where) != 0
     if (terminated | truncated)[:-1].any():
         step = int((terminated | truncated).argmax())
         raise DataError(
-            f"{where}: it ends at step {step}, but continues to step {length - 1}; expected an end "
-            "at the last step only"
+            f"{where}: it ends at step {step}, but continues to step {steps[0] - 1}; expected an "
+            "end at the last step only"
         )
-    return Trajectory(
-        observation=_observation(episode.observations, actor.observation_space, length, where),
-        action=_action(episode.actions, actor, length, where),
-        reward=torch.from_numpy(reward.astype(np.float32)),
-        terminated=bool(terminated[-1]),
-    )
-
-
-def _observation(value: object, space: Space, length: int, where: str) -> Observation:
-    leaves = leaf_spaces(space)
     try:
-        arrays = flatten_observation(space, value)
+        observation = flatten_observation(actor.observation_space, episode.observations)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
-    problem = observation_problem(leaves, arrays, (length + 1,))
-    if problem is not None:
-        raise DataError(
-            f"{where}: {problem}, one observation before each of {length} steps and one after the "
-            "last"
-        )
-    if isinstance(leaves, Mapping):
-        parts = cast("Mapping[str, Array]", arrays)
-        return {key: _stored(parts[key], leaf, where) for key, leaf in leaves.items()}
-    return _stored(arrays, leaves, where)
-
-
-def _stored(value: object, space: Space, where: str) -> Tensor:
-    array = np.array(value)
-    if not np.isfinite(array).all():
-        raise DataError(f"{where}: an observation is NaN or infinite; expected finite numbers")
-    return torch.from_numpy(array).to(tensor_dtype(space))
-
-
-def _action(value: object, actor: Actor, length: int, where: str) -> Tensor:
-    space = actor.action_space
-    array = np.asarray(value)
-    problem = action_problem(space, array, length, "step")
-    if problem is not None:
-        raise DataError(f"{where}: {problem}")
-    env_action = torch.from_numpy(np.array(array, dtype=space.dtype)).to(actor.device)
-    with torch.no_grad():
-        return actor.from_env_action(env_action).cpu()
-
-
-def _column(value: object, field: str, kinds: str, length: int, where: str) -> Array:
-    array: Array = np.asarray(value)
-    is_kind = array.dtype.kind in kinds
-    if array.shape != (length,) or not is_kind or not np.isfinite(array).all():
-        raise DataError(
-            f"{where}: {field} have shape {array.shape} and dtype {array.dtype}; expected one "
-            f"finite number per step, shape ({length},)"
-        )
-    return array
+    given = Trajectory(
+        observation=cast("Observation", observation),
+        action=cast("Tensor", episode.actions),
+        reward=cast("Tensor", episode.rewards),
+        terminated=bool(terminated[-1]),
+    )
+    return checked_trajectory(given, actor, where, has_env_actions=True)

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 import torch
-from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.batch import Trajectory
-from rl_core.errors import ConfigError, DataError, SpaceError
-from rl_core.spaces import event_shape, named_leaves, tensor_dtype
-from rl_core.storage import AnyStorage, HasTrajectories, Storage, TensorSpec
+from rl_core.errors import ConfigError, SpaceError
+from rl_core.storage import AnyStorage, HasTrajectories, Storage
 from rl_train.builder.saved_actors import build_actor, read_run, recipe_of
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint
 from rl_train.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
+from rl_train.demonstrations.trajectories import checked_trajectory
 from rl_train.storage_files import storage_of
 
 Source: TypeAlias = str | Path | AnyStorage | EpisodeDataset | Iterable[Trajectory]
@@ -39,7 +38,7 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
         ConfigError: when there is no such source.
         CheckpointError: when a directory is damaged.
         SpaceError: when a data set was recorded in other spaces.
-        DataError: when observations or actions do not fit the actor.
+        DataError: when a trajectory is not complete, or does not fit the actor.
     """
     if isinstance(source, str | Path):
         path = Path(source)
@@ -81,35 +80,14 @@ def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[
     return _converted(trajectories, recorder, actor, name)
 
 
-@torch.no_grad()
 def _converted(
     trajectories: Iterator[Trajectory], recorder: Actor | None, actor: Actor, name: str
 ) -> Iterator[Trajectory]:
     """Check trajectories, and convert actions that another actor recorded."""
-    for trajectory in trajectories:
-        _check(trajectory, actor, (recorder or actor).action_spec, name)
+    for index, given in enumerate(trajectories):
+        trajectory = checked_trajectory(given, recorder or actor, f"{name}, trajectory {index}")
         if recorder is not None:
-            env_action = recorder.to_env_action(trajectory.action.to(recorder.device))
-            trajectory = replace(trajectory, action=actor.from_env_action(env_action).cpu())
+            with torch.no_grad():
+                env_action = recorder.to_env_action(trajectory.action.to(recorder.device))
+                trajectory = replace(trajectory, action=actor.from_env_action(env_action).cpu())
         yield trajectory
-
-
-def _check(trajectory: Trajectory, actor: Actor, action: TensorSpec, name: str) -> None:
-    """Check shapes and dtypes against the observations and actions of an actor."""
-    named, observation = named_leaves(actor.observation_space), trajectory.observation
-    columns = {"": observation} if isinstance(observation, Tensor) else observation
-    if set(columns) != set(named):
-        raise DataError(
-            f"{name} does not fit the environment: its observations have the entries "
-            f"{sorted(columns)}; expected {sorted(named)}"
-        )
-    checks = [("actions", trajectory.action, action)]
-    for key, leaf in named.items():
-        spec = TensorSpec(event_shape(leaf), tensor_dtype(leaf))
-        checks.append((f"observations {key}".strip(), columns[key], spec))
-    for what, tensor, spec in checks:
-        if tuple(tensor.shape[1:]) != spec.shape or tensor.dtype != spec.dtype:
-            raise DataError(
-                f"{name} does not fit the environment: its {what} are {tensor.dtype} of shape "
-                f"{tuple(tensor.shape[1:])}; expected {spec.dtype} of shape {spec.shape}"
-            )
