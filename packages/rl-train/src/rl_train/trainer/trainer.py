@@ -161,9 +161,10 @@ class Trainer:
         """What a checkpoint brings back besides what was learned."""
         if not self.config.checkpoint_replay:
             return "weights"
-        is_cut = self.algorithm.collects and self.total_steps > 0
-        is_cut = is_cut and not self.collector.has_episodes
-        return "episode" if is_cut else self.envs.resume_grade
+        has_acted = self.algorithm.collects and self.total_steps > 0
+        if has_acted and not self.collector.has_episodes:  # after a fault
+            return "episode"
+        return self.envs.resume_grade
 
     @property
     def total_steps(self) -> int:
