@@ -142,7 +142,7 @@ def test_a_restored_game_repeats_the_action_before() -> None:
     pytest.importorskip("cv2")
     maker = EnvMaker("ALE/Breakout-v5")
     env, other = maker(), maker()
-    assert can_save(env.env) and can_save(other.env)  # type: ignore[attr-defined]  # guards'
+    assert can_save(env.env)  # type: ignore[attr-defined]  # a guard's
     env.reset(seed=1)
     for actions in np.random.default_rng(0).integers(4, size=(40, 3)).tolist():
         _play(env, actions)

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rl_core.env import VecEnv
+from rl_core.env import VecEnv, as_numpy
 from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceError
 from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvGuard, EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, make_gym_vec
@@ -323,17 +323,34 @@ def test_infos_are_kept_apart_until_somebody_reads_them() -> None:
     assert repr(steps[0].info) == repr({"steps": np.array([1]), "_steps": np.array([True])})
 
 
-def test_infos_that_do_not_go_together_harm_only_who_reads_them() -> None:
-    class Shapeless(CountingEnv):
+@pytest.mark.parametrize(
+    ("told", "joined"),
+    [
+        ((1, None), [1, None]),
+        ((None, 1), [None, 1]),
+        ((np.zeros(2), np.ones(3)), [[0.0, 0.0], [1.0, 1.0, 1.0]]),
+        (({"a": 1}, 3), [{"a": 1}, 3]),
+        ((3, {"a": 1}), [3, {"a": 1}]),
+        ((2**80, 1), [2**80, 1]),
+    ],
+)
+def test_any_infos_go_together(told: tuple[object, object], joined: list[object]) -> None:
+    """As objects, where they fit no common array; `success` looks at its own key alone."""
+
+    class Winner(CountingEnv):
         def step(self, action: object) -> tuple[Array, Any, bool, bool, Info]:
             *answer, _ = super().step(action)
-            return *answer, {"seen": np.zeros(self.index)}  # type: ignore[return-value]  # mypy cannot count these
+            info = {"winner": told[self.index], "is_success": self.index == 1}
+            return *answer, info  # type: ignore[return-value]  # mypy cannot count these
 
-    envs = SyncVecEnv([Shapeless([9], index=2), Shapeless([9], index=3)])
+    envs = SyncVecEnv([Winner([1], index=0), Winner([1], index=1)])
     envs.reset()
     step = envs.step(ZEROS)
-    with pytest.raises(EnvironmentFaultError, match=r"environment 1: its info .* cannot be joined"):
-        step.info.get("seen")
+    assert [step.success(0), step.success(1)] == [False, True]
+    winner: Any = step.final_info["winner"]
+    assert [one.tolist() if isinstance(one, np.ndarray) else one for one in winner] == joined
+    assert as_numpy(step.final_info["_winner"]).tolist() == [True, True]
+    assert list(step.final_info) == ["winner", "_winner", "is_success", "_is_success"]
 
 
 def test_a_wrong_action_is_no_step() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from rl_core.env import as_numpy, category_problem, observation_problem
@@ -34,9 +33,6 @@ Rows: TypeAlias = Any
 
 Info: TypeAlias = dict[str, object]
 """The info of one environment's step."""
-
-Last: TypeAlias = tuple[object, Info]
-"""Last observation and last info of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,62 +306,6 @@ class NumpyArrays(Arrays):
 
     def _fits(self, array: Rows, spec: ArraySpec) -> bool:
         return _can_cast(array.dtype, spec.numpy_dtype)
-
-
-class LazyInfo(Mapping[str, object]):
-    """The infos of one step in Gymnasium's form for vectors, joined when somebody reads them.
-
-    Each key holds an array of ``B`` values, beside a mask under ``_key`` that says which
-    environments reported it. Rows that ended hold the info of their reset; the info and the
-    observation of their last step are under ``final_info`` and ``final_obs``.
-
-    Args:
-        infos: one per environment.
-        ended: last observation and info of the rows that ended, by row.
-    """
-
-    __slots__ = ("_ended", "_infos", "_joined")
-
-    def __init__(self, infos: Sequence[Info], ended: Mapping[int, Last]) -> None:
-        self._infos = infos
-        self._ended = ended
-        self._joined: Info | None = None
-
-    def parts(self) -> tuple[Sequence[Info], Mapping[int, Last]]:
-        """Return the infos and the ends it was made of; only before it is read."""
-        return self._infos, self._ended
-
-    def __getitem__(self, key: str) -> object:
-        return self._join()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._join())
-
-    def __len__(self) -> int:
-        return len(self._join())
-
-    def __repr__(self) -> str:
-        return repr(self._join())
-
-    def _join(self) -> Info:
-        if self._joined is None:
-            vector, joined = VectorEnv(), Info()  # which has Gymnasium's own way of joining infos
-            vector.num_envs = len(self._infos)
-            for index, info in enumerate(self._infos):
-                rows = [info]
-                if index in self._ended:
-                    observation, last = self._ended[index]
-                    rows = [{"final_obs": observation, "final_info": last}, info]
-                try:
-                    for row in rows:
-                        joined = vector._add_info(joined, row, index)
-                except Exception as error:
-                    raise EnvironmentFaultError(
-                        f"environment {index}: its info with {list(info)} cannot be joined with "
-                        f"that of the other environments: {in_brief(error)}"
-                    ) from error
-            self._joined, self._infos, self._ended = joined, (), {}
-        return self._joined
 
 
 @cache

@@ -35,7 +35,8 @@ from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
 from rl_core.types import ArrayObservation, StateDict
 from rl_envs.guard import EnvGuard
 from rl_envs.state import get_state, set_state
-from rl_envs.vector._arrays import LazyInfo, Rows
+from rl_envs.vector._arrays import Rows
+from rl_envs.vector._infos import LazyInfo
 from rl_envs.vector.sync import SyncVecEnv
 
 LAST_WORDS_S = 0.5

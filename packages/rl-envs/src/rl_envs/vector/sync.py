@@ -13,7 +13,8 @@ from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs.guard import STEP_FIELDS, EnvGuard, return_problem, shared_spaces
 from rl_envs.state import can_save, get_state, set_state
-from rl_envs.vector._arrays import Info, Last, LazyInfo, NumpyArrays, Rows
+from rl_envs.vector._arrays import Info, NumpyArrays, Rows
+from rl_envs.vector._infos import Last, LazyInfo
 from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
 _USUAL_NUMBERS = frozenset({float, np.float64, np.float32})

@@ -17,7 +17,8 @@ from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceErr
 from rl_core.seeding import resumed_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
-from rl_envs.vector._arrays import Last, LazyInfo, Rows
+from rl_envs.vector._arrays import Rows
+from rl_envs.vector._infos import Last, LazyInfo
 from rl_envs.vector._worker_process import (
     LAST_WORDS_S,
     Worker,
