@@ -4,9 +4,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_onpolicy import VPG, OnPolicyActor, OnPolicyActorConfig
@@ -17,7 +19,7 @@ from rl_core.env import EnvStep, TaskSplit, TaskVecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise
 from rl_core.gradients.trust_region import Parameters, constrained_step
-from rl_core.types import ArrayLike, Json, Observation
+from rl_core.types import Array, ArrayLike, Json, Observation
 from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
 from rl_meta import (
@@ -42,9 +44,9 @@ KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
 def _algorithm(kind: type[MAML[Any]] = MAMLVPG, **options: Any) -> MAML[Any]:
     torch.manual_seed(0)
     envs = PointNavigation()
-    spaces = envs.single_observation_space, envs.single_action_space
+    world = envs.single_observation_space, envs.single_action_space
     actor = OnPolicyActor(
-        *spaces, OnPolicyActorConfig(hidden_sizes=(8,), squash_actions=True, initial_log_std=-0.5)
+        *world, OnPolicyActorConfig(hidden_sizes=(8,), squash_actions=True, initial_log_std=-0.5)
     )
     config = kind.config_type(**{"meta_batch_size": 2, **options})
     algorithm: MAML[Any] = kind(actor, config)
@@ -78,8 +80,8 @@ def test_tasks_by_name_are_learned_and_evaluated_like_any_other() -> None:
     torch.manual_seed(0)
     envs = make_vec("PendulumPhysics-v0", 4, env_kwargs={"num_train_tasks": 5})
     assert isinstance(envs, TaskVecEnv)
-    spaces = envs.single_observation_space, envs.single_action_space
-    actor = OnPolicyActor(*spaces, OnPolicyActorConfig(hidden_sizes=(8,)))
+    world = envs.single_observation_space, envs.single_action_space
+    actor = OnPolicyActor(*world, OnPolicyActorConfig(hidden_sizes=(8,)))
     algorithm = MAMLVPG(actor, MAMLVPGConfig(meta_batch_size=2, num_judged_episodes=3))
     trainer = _trainer(algorithm, envs=envs, num_steps=200)
     trainer.train(total_updates=2)
@@ -452,6 +454,62 @@ def test_a_rollout_is_as_long_as_an_episode_by_default(algorithm: str) -> None:
     short: Json = {"max_episode_steps": 50}
     recipe = compose(algorithm, "HalfCheetahVel-v0", {"env": {"env_kwargs": short}})
     assert recipe.storage["num_steps"] == 50
+
+
+class _Hidden(gymnasium.Env[Any, Any]):
+    """Rewards one of two actions, that of the task; shows numbers or noise."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, observation_space: spaces.Space[Any]) -> None:
+        self.observation_space = observation_space
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        return torch.randint(2, (count, 1), generator=generator).float()
+
+    def set_task(self, task: Array) -> None:
+        self.task = int(task[0])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        reward = float(action == self.task)
+        return self.observation_space.sample(), reward, False, self.steps == 5, {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=2),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        spaces.Dict({"image": spaces.Box(0, 255, (1, 8, 8), np.uint8), "kind": spaces.Discrete(4)}),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+@pytest.mark.filterwarnings("ignore:.*test tasks are train tasks")
+def test_policies_of_categories_and_images_adapt(
+    kind: type[MAML[Any]], space: spaces.Space[Any]
+) -> None:
+    torch.manual_seed(0)
+    envs = make_vec(partial(_Hidden, space), 4, vectorization="sync")
+    options = OnPolicyActorConfig(hidden_sizes=(8,))
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, options)
+    config = kind.config_type(meta_batch_size=2, inner_lr=0.5, num_exploration_episodes=2)
+    algorithm = kind(actor, config)
+    before = {name: value.clone() for name, value in algorithm.policy_parameters().items()}
+    _trainer(algorithm, envs=envs, num_steps=5).train(total_updates=2)
+    now = algorithm.policy_parameters()
+    assert not all(torch.equal(value, before[name]) for name, value in now.items())
+    evaluate_adaptation(algorithm, envs, 2)
 
 
 def test_environments_without_tasks_are_refused() -> None:

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call, grad_and_value, vmap
 
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn._recurrence import gru, lstm
@@ -586,3 +586,30 @@ class TestTorso:
         torso = Torso(nn.Linear(3, 6), ())
         assert torso.out_features == 6
         torso.update_normalization(_seeded(2, 3))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5, start=-1),
+        spaces.MultiDiscrete([[2, 3], [4, 1]]),
+        spaces.Box(0, 255, (12, 12, 3), np.uint8),
+        spaces.Box(0, 255, (2, 36, 36), np.uint8),
+    ],
+    ids=str,
+)
+def test_encoders_go_through_vmap(space: Space) -> None:
+    space.seed(0)
+    encoder = ObservationEncoder(space, image_features=4)
+    samples = [[torch.as_tensor(space.sample()) for _ in range(3)] for _ in range(2)]
+    observation = torch.stack([torch.stack(row) for row in samples])  # (2, 3, ...)
+    parameters = {name: torch.stack([p, 2.0 * p]) for name, p in encoder.named_parameters()}
+
+    def encode(parameters: dict[str, Tensor], observation: Tensor) -> Tensor:
+        encoded: Tensor = functional_call(encoder, parameters, (observation,))
+        return encoded
+
+    got = vmap(encode)(parameters, observation)
+    for row in range(2):
+        expected = encode({name: p[row] for name, p in parameters.items()}, observation[row])
+        torch.testing.assert_close(got[row], expected)

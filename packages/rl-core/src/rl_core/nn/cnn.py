@@ -50,8 +50,9 @@ class _ImageNetwork(nn.Module):
         batch_shape = image.shape[: -self._event_dims]
         image = image.reshape(-1, *image.shape[-self._event_dims :])
         pixels = self.layout.planes(image).to(self.linear.weight.dtype) / self.scale
-        # With the channels of a pixel together, convolutions and their gradients take 2/3 the time.
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        # With the channels of a pixel together, convolutions and their gradients take 2/3 the time;
+        # vmap cannot ask for that by its name, memory_format=torch.channels_last.
+        pixels = pixels.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         features = F.relu(self.linear(self._convolve(pixels)))
         return features.reshape(*batch_shape, self.out_features)
 

@@ -7,7 +7,6 @@ from typing import Literal, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
@@ -298,15 +297,22 @@ class _VectorEncoder(nn.Module):
 
 
 class _CategoryEncoder(nn.Module):
-    """Concatenate the one-hot encodings of categories."""
+    """Concatenate the one-hot encodings of categories.
 
-    offset: Tensor
+    Each feature compares one of the categories with one of its values, which ``F.one_hot`` does
+    not do under vmap.
+    """
+
+    position: Tensor
+    value: Tensor
 
     def __init__(self, sizes: list[int], starts: list[int], event_dims: int) -> None:
         super().__init__()
-        self.sizes = sizes
         self._event_dims = event_dims
-        self.register_buffer("offset", torch.tensor(starts), persistent=False)
+        position = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        values = [torch.arange(n) + start for n, start in zip(sizes, starts, strict=True)]
+        self.register_buffer("position", position, persistent=False)
+        self.register_buffer("value", torch.cat(values), persistent=False)
         self.out_features = sum(sizes)
 
     def forward(self, values: Tensor) -> Tensor:
@@ -314,14 +320,10 @@ class _CategoryEncoder(nn.Module):
             values = values.unsqueeze(-1)
         elif self._event_dims > 1:
             values = values.flatten(-self._event_dims)
-        categories = (values.long() - self.offset).unbind(-1)
-        return torch.cat(
-            [
-                F.one_hot(category, size).to(torch.float32)
-                for category, size in zip(categories, self.sizes, strict=True)
-            ],
-            -1,
-        )
+        categories = values.long()
+        if categories.shape[-1] > 1:  # one is compared with all values as it is
+            categories = categories[..., self.position]
+        return (categories == self.value).to(torch.float32)
 
 
 def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: int) -> nn.Module:
