@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rl_core.env import VecEnv, as_numpy
 from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceError
 from rl_core.types import Array, ArrayObservation
-from rl_envs import EnvGuard, EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, make_gym_vec
+from rl_envs import EnvGuard, EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, make_gym_vec, make_vec
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, Info
 from support.envs import FaultName, FaultyEnv
@@ -351,6 +351,16 @@ def test_any_infos_go_together(told: tuple[object, object], joined: list[object]
     assert [one.tolist() if isinstance(one, np.ndarray) else one for one in winner] == joined
     assert as_numpy(step.final_info["_winner"]).tolist() == [True, True]
     assert list(step.final_info) == ["winner", "_winner", "is_success", "_is_success"]
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, gymnasium.Wrapper])
+def test_one_environment_cannot_be_several(
+    wrap: Callable[[gymnasium.Env], gymnasium.Env],
+) -> None:
+    shared = CountingEnv([3])
+    for options in ({"vectorization": "sync"}, {"vectorization": "async", "num_workers": 1}):
+        with pytest.raises(ConfigError, match=r"CountingEnv.* given more than once"):
+            make_vec(lambda: wrap(shared), 3, **options)  # type: ignore[arg-type]  # of two types
 
 
 def test_a_wrong_action_is_no_step() -> None:

@@ -40,7 +40,7 @@ class SyncVecEnv(BaseGymVecEnv):
         component: how a recipe names these environments, if it can.
 
     Raises:
-        ConfigError: if there are no environments, or the seed is negative.
+        ConfigError: if there are no environments, or one twice, or the seed is negative.
         SpaceError: if the observation space is not supported, or the spaces differ.
     """
 
@@ -61,6 +61,12 @@ class SyncVecEnv(BaseGymVecEnv):
             env if isinstance(env, EnvGuard) else EnvGuard(env, index, check=check)
             for index, env in enumerate(envs)
         ]
+        if len({id(guard.unwrapped) for guard in self._guards}) < len(envs):
+            raise ConfigError(
+                f"an environment ({self._guards[0].spec_id}) was given more than once, and would "
+                "take several actions in each step; expected a function that builds a new one in "
+                "each call"
+            )
         # Steps bypass the guards, which are asked only about resets and values of unusual types.
         self._row_steps = [(index, guard.env.step) for index, guard in enumerate(self._guards)]
         first = self._guards[0]
