@@ -274,6 +274,22 @@ def test_test_tasks_that_were_trained_on_are_warned_about() -> None:
     evaluate_adaptation(algorithm, PointNavigation(4, num_train_tasks=3, num_test_tasks=3), 2)
 
 
+@pytest.mark.parametrize(("num_train_tasks", "expected"), [(None, 2), (3, 3)])
+def test_a_warning_costs_no_more_tasks_than_there_are(
+    num_train_tasks: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs, drawn = PointNavigation(4, num_train_tasks=num_train_tasks), []
+    sample_tasks = envs.sample_tasks
+
+    def note(count: int, generator: torch.Generator, split: TaskSplit = "train") -> Tensor:
+        drawn.append((split, count))
+        return sample_tasks(count, generator, split)
+
+    monkeypatch.setattr(envs, "sample_tasks", note)
+    evaluate_adaptation(_algorithm(num_exploration_episodes=1), envs, 2)
+    assert drawn == [("test", 2), ("train", expected)]
+
+
 class _RarelyTrainedGoals(PointNavigation):
     """Has one goal that may be trained with and tested."""
 

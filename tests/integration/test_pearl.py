@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rl_core.algorithm import PolicyLossAddOn
+from rl_core.env import TaskSplit
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import DiagonalGaussian
 from rl_envs import make_vec
@@ -97,6 +98,15 @@ def test_by_default_there_are_as_many_train_tasks_as_fit() -> None:
     state = algorithm.more_state()
     assert sorted(state["visited"].tolist()) == [0, 0, 1, 1]
     assert algorithm.gradients.count == 3
+
+
+def test_environments_without_any_train_task_are_refused() -> None:
+    class Nowhere(PointNavigation):
+        def num_tasks(self, split: TaskSplit) -> int:
+            return 0
+
+    with pytest.raises(ConfigError, match="has only 0 train tasks"):
+        _trainer(_pearl(num_train_tasks=None), envs=Nowhere(4)).train(total_updates=1)
 
 
 def test_the_context_leaves_extra_rollouts_out() -> None:
@@ -285,7 +295,7 @@ def test_bad_input_is_refused() -> None:
         _pearl(num_sampled_tasks=7)
     with pytest.raises(ConfigError, match="'dqn' has no critic_loss"):
         _pearl(inner_algorithm="dqn")
-    with pytest.raises(ConfigError, match=r"inner_options\.start_steps would have no effect"):
+    with pytest.raises(ConfigError, match=r"inner_options\.start_steps=10 would not act as in"):
         _pearl(inner_options={"start_steps": 10})
     with pytest.raises(ConfigError, match="only 3 test tasks"):
         evaluate_adaptation(_pearl(), PointNavigation(4, num_test_tasks=3), 4)

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rl_core.env import TaskSplit, TaskVecEnv, VecEnv, as_numpy
-from rl_core.errors import ConfigError, DataError, SpaceError
+from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceError
 from rl_core.spaces import event_shape
 from rl_core.types import Array
 from rl_envs import make_vec
@@ -96,6 +96,61 @@ def test_an_environment_may_know_its_oracle() -> None:
     unknowing = make_vec(TargetEnv, 2)
     assert isinstance(unknowing, TaskVecEnv)
     assert unknowing.oracle_returns(torch.zeros(3, 1)) is None
+
+
+_DRAWN: dict[str, tuple[Callable[[int], object], str]] = {
+    "an array": (lambda count: np.zeros((count, 1)), "ndarray"),
+    "a list": (lambda count: [[0.0]] * count, "list"),
+    "nothing": (lambda _: None, "NoneType"),
+    "too many": (lambda count: torch.zeros(count + 1, 1), r"shape \(4, 1\)"),
+    "numbers": (torch.zeros, r"shape \(3,\)"),
+    "a number": (lambda _: torch.zeros(()), r"shape \(\)"),
+}
+
+
+@pytest.mark.parametrize(("draw", "got"), _DRAWN.values(), ids=list(_DRAWN))
+def test_tasks_that_are_no_rows_of_numbers_are_refused(
+    draw: Callable[[int], object], got: str
+) -> None:
+    class Drawing(TargetEnv):
+        def sample_tasks(self, count: int, *_: object) -> Any:
+            return draw(count)
+
+    class DrawingPoints(PointNavigation):
+        def sample_tasks(self, count: int, *_: object) -> Any:
+            return draw(count)
+
+    message = f"sample_tasks of 3 tasks returned {got}; expected a tensor of shape \\(3, ...\\)"
+    envs = make_vec(Drawing, 2)
+    assert isinstance(envs, TaskVecEnv)
+    with pytest.raises(EnvironmentFaultError, match=f"Drawing: {message}"):
+        envs.sample_tasks(3, torch.Generator())
+    with pytest.raises(EnvironmentFaultError, match=message):
+        DrawingPoints(2).tasks_of_evaluation(3, 0)
+
+
+@pytest.mark.parametrize("number", [3.5, 0, -1, "3"])
+def test_numbers_of_tasks_that_cannot_be_are_refused(number: object) -> None:
+    class Counting(TargetEnv):
+        def num_tasks(self, split: TaskSplit) -> Any:
+            return number
+
+    envs = make_vec(Counting, 2)
+    assert isinstance(envs, TaskVecEnv)
+    with pytest.raises(ConfigError, match=r"num_tasks\('test'\) must be a whole number"):
+        envs.num_tasks("test")
+
+
+def test_oracles_of_another_shape_are_refused() -> None:
+    class Knowing(TargetEnv):
+        def oracle_returns(self, tasks: Tensor) -> Tensor:
+            return tasks
+
+    envs = make_vec(Knowing, 2)
+    assert isinstance(envs, TaskVecEnv)
+    message = r"oracle_returns of 3 tasks returned shape \(3, 1\); expected .* shape \(3,\)"
+    with pytest.raises(EnvironmentFaultError, match=message):
+        envs.oracle_returns(torch.zeros(3, 1))
 
 
 def test_every_episode_of_a_point_is_cut_after_100_steps() -> None:

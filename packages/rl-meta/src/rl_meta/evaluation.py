@@ -198,9 +198,9 @@ def _warn_of_known_tasks(algorithm: AdaptiveAlgorithm, envs: TaskVecEnv, tasks: 
     """Warn where test tasks are train tasks too."""
     known, num_train, by_chance = algorithm.train_tasks, envs.num_tasks("train"), 0.0
     if known is None:
-        # All of a few, also where each is drawn with replacement; and some of any number, of which
-        # two may be equal because float32 has no more numbers between them.
-        known = envs.sample_tasks(max(1_000, 10 * (num_train or 0)), torch.Generator(), "train")
+        # All of a known number; else as many as are tested, of which two may be equal because
+        # float32 has no more numbers between them.
+        known = envs.sample_tasks(num_train or len(tasks), torch.Generator(), "train")
         by_chance = 0.05 * len(tasks) if num_train is None else 0.0
     same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
     overlap = int(same.all(2).any(1).sum())

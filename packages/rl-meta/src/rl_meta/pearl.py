@@ -358,12 +358,12 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         rows = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
         if self._tasks is None:
             available, asked = tasks.num_tasks("train"), config.num_train_tasks
-            if available is not None and available < (asked or 0):
+            if available is not None and available < (asked or 1):
                 raise ConfigError(
                     f"{envs.spec_id} has only {available} train tasks, got "
                     f"num_train_tasks={asked}; change one of them"
                 )
-            count = asked or min(100, available or 100)
+            count = asked or min(100, 100 if available is None else available)
             self._tasks = tasks.sample_tasks(count, on_cpu(self.generator))
             self._visited = self._visited % count
         if not self._is_drawn:

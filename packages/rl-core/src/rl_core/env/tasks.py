@@ -1,13 +1,13 @@
 """The contract of environments whose task can be chosen, as meta-learning needs them."""
 
 from abc import abstractmethod
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from rl_core.env.contract import VecEnv
-from rl_core.errors import ConfigError
+from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.seeding import spawn_generators
 
 TaskSplit: TypeAlias = Literal["train", "test"]
@@ -35,7 +35,8 @@ class TaskVecEnv(VecEnv):
             split: which tasks to draw from.
 
         Returns:
-            Shape `(count, ...)`, float32, on the CPU.
+            Shape `(count, ...)`, two axes or more: a row of numbers for each task, float32, on the
+            CPU.
         """
 
     def tasks_of_evaluation(self, count: int, seed: int) -> Tensor:
@@ -43,6 +44,7 @@ class TaskVecEnv(VecEnv):
 
         Raises:
             ConfigError: when there are fewer.
+            EnvironmentFaultError: when `sample_tasks` returns something else.
         """
         available = self.num_tasks("test")
         if available is not None and available < count:
@@ -51,7 +53,32 @@ class TaskVecEnv(VecEnv):
                 "num_test_episodes of the trainer, or the number of episodes of this evaluation, "
                 "smaller"
             )
-        return self.sample_tasks(count, spawn_generators(seed, ["tasks"])["tasks"], "test")
+        tasks = self.sample_tasks(count, spawn_generators(seed, ["tasks"])["tasks"], "test")
+        return self.check_returned(tasks, "sample_tasks", count)
+
+    def check_returned(
+        self, rows: object, call: str, count: int, *, has_columns: bool = True
+    ) -> Tensor:
+        """Check what an environment returned for some tasks, and return it.
+
+        Args:
+            rows: shape `(count, ...)`, two axes or more.
+            call: what was called.
+            count: how many tasks.
+            has_columns: False for one number for each task, `(count,)`.
+
+        Raises:
+            EnvironmentFaultError: when it is no tensor of that shape.
+        """
+        shape = tuple(rows.shape) if isinstance(rows, Tensor) else ()
+        if shape[:1] == (count,) and (len(shape) > 1) is has_columns:
+            return cast("Tensor", rows)
+        got = f"shape {shape}" if isinstance(rows, Tensor) else type(rows).__name__
+        expected = f"({count}, ...), a row of numbers" if has_columns else f"({count},), a number"
+        raise EnvironmentFaultError(
+            f"{self.spec_id}: {call} of {count} tasks returned {got}; expected a tensor of shape "
+            f"{expected} for each"
+        )
 
     @abstractmethod
     def set_tasks(self, tasks: Tensor) -> None:

@@ -5,7 +5,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from rl_core.config import check_argument
+from rl_core.config import Count, check_argument
 from rl_core.env import TaskSplit, TaskVecEnv
 from rl_core.errors import DataError
 from rl_core.types import Array, ArrayObservation, StateDict
@@ -41,21 +41,39 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
     def sample_tasks(
         self, count: int, generator: torch.Generator, split: TaskSplit = "train"
     ) -> Tensor:
-        """Draw tasks from the first environment; see `TaskVecEnv.sample_tasks`."""
+        """Draw tasks from the first environment; see `TaskVecEnv.sample_tasks`.
+
+        Raises:
+            EnvironmentFaultError: when it returns something else.
+        """
         check_argument("split", split, TaskSplit)
         with self._locating("sample_tasks"):
-            return self._task_env(0).sample_tasks(count, generator, split)
+            tasks = self._task_env(0).sample_tasks(count, generator, split)
+        return self.check_returned(tasks, "sample_tasks", count)
 
     def num_tasks(self, split: TaskSplit) -> int | None:
-        """Return how many different tasks there are; None where that is not limited."""
+        """Return how many different tasks there are; None where that is not limited.
+
+        Raises:
+            ConfigError: when the first environment returns something else.
+        """
         check_argument("split", split, TaskSplit)
-        count = getattr(self._task_env(0), "num_tasks", None)
-        return None if count is None else count(split)
+        num_tasks = getattr(self._task_env(0), "num_tasks", None)
+        count: int | None = None if num_tasks is None else num_tasks(split)
+        check_argument(f"{self.spec_id}: num_tasks('{split}')", count, Count | None)
+        return count
 
     def oracle_returns(self, tasks: Tensor) -> Tensor | None:
-        """Return what the first environment says of tasks; None where it says nothing."""
+        """Return what the first environment says of tasks; None where it says nothing.
+
+        Raises:
+            EnvironmentFaultError: when it returns something else.
+        """
         oracle = getattr(self._task_env(0), "oracle_returns", None)
-        return None if oracle is None else oracle(tasks)
+        returns = None if oracle is None else oracle(tasks)
+        if returns is None:
+            return None
+        return self.check_returned(returns, "oracle_returns", len(tasks), has_columns=False)
 
     def set_tasks(self, tasks: Tensor) -> None:
         """Give each row its task, from its next episode on.
