@@ -331,7 +331,7 @@ def test_updates_draw_a_latent_for_each_task() -> None:
         ({"policy_mean_coef": 2.0, "policy_std_coef": 3.0}, 4.25 + 1.5 * 1.09),
         (
             {"policy_pre_activation_coef": 0.5},
-            0.5 * (0.25 + math.exp(-2.0) + 4.0 + math.exp(0.6)) / 2.0,
+            0.5 * (0.25 + math.exp(-2.0) + 4.0 + math.exp(0.6)),
         ),
     ],
 )

@@ -173,8 +173,8 @@ def test_regularizers_are_mean_squares() -> None:
     mean, log_std = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.0, math.log(2.0)]])
     batch: Any = None
     term, _ = add_on.compute_loss_term(batch, DiagonalGaussian(mean, log_std), {})
-    # Mean squares of means 2.5, of logarithms ln(2)^2 / 2, and of actions (1 + 1 + 4 + 4) / 2.
-    expected = 2.0 * 2.5 + 0.5 * math.log(2.0) ** 2 / 2.0 + 0.25 * 5.0
+    # Mean squares of means 2.5, of logarithms ln(2)^2 / 2, and the action's own 1 + 1 + 4 + 4.
+    expected = 2.0 * 2.5 + 0.5 * math.log(2.0) ** 2 / 2.0 + 0.25 * 10.0
     assert term.item() == pytest.approx(expected)
 
 

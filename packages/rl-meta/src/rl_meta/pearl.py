@@ -79,7 +79,8 @@ class PEARLConfig(Config):
             information bottleneck.
         policy_mean_coef: penalty of the squared means of a Gaussian policy, before squashing.
         policy_std_coef: penalty of the squared logarithms of its standard deviations.
-        policy_pre_activation_coef: penalty of the squared actions before squashing, in expectation.
+        policy_pre_activation_coef: penalty of the squared norms of actions before squashing, in
+            expectation.
         num_train_tasks: tasks that are learned from, drawn once; None draws 100, or takes all where
             there are fewer.
         num_sampled_tasks: visits to tasks in an iteration, all at once and as evenly as can be; it
@@ -540,13 +541,13 @@ class _GaussianRegularizer(PolicyLossAddOn):
         distribution: Distribution,
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the weighted mean squares; those of actions are μ² + σ²."""
+        """Return the weighted mean squares; those of actions, μ² + σ², are summed over an action."""
         if not isinstance(distribution, SquashedGaussian | DiagonalGaussian):
             raise ConfigError(
                 f"{', '.join(_REGULARIZERS)} are for Gaussian policies; leave them at 0"
             )
         mean, log_std = distribution.mean.square(), distribution.log_std
-        squares = mean, log_std.square(), mean + (2.0 * log_std).exp()
+        squares = mean, log_std.square(), (mean + (2.0 * log_std).exp()).sum(-1)
         term = torch.zeros((), device=mean.device)
         for name, square in zip(_REGULARIZERS, squares, strict=True):
             term = term + self._algorithm.hyper[name] * square.mean()
