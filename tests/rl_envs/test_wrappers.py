@@ -254,6 +254,80 @@ def test_rescaled_actions_reach_the_bounds_of_the_space() -> None:
         assert _first(envs).unwrapped.last_u == 0.5  # of 2.0
 
 
+class Constant(Nested):
+    """Observes the same numbers in each step."""
+
+    def __init__(self, space: spaces.Box, seen: list[float]) -> None:
+        super().__init__(spaces.Discrete(3))
+        self.observation_space = space
+        self.seen = np.array(seen, space.dtype)
+
+    def reset(self, **options: Any) -> tuple[Array, dict[str, Any]]:
+        return self.seen, super().reset(**options)[1]
+
+
+MOST = np.finfo(np.float32).max
+
+
+def test_entries_without_meant_bounds_are_left_as_they_are() -> None:
+    low, high = np.array([-2, 1, -MOST, 0], np.float32), np.array([6, 1, MOST, 1e30], np.float32)
+    env = Constant(spaces.Box(low, high), [4, 1, 3, 5])
+    with make_vec(lambda: env, rescale_observation=True, vectorization="sync") as envs:
+        space = envs.single_observation_space
+        assert isinstance(space, spaces.Box)
+        np.testing.assert_array_equal(space.low, np.array([-1, 1, -MOST, 0], np.float32))
+        np.testing.assert_array_equal(envs.reset(), [[0.5, 1, 3, 5]])
+    for bound in (MOST, 1e30):
+        unbounded = Constant(spaces.Box(-bound, bound, (2,)), [3, 3])
+        with pytest.raises(SpaceError, match=r"no entry of .* is bounded"):
+            make_vec(lambda: unbounded, rescale_observation=True)  # noqa: B023  # called at once
+
+
+def test_an_action_entry_with_one_value_gets_it() -> None:
+    low, high = np.array([0, 1], np.float32), np.array([0, 3], np.float32)
+    with make_vec(lambda: Nested(spaces.Box(low, high)), rescale_action=True) as envs:
+        envs.reset(seed=1)
+        for action, taken in (([0.5, -1.0], [0.0, 1.0]), ([-1.0, 1.0], [0.0, 3.0])):
+            envs.step(np.array([action], np.float32))
+            np.testing.assert_array_equal(_first(envs).unwrapped.taken, taken)
+            assert _first(envs).unwrapped.taken.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "message"),
+    [
+        (spaces.Box(0, 9, (2,), np.int32), {"rescale_action": True}, "floating-point with bounds"),
+        (spaces.Box(-MOST, MOST, (2,)), {"rescale_action": True}, "floating-point with bounds"),
+        (
+            spaces.Dict(x=spaces.Box(0, 3, (1,), np.int32), y=spaces.Box(-2.0, 3.0, (1,))),
+            {},
+            r"holds Box\(0, 3, \(1,\), int32\); expected a floating-point Box: .* Discrete",
+        ),
+    ],
+)
+def test_boxes_of_whole_numbers_or_without_bounds_are_refused_as_actions(
+    space: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpaceError, match=message):
+        make_vec(lambda: Nested(space), **options)
+
+
+def test_an_empty_observation_space_is_refused() -> None:
+    with pytest.raises(SpaceError, match=r"observation space Box\(.*\) is empty"):
+        make_vec(lambda: Constant(spaces.Box(0.0, 1.0, (0,)), []))
+
+
+@pytest.mark.parametrize("mask", [None, np.array([0.5, 1.0, 0.0]), [2, 0, 1]])
+def test_an_action_mask_holds_flags(mask: Any) -> None:
+    env = Nested(spaces.Discrete(3))
+    env._info = lambda: {"action_mask": mask}  # type: ignore[method-assign]
+    with (
+        make_vec(lambda: env, action_mask=True, vectorization="sync") as envs,
+        pytest.raises(EnvironmentFaultError, match=r"\['action_mask'\] is .* expected a flag"),
+    ):
+        envs.reset()
+
+
 def test_the_time_feature_is_the_elapsed_fraction_of_the_limit() -> None:
     with make_vec("CartPole-v1", time_feature=True) as envs:
         first = cast("Array", envs.reset(seed=1))

@@ -13,8 +13,6 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import (
     ClipReward,
-    RescaleAction,
-    RescaleObservation,
     TimeAwareObservation,
     TransformReward,
 )
@@ -23,6 +21,8 @@ from rl_core.errors import ConfigError, DataError, SpaceError, in_brief, nearest
 from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, leaf_spaces
 from rl_core.stateful import StateReader
 from rl_core.types import Array, StateDict
+from rl_envs.rescaling import rescaled_action as rescaled_action
+from rl_envs.rescaling import rescaled_observation as rescaled_observation
 
 _VELOCITIES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "CartPole": ((1, 3), (4,)),
@@ -130,8 +130,15 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def _with_mask(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
         if ACTION_MASK_KEY not in info:
             raise DataError(f"info has {sorted(info)}; expected '{ACTION_MASK_KEY}' among them")
-        mask = np.asarray(info[ACTION_MASK_KEY]).astype(np.int8).reshape(-1)
-        return {**(observation if self._is_dict else {"obs": observation}), ACTION_MASK_KEY: mask}
+        given = np.asarray(info[ACTION_MASK_KEY]).reshape(-1)
+        mask = given.astype(np.bool_)
+        if not (mask == given).all():
+            raise DataError(
+                f"info['{ACTION_MASK_KEY}'] is {info[ACTION_MASK_KEY]!r}; expected a flag, 0 or 1, "
+                "for each choice"
+            )
+        parts = observation if self._is_dict else {"obs": observation}
+        return {**parts, ACTION_MASK_KEY: mask.astype(np.int8)}
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -219,6 +226,9 @@ class FlattenAction(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorArg
 
     Args:
         env: its actions are a Dict or a Tuple.
+
+    Raises:
+        SpaceError: if a Box among them holds whole numbers.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -226,6 +236,13 @@ class FlattenAction(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorArg
         super().__init__(env)
         found: Any = leaf_spaces(env.action_space)
         leaves = list(found.values())
+        for leaf in leaves:
+            if isinstance(leaf, spaces.Box) and leaf.dtype.kind != "f":
+                raise SpaceError(
+                    f"the action space holds {leaf}; expected a floating-point Box: declare one "
+                    "whole number as Discrete and several as MultiDiscrete, or as a floating-point "
+                    "Box that the environment rounds"
+                )
         real = [leaf for leaf in leaves if isinstance(leaf, spaces.Box)]
         choices = [leaf for leaf in leaves if not isinstance(leaf, spaces.Box)]
         if not choices:
@@ -285,37 +302,6 @@ def _nest(space: Any, flat: Array) -> tuple[Any, Array]:
     size = _size(space)
     value = flat[:size].reshape(space.shape).astype(space.dtype)
     return (value[()] if isinstance(space, spaces.Discrete) else value), flat[size:]
-
-
-def rescaled_observation(env: gymnasium.Env) -> gymnasium.Env:
-    """Map observations from the bounds of their space to [-1, 1]; unbounded entries stay.
-
-    Raises:
-        SpaceError: if the observations are not a Box, or nothing in them is bounded.
-    """
-    space = env.observation_space
-    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        raise SpaceError(f"the observation space is {space}; expected a Box of floating-point")
-    finite = np.isfinite(space.low) & np.isfinite(space.high)
-    if not finite.any():
-        raise SpaceError(
-            f"no entry of {space} is bounded; leave rescale_observation out, or normalise by "
-            "running statistics with the actor's normalize_observations"
-        )
-    low, high = np.where(finite, -1.0, space.low), np.where(finite, 1.0, space.high)
-    return RescaleObservation(env, low.astype(space.dtype), high.astype(space.dtype))
-
-
-def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
-    """Let actions be in [-1, 1], and map them to the bounds of their space.
-
-    Raises:
-        SpaceError: if the actions are not a bounded Box.
-    """
-    space = env.action_space
-    if not isinstance(space, spaces.Box) or not space.is_bounded():
-        raise SpaceError(f"the action space is {space}; rescale_action needs a Box with bounds")
-    return RescaleAction(env, space.dtype.type(-1), space.dtype.type(1))
 
 
 def with_time(env: gymnasium.Env) -> gymnasium.Env:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_core.env import as_numpy, category_problem, observation_problem
-from rl_core.errors import DataError, EnvironmentFaultError, in_brief
+from rl_core.errors import DataError, EnvironmentFaultError, SpaceError, in_brief
 from rl_core.spaces import (
     Space,
     category_range,
@@ -66,6 +66,9 @@ class Arrays(ABC):
         space: of a single observation.
         num_envs: ``B``.
         fault: builds the errors.
+
+    Raises:
+        SpaceError: if the space is not supported, or empty.
     """
 
     array_type: ClassVar[Literal["numpy", "torch"]]
@@ -94,6 +97,9 @@ class Arrays(ABC):
                 self.leaf_specs[key] = ArraySpec.make(name, num_envs, tensor_dtype(leaf), leaf)
         else:
             self.leaf = ArraySpec.make("the observation", num_envs, tensor_dtype(leaves), leaves)
+        specs = self.leaf_specs.values() if self.leaf is None else [self.leaf]
+        if not any(math.prod(spec.shape) for spec in specs):
+            raise SpaceError(f"the observation space {space} is empty; expected at least a number")
         self._is_flat_dict = isinstance(space, spaces.Dict) and set(space) == set(self.leaf_specs)
         self._is_space_checked = False
         # By field, the first step in which each row was not finite, -1 for none.

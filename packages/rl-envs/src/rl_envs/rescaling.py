@@ -1,0 +1,71 @@
+"""Observations and actions in [-1, 1], where their spaces have bounds."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import TransformAction, TransformObservation
+
+from rl_core.errors import SpaceError
+from rl_core.types import Array
+
+_UNBOUNDED = 1e30
+"""Bounds from here on say that there are none, such as the greatest number of float32."""
+
+
+def rescaled_observation(env: gymnasium.Env) -> gymnasium.Env:
+    """Map observations from the bounds of their space to [-1, 1].
+
+    Entries without bounds, or with equal ones, stay as they are.
+
+    Raises:
+        SpaceError: if the observations are not a Box, or nothing in them is bounded.
+    """
+    space = env.observation_space
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        raise SpaceError(f"the observation space is {space}; expected a Box of floating-point")
+    bounded = _is_bounded(space) & (space.low < space.high)
+    if not bounded.any():
+        raise SpaceError(
+            f"no entry of {space} is bounded; leave rescale_observation out, or normalise by "
+            "running statistics with the actor's normalize_observations"
+        )
+    # Where it is not bounded, [-1, 1] is mapped to itself.
+    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+    scaled = spaces.Box(
+        np.where(bounded, -1.0, space.low).astype(space.dtype),
+        np.where(bounded, 1.0, space.high).astype(space.dtype),
+        dtype=space.dtype.type,
+    )
+    function = partial(_to_unit, center=(low + high) / 2, radius=(high - low) / 2)
+    return TransformObservation(env, function, scaled)
+
+
+def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
+    """Let actions be in [-1, 1], and map them to the bounds of their space.
+
+    Raises:
+        SpaceError: if the actions are not a bounded Box of floating-point numbers.
+    """
+    space = env.action_space
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not _is_bounded(space).all():
+        raise SpaceError(
+            f"the action space is {space}; rescale_action needs a Box of floating-point with bounds"
+        )
+    low, high = space.low, space.high
+    function = partial(_from_unit, center=(low + high) / 2, radius=(high - low) / 2)
+    return TransformAction(env, function, spaces.Box(-1.0, 1.0, space.shape, space.dtype.type))
+
+
+def _is_bounded(space: spaces.Box) -> Array:
+    """Return where both bounds of a space are meant as such."""
+    return (np.abs(space.low) < _UNBOUNDED) & (np.abs(space.high) < _UNBOUNDED)
+
+
+def _to_unit(value: Array, center: Array, radius: Array) -> Array:
+    return ((value - center) / radius).astype(value.dtype)
+
+
+def _from_unit(value: Array, center: Array, radius: Array) -> Array:
+    return (center + radius * value).astype(center.dtype)
