@@ -12,7 +12,15 @@ import pytest
 from gymnasium import make
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, TimeAwareObservation
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    NormalizeObservation,
+    RenderCollection,
+    TimeAwareObservation,
+    TransformObservation,
+    TransformReward,
+    vector,
+)
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.env import VecEnv
@@ -194,6 +202,66 @@ def test_wrappers_are_part_of_the_state() -> None:
 
 def test_an_environment_may_save_itself() -> None:
     _check_continues(_observed_drift)
+
+
+class Counter:
+    """Adds to a number how often it was called."""
+
+    calls = 0
+
+    def __call__(self, number: Any) -> Any:
+        self.calls += 1
+        return number + self.calls
+
+
+class SavedCounter(Counter):
+    def state_dict(self) -> StateDict:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.calls = int(StateReader(state, "counter").number("calls"))
+
+
+def _transformed(function: Callable[[Any], Any]) -> gymnasium.Env:
+    env = make("CartPole-v1", disable_env_checker=True)
+    return TransformReward(TransformObservation(env, function, None), function)
+
+
+def test_of_functions_of_users_nothing_is_assumed() -> None:
+    """They may count, or draw random numbers."""
+    assert not can_save(_transformed(Counter()))
+    assert not can_save(_transformed(partial(Counter())))
+    assert not can_save(_transformed(lambda number: number + 1))
+    vectors = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])
+    assert can_save(vectors)
+    assert not can_save(vector.TransformReward(vectors, Counter()))
+    assert not can_save(vector.VectorizeTransformReward(vectors, TransformReward, func=Counter()))
+
+
+def test_functions_that_save_themselves_are_part_of_the_state() -> None:
+    _check_continues(lambda: _transformed(SavedCounter()))
+
+
+def test_wrappers_by_name_are_part_of_the_state() -> None:
+    with make_vec(
+        "Pendulum-v1",
+        vectorization="sync",
+        rescale_observation=True,
+        rescale_action=True,
+        training_reward_scale=0.5,
+        training_reward_clip=1.0,
+    ) as envs:
+        assert envs.resume_grade == "exact"
+
+
+def test_images_are_no_part_of_the_state() -> None:
+    env = RenderCollection(gymnasium.make("CartPole-v1", render_mode="rgb_array"))
+    env.reset(seed=0)
+    env.step(1)
+    assert len(env.frame_list) == 2
+    assert "frame_list" not in get_state(env)["0"]  # type: ignore[operator]  # a dict
+    set_state(env, get_state(env))
+    assert len(env.frame_list) == 2
 
 
 def test_of_other_environments_nothing_is_assumed() -> None:

@@ -5,8 +5,9 @@ simulator: numbers, texts, arrays, random generators, and lists, dicts and objec
 simulators of MuJoCo and Atari are asked for theirs. Everything else (spaces, functions, windows) is
 taken to be the same in an environment that was built in the same way. This holds for the classes in
 `EXACT_MODULES`, which tests compare bit for bit; of other classes nothing is assumed. They can be
-restored if they have `state_dict` and `load_state_dict` themselves. Gymnasium's `SyncVectorEnv` is
-saved with each of its environments.
+restored if they have `state_dict` and `load_state_dict` themselves, and so can objects that
+Gymnasium's `Transform...` wrappers call. Gymnasium's `SyncVectorEnv` is saved with each of its
+environments.
 """
 
 import contextlib
@@ -42,6 +43,7 @@ EXACT_MODULES = (
     "minigrid.",
     "rl_envs.bit_flipping",
     "rl_envs.atari",
+    "rl_envs.rescaling",
     "rl_envs.wrappers",
     "rl_envs.tasks.locomotion",
     "rl_envs.tasks.meta_world",
@@ -53,6 +55,9 @@ _OBJECT_MODULES = ("minigrid.", "gymnasium.wrappers.utils")
 """Beginnings of the modules whose objects are part of an environment's state."""
 
 _PLAIN = (type(None), bool, int, str)
+
+_RENDERED = ("recorded_frames", "frame_list", "render_history")
+"""Where Gymnasium's wrappers collect images, on which no step depends."""
 
 _MUJOCO_DERIVED = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos"),
@@ -71,14 +76,26 @@ def can_save(env: gymnasium.Env | VectorEnv) -> bool:
 
 
 def _can_save_layer(layer: Any) -> bool:
+    if isinstance(layer, Stateful):
+        return True
+    if type(layer) is SyncVectorEnv:
+        return all(map(can_save, layer.envs))
     module = type(layer).__module__
     if module.startswith("ale_py.env") and layer.ale.getFloat(STICKINESS):
         return False
-    return (
-        isinstance(layer, Stateful)
-        or module.startswith(EXACT_MODULES)
-        or (type(layer) is SyncVectorEnv and all(map(can_save, layer.envs)))
-    )
+    if module.startswith("gymnasium.wrappers."):
+        # The function that a `Transform...` wrapper calls: a user's may count, or draw numbers.
+        if isinstance(vars(layer).get("func"), Stateful):
+            return True
+        function = vars(vars(layer).get("wrapper", layer)).get("func")
+        function = getattr(function, "func", function)  # of a partial one
+        if function is not None and not _is_exact(function):
+            return False
+    return _is_exact(type(layer))
+
+
+def _is_exact(definition: object) -> bool:
+    return str(getattr(definition, "__module__", None)).startswith(EXACT_MODULES)
 
 
 def get_state(env: gymnasium.Env | VectorEnv) -> StateDict:
@@ -145,7 +162,12 @@ class _Encoder:
     def _attributes(self, owner: object) -> StateDict:
         saved: dict[str, StateValue] = {}
         for name, value in vars(owner).items():
-            if name == "env" and isinstance(owner, gymnasium.Wrapper | VectorWrapper):
+            if name in _RENDERED or (
+                name == "env" and isinstance(owner, gymnasium.Wrapper | VectorWrapper)
+            ):
+                continue
+            if name == "func" and isinstance(value, Stateful):
+                saved[name] = {"stateful": value.state_dict()}
                 continue
             with contextlib.suppress(_ConstantError):
                 saved[name] = self._encode(value)
@@ -241,6 +263,9 @@ class _Decoder:
                 return {self._decode(key): self._decode(item) for key, item in value}
             case "layer":
                 return self.layers[value]
+            case "stateful":
+                current.load_state_dict(value)
+                return current
             case "met":
                 return self._met[value]
             case "view":

@@ -1,6 +1,5 @@
 """Wrappers that turn one task into another, some of them Gymnasium's, and flat actions."""
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, SupportsFloat, cast
@@ -334,10 +333,14 @@ def training_rewards(scale: float, clip: float | None) -> list[Callable[..., gym
     """Return wrappers that scale rewards and then clip them to [-clip, clip]."""
     chosen: list[Callable[..., gymnasium.Env]] = []
     if scale != 1.0:
-        chosen.append(partial(TransformReward, func=partial(operator.mul, scale)))
+        chosen.append(partial(TransformReward, func=partial(_times, scale)))
     if clip is not None:
         chosen.append(partial(ClipReward, min_reward=-clip, max_reward=clip))
     return chosen
+
+
+def _times(scale: float, reward: SupportsFloat) -> float:
+    return scale * float(reward)
 
 
 def _known_indices(env: gymnasium.Env, size: int) -> tuple[int, ...]:
