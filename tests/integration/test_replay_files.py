@@ -38,8 +38,9 @@ def _buffer(size: int = 40, num_envs: int = 2, steps: int = 0) -> ReplayBuffer:
 
 def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
     buffer, other = _buffer(steps=55), _buffer()
-    assert save_storage(buffer, tmp_path / "below" / "demos") == tmp_path / "below" / "demos"
-    load_storage(other, tmp_path / "below" / "demos")
+    directory = tmp_path / "below" / "demos"
+    assert save_storage(buffer, str(directory)) == directory
+    load_storage(other, str(directory))
     buffer.mark_boundary()  # as nothing goes on from what was loaded
     check_same_state(other.state_dict(), buffer.state_dict())
     (batch,), (again,) = (list(each.generate_batches(1, 20)) for each in (buffer, other))

@@ -20,13 +20,14 @@ from rl_train.builder.description import describe_component
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint
 
 
-def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = None) -> Path:
+def save_storage(storage: AnyStorage, directory: str | Path, recipe: Recipe | None = None) -> Path:
     """Write a storage alone, as a directory that `load_storage` and `open_storage` read.
 
     Args:
         storage: an allocated storage.
         directory: the new directory; missing parents are created.
-        recipe: recipe of the run that filled it, which says how its actions are scaled.
+        recipe: recipe of the run that filled it, which says how its actions are scaled, and names
+            the environment, by whose spaces it is known whether others can learn from it.
 
     Returns:
         The directory.
@@ -39,6 +40,7 @@ def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = N
         raise ConfigError(
             f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
         )
+    directory = Path(directory)
     return save_checkpoint(
         directory.parent,
         len(storage),
@@ -48,7 +50,7 @@ def save_storage(storage: AnyStorage, directory: Path, recipe: Recipe | None = N
     )
 
 
-def load_storage(storage: AnyStorage, directory: Path) -> None:
+def load_storage(storage: AnyStorage, directory: str | Path) -> None:
     """Load a storage that was saved alone into an allocated one like it, bit for bit.
 
     What is inserted next does not continue the loaded episodes.
@@ -63,7 +65,7 @@ def load_storage(storage: AnyStorage, directory: Path) -> None:
             f"the {type(storage).__name__} is not allocated yet; build its Trainer first, or "
             "open the directory with open_storage"
         )
-    saved = StateReader(_read(directory).state, str(directory))
+    saved = StateReader(_read(Path(directory)).state, str(directory))
     check_spec(storage, saved)
     try:
         storage.load_state_dict(saved.tree("storage"))
