@@ -6,7 +6,9 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -20,8 +22,9 @@ from rl_core.errors import CheckpointError, ConfigError, DataError, MissingExtra
 from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import HindsightConfig, ReplayBuffer, RolloutStorage
-from rl_train import Trainer, TrainerConfig, load_actor, make
+from rl_train import Agent, Trainer, TrainerConfig, load_actor, make
 from rl_train.demonstrations import insert_trajectories, load_minari, read_demonstrations
+from rl_train.storage_files import save_storage
 
 ID = "toolbox/swing-v0"
 SMALL: Mapping[str, Mapping[str, Json]] = {
@@ -121,10 +124,11 @@ def test_a_data_set_directory_is_a_source_too(minari_id: str, tmp_path: Path) ->
 def test_what_cannot_be_read_is_told(
     minari_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"no data 'toolbox/swing-v3'.* minari download toolbox"):
+    with pytest.raises(ConfigError, match=r"file 'toolbox/swing-v3'.* minari download toolbox"):
         load_minari("toolbox/swing-v3")
-    with pytest.raises(ConfigError, match=r"is neither a|no data 'no such"):
-        load_minari("no such thing")
+    for name in ("no such thing", "runs/nothing"):
+        with pytest.raises(ConfigError, match=f"there is no folder or file '{name}'; expected a r"):
+            load_minari(name)
     with pytest.raises(ConfigError, match="is neither a directory of demonstrations nor"):
         load_minari(str(tmp_path))
     monkeypatch.setitem(sys.modules, "minari", None)
@@ -205,24 +209,81 @@ def test_a_run_with_hindsight_is_a_source(
     assert second.storage.num_transitions == 120
 
 
-def test_a_run_on_another_environment_or_without_data_is_refused(tmp_path: Path) -> None:
-    make("sac", "Pendulum-v1", seed=0, options=SMALL).train(60, run_dir=tmp_path / "sac")
-    actor = OffPolicyActor(
-        spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32)
-    )
-    with pytest.raises(DataError, match=r"trajectory 0: the observation has shape \(61, 3\); exp"):
-        list(read_demonstrations(tmp_path / "sac", actor))
+def test_a_run_without_data_is_refused(tmp_path: Path) -> None:
+    actor = _actor(_envs())
     bare = {**SMALL, "trainer": {**SMALL.get("trainer", {}), "checkpoint_replay": False}}
     make("sac", "Pendulum-v1", seed=0, options=bare).train(60, run_dir=tmp_path / "bare")
     with pytest.raises(CheckpointError, match=r"holds no transitions; .*checkpoint_replay=True"):
         read_demonstrations(tmp_path / "bare", actor)
     rollouts = {"env": {"num_envs": 2}, "storage": {"num_steps": 32}}
     make("ppo", "Pendulum-v1", options=rollouts).train(64, run_dir=tmp_path / "ppo")
-    with pytest.raises(ConfigError, match=r"ppo cannot be learned from: RolloutStorage gives no"):
+    with pytest.raises(
+        ConfigError,
+        match=r"ppo cannot be learned from: RolloutStorage gives no .*: rl train bc Pendulum-v1 "
+        r"--algorithm.expert .*ppo",
+    ):
         read_demonstrations(tmp_path / "ppo", actor)
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         read_demonstrations(tmp_path / "empty", actor)
+
+
+@pytest.fixture
+def rescaled(tmp_path: Path) -> Path:
+    """Make a run of Pendulum whose environment's actions are in [-1, 1] instead of [-2, 2]."""
+    agent = make("sac", "Pendulum-v1", seed=0, options={**SMALL, "env": {"rescale_action": True}})
+    agent.train(60, run_dir=tmp_path / "rescaled")
+    save_storage(agent.parts.storage, tmp_path / "told", recipe=agent.recipe)
+    save_storage(agent.parts.storage, tmp_path / "untold")
+    return tmp_path / "rescaled"
+
+
+def test_a_run_of_other_spaces_is_refused(rescaled: Path, tmp_path: Path) -> None:
+    problem = r"trained on Pendulum-v1, does not fit .* action space is Box\(-1.* expected Box\(-2"
+    for source in (rescaled, tmp_path / "told"):
+        with pytest.raises(SpaceError, match=problem):
+            read_demonstrations(source, _actor(_envs()))
+    seen, torques = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Box(-2.0, 2.0, (1,), np.float32)
+    with pytest.raises(SpaceError, match=r"its observation space is .*\(3,\).*expected Box"):
+        read_demonstrations(rescaled, OffPolicyActor(seen, torques))
+    # Without a recipe nobody knows the spaces, and values in [-1, 1] are any scaling actor's.
+    assert len(list(read_demonstrations(tmp_path / "untold", _actor(_envs())))) == 1
+    with pytest.raises(CheckpointError, match=f"rescaled, {problem}"):
+        _begun("bc", "Pendulum-v1", options={"algorithm": {"expert": str(rescaled)}})
+
+
+def test_a_run_whose_environment_is_not_here_is_checked_by_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("sac", "Pendulum-v1", seed=0, options=SMALL).train(60, run_dir=tmp_path / "sac")
+    actor = _actor(_envs())
+    monkeypatch.delitem(gymnasium.registry, "Pendulum-v1")
+    assert sum(map(len, read_demonstrations(tmp_path / "sac", actor))) == 60
+    other = OffPolicyActor(spaces.Box(-1.0, 1.0, (4,), np.float32), actor.action_space)
+    with pytest.raises(DataError, match=r"trajectory 0: the observation has shape \(61, 3\); exp"):
+        list(read_demonstrations(tmp_path / "sac", other))
+
+
+def test_an_environment_of_another_name_and_the_same_spaces_is_warned_of(tmp_path: Path) -> None:
+    run = tmp_path / "sac"
+    make("sac", "Pendulum-v1", seed=0, options=SMALL).train(60, run_dir=run)
+    demonstrated = {**SMALL, "trainer": {"demonstrations": str(run)}}
+    imitating = {"algorithm": {"expert": str(run), "update_every": 20}}
+    for algorithm, more in (
+        ("sac", {"options": demonstrated}),
+        ("bc", {"options": imitating}),
+        ("sac", {"options": SMALL, "restart_model": run}),
+    ):
+        with pytest.warns(UserWarning, match="sac is of Pendulum-v1, and this run is on Pendulu"):
+            _begun(algorithm, "PendulumPhysics-v0", **more)
+        _begun(algorithm, "Pendulum-v1", **more)
+    _begun("sac", "PendulumPhysics-v0", options=SMALL, restart_model={"policy": run})  # is meant
+
+
+def _begun(algorithm: str, env: str, **more: Any) -> Agent:
+    agent = make(algorithm, env, **more)
+    agent.train(20, progress=False)
+    return agent
 
 
 def test_the_actor_of_a_run_is_loaded_without_environments(tmp_path: Path) -> None:

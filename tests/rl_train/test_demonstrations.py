@@ -13,22 +13,23 @@ from torch import Tensor
 from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, SpaceError
 from rl_core.nn.distributions import make_head
-from rl_core.spaces import Space, action_problem
+from rl_core.spaces import HybridSpace, Space, action_problem
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.storages import seeded
 from rl_testing.toy import ToyActor
+from rl_train.builder.saved_spaces import space_problem
 from rl_train.demonstrations import (
     dataset_trajectories,
     fill_storage,
     insert_trajectories,
     read_demonstrations,
 )
-from rl_train.demonstrations.minari import space_problem
 
 SEEN = spaces.Box(-10.0, 10.0, (2,), np.float32)
 CHOSEN = spaces.Discrete(3, start=5)
+HYBRID = HybridSpace(SEEN, spaces.MultiDiscrete([2]))
 SPEC = StorageSpec(
     TensorSpec((2,), torch.float32), TensorSpec((), torch.int64), 1, {}, {}, torch.device("cpu")
 )
@@ -143,6 +144,8 @@ def test_bounds_count_for_actions_alone() -> None:
         (spaces.Box(-1.0, 1.0, (2,), np.float64), SEEN, None),
         (spaces.Box(-1.0, 1.0, (3,), np.float32), SEEN, r"is Box\(.*\(3,\).*expected Box"),
         (spaces.Box(0, 255, (2,), np.uint8), SEEN, "expected Box"),
+        (HYBRID, HYBRID, None),
+        (HYBRID, SEEN, r"is HybridSpace\(.*expected Box"),
         (spaces.Discrete(3), CHOSEN, r"is Discrete\(3\); expected Discrete\(3, start=5\)"),
         (spaces.Dict({"a": SEEN}), SEEN, "is Dict"),
         (spaces.Dict({"a": SEEN}), spaces.Dict({"b": SEEN}), r"the entries \['a'\]; expected \["),

@@ -211,7 +211,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
 
         Raises:
             ConfigError: when the storage has such an option.
-            CheckpointError: when the expert's run is not there, or its actor does not fit.
+            CheckpointError: when the expert's run is not there, or its spaces or actor do not fit.
         """
         if self._expert is not None:
             self._expert.load()

@@ -84,7 +84,7 @@ class ExpertPolicy:
         """Return the actor, read from the run that was named; None where a function acts.
 
         Raises:
-            CheckpointError: when there is no such run, or its actor does not fit.
+            CheckpointError: when there is no such run, or its spaces or actor do not fit.
         """
         if self._directory is not None and self._actor is None:
             if self._load_actor is None:

@@ -13,7 +13,7 @@ from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import ComponentSpec, Recipe, decode
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, DeviceError, nearest
+from rl_core.errors import CheckpointError, ConfigError, DeviceError, nearest
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json
@@ -22,6 +22,7 @@ from rl_train.builder.components import LOAD_ACTOR, construct_component, spec_fr
 from rl_train.builder.description import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
 from rl_train.builder.saved_actors import build_actor, load_actor, new_actor
+from rl_train.builder.saved_spaces import run_problem, saved_recipe, warn_of_other_env
 from rl_train.checkpoint import WeightSource, load_weights
 from rl_train.trainer import Trainer, TrainerConfig
 
@@ -73,7 +74,8 @@ def build(
             recipe's add-ons use are not needed then.
 
     Raises:
-        CheckpointError: when ``restart_model`` does not fit.
+        CheckpointError: when ``restart_model`` does not fit, or a run whose actor is used has other
+            spaces. Runs whose environments only have other names are warned of.
         ConfigError: for options that are unknown or contradict each other, or when a custom
             component is not given.
         PluginError: for an unknown component.
@@ -99,6 +101,8 @@ def build(
             else construct_component("storage", recipe.storage, {"device": device}),
         )
         config = decode(TrainerConfig, recipe.trainer, "trainer")
+        if config.demonstrations is not None and not is_saved:
+            warn_of_other_env(config.demonstrations, recipe.env)
     except BaseException:
         envs.close()
         raise
@@ -144,11 +148,18 @@ def build_algorithm(
             actor = new_actor(recipe.actor, *spaces, device)
         if restart_model is not None:
             load_weights(actor, restart_model)
+            if not isinstance(restart_model, Mapping):  # parts may well come from elsewhere
+                warn_of_other_env(restart_model, recipe.env)
         saved = _recorded_actors(recipe) if is_saved else {}
 
         def load(directory: str) -> Actor:
             if directory in saved:
                 return build_actor(saved[directory], *spaces, device)
+            earlier = saved_recipe(directory)
+            problem = None if earlier is None else run_problem(earlier, *spaces)
+            if problem is not None:
+                raise CheckpointError(f"the actor of {directory}, {problem}")
+            warn_of_other_env(directory, recipe.env)
             return load_actor(directory, *spaces, device)
 
         context = {"actor": actor, LOAD_ACTOR: load}

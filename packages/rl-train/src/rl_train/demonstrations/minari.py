@@ -1,19 +1,23 @@
 """Minari data sets, read as trajectories and checked against an actor's spaces."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
-from gymnasium import spaces
 from torch import Tensor
 
 from rl_core.actor import Actor
 from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
-from rl_core.spaces import Space, flatten_observation, named_leaves, tensor_dtype
+from rl_core.spaces import Space, flatten_observation
 from rl_core.types import Observation
+from rl_train.builder.saved_spaces import space_problem
 from rl_train.demonstrations.trajectories import checked_column, checked_trajectory
+
+_DATASET_ID = re.compile(r"([-\w]+/)*[-\w]+-v\d+")
+"""What Minari calls data sets, such as ``D4RL/door/human-v2``."""
 
 
 class EpisodeData(Protocol):
@@ -71,6 +75,11 @@ def load_minari(name: str) -> EpisodeDataset:
         ConfigError: when there is no such data set, or it cannot be read.
     """
     path = Path(name)
+    if not path.exists() and not _DATASET_ID.fullmatch(name):
+        raise ConfigError(
+            f"there is no folder or file '{name}'; expected a run, a saved storage, or a Minari "
+            "data set"
+        )
     try:
         import minari
 
@@ -86,7 +95,7 @@ def load_minari(name: str) -> EpisodeDataset:
         ) from error
     except FileNotFoundError as error:
         raise ConfigError(
-            f"there is no data '{name}': no directory of that name, and no Minari data set on this "
+            f"there is no folder or file '{name}', and no Minari data set of that name on this "
             f"machine; to fetch one that Minari offers: minari download {name}"
         ) from error
     except (ValueError, TypeError, KeyError, OSError) as error:
@@ -124,36 +133,6 @@ def dataset_trajectories(
                 "set that was recorded in this environment, with the same wrappers"
             )
     return _trajectories(dataset, actor, name)
-
-
-def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> str | None:
-    """Return how a data set's space differs from the environment's, or None if it does not.
-
-    The width of floating-point numbers may differ.
-
-    Args:
-        recorded: space of the data set.
-        expected: space of the environment.
-        bounds: whether to compare the bounds of Box spaces, by which actions are scaled.
-    """
-    got, wanted = named_leaves(recorded), named_leaves(expected)
-    if ("" in got) != ("" in wanted):
-        return f"is {recorded}; expected {expected}"
-    if set(got) != set(wanted):
-        return f"has the entries {sorted(got)}; expected {sorted(wanted)}"
-    for key, leaf in wanted.items():
-        if not _is_same(got[key], leaf, bounds):
-            begin = f"has '{key}', which " if key else ""
-            return f"{begin}is {got[key]}; expected {leaf}"
-    return None
-
-
-def _is_same(got: Space, wanted: Space, bounds: bool) -> bool:
-    if not (isinstance(got, spaces.Box) and isinstance(wanted, spaces.Box)):
-        return got == wanted
-    if got.shape != wanted.shape or tensor_dtype(got) != tensor_dtype(wanted):
-        return False
-    return not bounds or (np.allclose(got.low, wanted.low) and np.allclose(got.high, wanted.high))
 
 
 def _trajectories(dataset: EpisodeDataset, actor: Actor, name: str) -> Iterator[Trajectory]:

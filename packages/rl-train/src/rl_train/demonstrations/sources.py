@@ -12,6 +12,7 @@ from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.storage import AnyStorage, HasTrajectories, Storage
 from rl_train.builder.saved_actors import build_actor, read_run, recipe_of
+from rl_train.builder.saved_spaces import run_problem
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint
 from rl_train.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
 from rl_train.demonstrations.trajectories import checked_trajectory
@@ -37,7 +38,7 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
     Raises:
         ConfigError: when there is no such source.
         CheckpointError: when a directory is damaged.
-        SpaceError: when a data set was recorded in other spaces.
+        SpaceError: when a data set, or the environment that a run names, has other spaces.
         DataError: when a trajectory is not complete, or does not fit the actor.
     """
     if isinstance(source, str | Path):
@@ -66,17 +67,27 @@ def _trajectories_of(storage: AnyStorage) -> Iterator[Trajectory]:
 
 
 def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[Trajectory]:
+    recorder, hint = None, ""
+    if checkpoint.recipe_text is not None:
+        recipe = recipe_of(checkpoint)
+        problem = run_problem(recipe, actor.observation_space, actor.action_space)
+        if problem is not None:
+            raise SpaceError(f"{name}, {problem}")
+        try:
+            recorder = build_actor(
+                recipe.actor, actor.observation_space, actor.action_space, actor.device
+            )
+        except (ConfigError, SpaceError) as error:
+            raise ConfigError(f"{name} does not fit: {error}") from error
+        if "algorithm" in checkpoint.state:  # of a whole run
+            env = "ENV" if recipe.env.is_custom else recipe.env.name
+            hint = f". To imitate the run's policy: rl train bc {env} --algorithm.expert {name}"
     try:
         trajectories = _trajectories_of(storage_of(checkpoint))
     except ConfigError as error:
-        raise ConfigError(f"demonstrations: {name} cannot be learned from: {error}") from error
-    recorder = None
-    if checkpoint.recipe_text is not None:
-        spec = recipe_of(checkpoint).actor
-        try:
-            recorder = build_actor(spec, actor.observation_space, actor.action_space, actor.device)
-        except (ConfigError, SpaceError) as error:
-            raise ConfigError(f"{name} does not fit: {error}") from error
+        raise ConfigError(
+            f"demonstrations: {name} cannot be learned from: {error}{hint}"
+        ) from error
     return _converted(trajectories, recorder, actor, name)
 
 

@@ -1,0 +1,109 @@
+"""Whether the environment of an earlier run is like this one, by its spaces and its name."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_core.algorithm import EnvSpec
+from rl_core.config import ComponentSpec, Recipe
+from rl_core.errors import RLError
+from rl_core.spaces import HybridSpace, Space, named_leaves, tensor_dtype
+from rl_train.checkpoint import checkpoints_of, list_checkpoints
+from rl_train.recipe_files import load_recipe
+
+
+def saved_recipe(directory: str | Path) -> Recipe | None:
+    """Read the recipe of a run, its folder ``best``, or a checkpoint; None where there is none.
+
+    Raises:
+        ConfigError: when it cannot be read.
+    """
+    directory = Path(directory)
+    for path in (directory, *reversed(list_checkpoints(checkpoints_of(directory)))):
+        if (path / "recipe.toml").is_file():
+            return load_recipe(path / "recipe.toml")
+    return None
+
+
+def warn_of_other_env(directory: str | Path, env: ComponentSpec) -> None:
+    """Warn when an earlier run, see `saved_recipe`, is on an environment of another name."""
+    recipe = saved_recipe(directory)
+    if recipe is None or recipe.env.is_custom or env.is_custom or recipe.env.name == env.name:
+        return
+    warnings.warn(
+        f"{directory} is of {recipe.env.name}, and this run is on {env.name}; leave it out unless "
+        "you mean to go from one to the other",
+        stacklevel=2,
+    )
+
+
+def run_problem(recipe: Recipe, observation_space: Space, action_space: Space) -> str | None:
+    """Say why a run does not fit spaces, which it names by its environment; None if it does.
+
+    Also None where that environment is the user's own or cannot be made here, so that nobody
+    knows its spaces.
+    """
+    env = _made_env(recipe.env)
+    if env is None:
+        return None
+    for what, recorded, expected in (
+        ("observation", env.observation_space, observation_space),
+        ("action", env.action_space, action_space),
+    ):
+        problem = space_problem(recorded, expected, bounds=what == "action")
+        if problem is not None:
+            return (
+                f"trained on {recipe.env.name}, does not fit the environment: its {what} space "
+                f"{problem}; choose a run on an environment like this one"
+            )
+    return None
+
+
+def _made_env(env: ComponentSpec) -> EnvSpec | None:
+    from rl_train.builder.environments import inspect_env  # which imports the trainer, and so this
+
+    if env.is_custom:
+        return None
+    if "num_envs" in env.kwargs:
+        env = replace(env, kwargs={**env.kwargs, "num_envs": 1})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is not stepped
+            return inspect_env(env)
+    except RLError:
+        return None
+
+
+def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> str | None:
+    """Return how a recorded space differs from the environment's, or None if it does not.
+
+    The width of floating-point numbers may differ.
+
+    Args:
+        recorded: space of the data.
+        expected: space of the environment.
+        bounds: whether to compare the bounds of Box spaces, by which actions are scaled.
+    """
+    if HybridSpace in (type(recorded), type(expected)):  # which has no leaves
+        return None if recorded == expected else f"is {recorded}; expected {expected}"
+    got, wanted = named_leaves(recorded), named_leaves(expected)
+    if ("" in got) != ("" in wanted):
+        return f"is {recorded}; expected {expected}"
+    if set(got) != set(wanted):
+        return f"has the entries {sorted(got)}; expected {sorted(wanted)}"
+    for key, leaf in wanted.items():
+        if not _is_same(got[key], leaf, bounds):
+            begin = f"has '{key}', which " if key else ""
+            return f"{begin}is {got[key]}; expected {leaf}"
+    return None
+
+
+def _is_same(got: Space, wanted: Space, bounds: bool) -> bool:
+    if not (isinstance(got, spaces.Box) and isinstance(wanted, spaces.Box)):
+        return got == wanted
+    if got.shape != wanted.shape or tensor_dtype(got) != tensor_dtype(wanted):
+        return False
+    return not bounds or (np.allclose(got.low, wanted.low) and np.allclose(got.high, wanted.high))
