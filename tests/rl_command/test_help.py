@@ -79,6 +79,22 @@ def test_help_begins_with_the_options_that_people_set_first(rl: Run) -> None:
     assert "more options: rl train ALGO ENV --help-all" in out
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("maml-vpg", ("algorithm.inner-lr", "algorithm.outer-lr", "algorithm.meta-batch-size")),
+        ("pearl", ("algorithm.num-sampled-tasks", "algorithm.kl-coef", "actor.latent-dim")),
+    ],
+)
+def test_help_shows_what_meta_learning_is_told_first(
+    rl: Run, algorithm: str, options: tuple[str, ...]
+) -> None:
+    pytest.importorskip("rl_meta")
+    _, out, _ = rl("train", algorithm, "PointNavigation-v0", "--help")
+    for option in (*options, "algorithm.inner-algorithm"):
+        assert f"--{option} " in out
+
+
 @pytest.mark.usefixtures("needs_ppo")
 def test_defaults_from_a_file_are_shown(rl: Run) -> None:
     Path("my.toml").write_text("seed = 9\n[algorithm]\ngamma = 0.5\n[trainer]\ntotal_steps = 77\n")

@@ -30,6 +30,9 @@ _FIRST = {
     *("clip_range", "entropy_coef", "num_epochs", "num_minibatches", "minibatch_size"),
     *("update_after", "test_every", "hidden_sizes", "recurrent_net", "normalize_observations"),
     *("num_steps", "size", "n_step", "loggers"),
+    # of meta-learning
+    *("inner_algorithm", "inner_lr", "outer_lr", "num_grad_updates", "meta_batch_size"),
+    *("num_sampled_tasks", "kl_coef", "latent_dim", "encoder_learning_rate"),
 }
 """Options of components that people set first."""
 

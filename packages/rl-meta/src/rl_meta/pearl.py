@@ -541,7 +541,7 @@ class _GaussianRegularizer(PolicyLossAddOn):
         distribution: Distribution,
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the weighted mean squares; those of actions, μ² + σ², are summed over an action."""
+        """Return the weighted mean squares; those of actions, μ² + σ², are sums over an action."""
         if not isinstance(distribution, SquashedGaussian | DiagonalGaussian):
             raise ConfigError(
                 f"{', '.join(_REGULARIZERS)} are for Gaussian policies; leave them at 0"
