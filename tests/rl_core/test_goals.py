@@ -45,7 +45,7 @@ def test_what_answers_a_single_value_is_asked_for_each() -> None:
 
 def test_what_cannot_take_several_goals_is_asked_for_each() -> None:
     """As where goals are compared by `if`, which is ambiguous for several."""
-    functions = GoalFunctions(lambda a, d, info: 0.0 if abs(a - d) < 1.0 else -1.0)
+    functions = GoalFunctions(lambda a, d, info: 0.0 if np.subtract(a, d) > -1.0 else -1.0)
     assert functions.rewards(ACHIEVED, DESIRED).tolist() == [0.0, -1.0, 0.0]
 
 

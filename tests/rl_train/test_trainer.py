@@ -499,7 +499,7 @@ def test_a_session_goes_on_after_a_fault() -> None:
     assert trainer.train(total_updates=5, progress=False).total_updates == 5
 
 
-def _with_statistics() -> gymnasium.Env[Any, Any]:
+def _with_statistics(**kwargs: Any) -> gymnasium.Env[Any, Any]:
     return NormalizeObservation(gymnasium.make("CartPole-v1"))
 
 

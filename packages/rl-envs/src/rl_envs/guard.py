@@ -169,7 +169,10 @@ def warn_of_texts(name: str, space: Space) -> None:
 
 
 def return_problem(
-    call: str, returned: object, fields: tuple[str, ...], info_type: type = dict
+    call: str,
+    returned: object,
+    fields: tuple[str, ...],
+    info_type: type | tuple[type, ...] = dict,
 ) -> str | None:
     """Say if a call returned another number of values than Gymnasium's API asks for, or no info.
 
@@ -177,7 +180,7 @@ def return_problem(
         call: names it in the message.
         returned: whatever it returned.
         fields: what it should have returned; `RESET_FIELDS` or `STEP_FIELDS`.
-        info_type: the type of the last of them.
+        info_type: the type of the last of them, or several.
     """
     # Not tuple | list, which would be built anew in every step.
     if not isinstance(returned, (tuple, list)):
