@@ -2,7 +2,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -454,6 +454,12 @@ def test_episodes_are_collected_on_any_device() -> None:
     assert {part.device for part in parts if isinstance(part, Tensor)} == {device}
 
 
+@pytest.mark.parametrize("number", [0, -1, 1.5])
+def test_less_than_one_episode_cannot_be_collected(number: Any) -> None:
+    with pytest.raises(ConfigError, match="num_episodes must be a whole number"):
+        collect_episodes(PointNavigation(2), lambda _: 1 / 0, number, torch.device("cpu"))  # type: ignore[arg-type, return-value]  # not called
+
+
 def test_there_is_nothing_to_adapt_to_without_transitions() -> None:
     algorithm = _algorithm()
     actions = torch.zeros(2, 2)
@@ -462,6 +468,8 @@ def test_there_is_nothing_to_adapt_to_without_transitions() -> None:
     empty = replace(rollout, valid=torch.zeros_like(rollout.valid))
     with pytest.raises(ConfigError, match="no transitions; collect exploration episodes"):
         algorithm.adapt_policy(algorithm.get_exploration_policy(), [empty])
+    with pytest.raises(ConfigError, match="rollouts must be a list, got Rollout"):
+        algorithm.adapt_policy(algorithm.get_exploration_policy(), cast("Any", rollout))
 
 
 @pytest.mark.parametrize("algorithm", ["maml-vpg", "pearl"])

@@ -305,6 +305,13 @@ def test_bad_input_is_refused() -> None:
         _trainer(_pearl(), envs=PointNavigation(6)).train(total_updates=1)
     with pytest.raises(ConfigError, match="needs a TaskReplayStorage"):
         Trainer(PointNavigation(4), _pearl(), ReplayBuffer(100))
+    with pytest.raises(ConfigError, match="capacity=59 is less than the 60 steps of a visit"):
+        Trainer(PointNavigation(4), _pearl(), TaskReplayStorage(20, capacity=59))
+    with pytest.raises(ConfigError, match=r"set actor\.inner_options\.policy to 'stochastic'"):
+        _pearl({"inner_options": {"policy": "deterministic"}})
+    policy = _pearl().get_exploration_policy()
+    with pytest.raises(ConfigError, match="rollouts must be a list, got Rollout"):
+        _pearl().adapt_policy(policy, _exploration(policy))
 
 
 def test_environments_without_tasks_are_refused() -> None:

@@ -592,7 +592,7 @@ class TestTorso:
     "space",
     [
         spaces.Discrete(5, start=-1),
-        spaces.MultiDiscrete([[2, 3], [4, 1]]),
+        spaces.MultiDiscrete(np.array([[2, 3], [4, 1]])),
         spaces.Box(0, 255, (12, 12, 3), np.uint8),
         spaces.Box(0, 255, (2, 36, 36), np.uint8),
     ],

@@ -30,7 +30,7 @@ from torch.func import functional_call, grad, vmap
 from rl_core.actor import ActionOutput, Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import ComponentSpec, Schedule
+from rl_core.config import ComponentSpec, Schedule, check_argument
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup
@@ -469,6 +469,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             ConfigError: when there is no rollout, one without a transition, or more than
                 ``num_grad_updates``.
         """
+        check_argument("rollouts", rollouts, Sequence[Rollout])
         if not 1 <= len(rollouts) <= self.config.num_grad_updates:
             raise ConfigError(
                 f"got {len(rollouts)} rollouts to adapt to; expected one for each of the "

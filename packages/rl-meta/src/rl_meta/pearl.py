@@ -18,6 +18,7 @@ learns its temperature; the divergence is averaged over tasks, not summed, so th
 for every number of tasks.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
@@ -43,6 +44,7 @@ from rl_core.config import (
     NonNegativeInt,
     Schedule,
     ScheduledNonNegative,
+    check_argument,
 )
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
@@ -169,7 +171,11 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
                 "plug-in like it"
             )
         add_ons = [_GaussianRegularizer(self)] if self._is_regularized else []
-        self.inner = build_inner(name, config.inner_options, actor.inner, add_ons)
+        try:
+            self.inner = build_inner(name, config.inner_options, actor.inner, add_ons)
+        except ConfigError as error:  # it knows no other actor than the inner one
+            message = re.sub(r"\bactor\.(?=\w)", "actor.inner_options.", str(error))
+            raise ConfigError(message) from error
         self.schedules = SchedulesWithInner(config, self.device, self.inner.schedules)
         self.hyper = self.schedules.current
         latents = torch.zeros(config.num_sampled_tasks, actor.config.latent_dim, device=self.device)
@@ -235,11 +241,18 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     def check_storage(self, storage: Storage[ReplayBatch]) -> None:
-        """Refuse a storage that does not know tasks."""
+        """Refuse a storage that does not know tasks, or holds less than a visit to one of them."""
         if not isinstance(storage, TaskReplayStorage):
             raise ConfigError(
                 f"PEARL needs a TaskReplayStorage, got {type(storage).__name__}; choose the "
                 "storage 'task-replay'"
+            )
+        visit = self._rollouts_per_visit * storage.num_steps
+        if storage.capacity < visit:
+            raise ConfigError(
+                f"storage.capacity={storage.capacity} is less than the {visit} steps of a visit, "
+                f"which has {self._rollouts_per_visit} rollouts of {storage.num_steps} steps in "
+                "each environment of a task; make it larger"
             )
 
     # The mathematics
@@ -487,6 +500,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         Raises:
             ConfigError: when there is no rollout, or none with a transition.
         """
+        check_argument("rollouts", rollouts, Sequence[Rollout])
         if not any(bool(rollout.valid.any()) for rollout in rollouts):
             raise ConfigError("got no transitions to adapt to; collect exploration episodes first")
         policies = self.unadapted(1)

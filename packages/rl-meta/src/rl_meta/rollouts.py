@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Rollout, RolloutBatch
+from rl_core.config import Count, check_argument
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import EnvironmentFaultError
 from rl_core.types import Observation, map_observation, to_flags, to_numbers, to_tensors
@@ -43,8 +44,11 @@ def collect_episodes(
         after_step: called after each, with the rows whose episode it ended, `(B,)`.
 
     Raises:
+        ConfigError: for a number that is not whole or below 1.
         EnvironmentFaultError: when an episode does not end.
     """
+    if not isinstance(num_episodes, np.ndarray):
+        check_argument("num_episodes", num_episodes, Count)
     observation = to_tensors(envs.reset(seed), device)
     left = np.broadcast_to(num_episodes, envs.num_envs).copy()
     longest = _LONGEST * int(left.max())

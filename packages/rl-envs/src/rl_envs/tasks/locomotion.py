@@ -22,23 +22,30 @@ _DIRECTIONS = torch.tensor([[1.0], [-1.0]])
 _Step: TypeAlias = tuple[npt.NDArray[np.float64], np.float64, bool, bool, dict[str, np.float64]]
 
 
-class HalfCheetahDir(SampledTasks, HalfCheetahEnv):
+class HalfCheetahDir(HalfCheetahEnv):
     """A half-cheetah that is rewarded for its velocity forward (task 1) or backward (task -1).
 
     Args:
-        **kwargs: those of HalfCheetah-v5, and ``num_train_tasks``, ``num_test_tasks``,
-            ``with_replacement``.
+        with_replacement: draw train tasks independently, not each as often as the other.
+        **kwargs: those of HalfCheetah-v5.
     """
 
     direction = 1.0
 
-    def draw_tasks(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw directions, each as often as the other, shape `(count, 1)`."""
-        return draw_fixed(_DIRECTIONS, count, generator)
+    def __init__(self, with_replacement: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._with_replacement = with_replacement
+
+    def sample_tasks(
+        self, count: int, generator: torch.Generator, split: TaskSplit = "train"
+    ) -> Tensor:
+        """Draw directions, shape `(count, 1)`; see `TaskVecEnv.sample_tasks`."""
+        replaces = self._with_replacement and split == "train"
+        return draw_fixed(_DIRECTIONS, count, generator, replaces)
 
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many train tasks there are; evaluations may have any number of the two."""
-        return super().num_tasks(split) or (len(_DIRECTIONS) if split == "train" else None)
+        return len(_DIRECTIONS) if split == "train" else None
 
     def set_task(self, task: Array) -> None:
         """Take over a direction."""

@@ -138,14 +138,17 @@ class PointNavigation(TaskVecEnv):
             tasks: shape `(B, 2)`.
 
         Raises:
-            DataError: for another shape.
+            DataError: for another shape, or a goal that is not finite.
         """
-        if tasks.shape != self._goal.shape:
+        goals = torch.as_tensor(tasks).numpy(force=True).astype(np.float32)
+        if goals.shape != self._goal.shape:
             raise DataError(
-                f"the tasks have shape {tuple(tasks.shape)}; expected {self._goal.shape}: one goal "
-                "for each environment"
+                f"the tasks have shape {goals.shape}; expected {self._goal.shape}: one goal for "
+                "each environment"
             )
-        self._next_goal = tasks.numpy(force=True).astype(np.float32)
+        if not np.isfinite(goals).all():
+            raise DataError(f"the tasks are {goals.tolist()}, where a goal is not finite")
+        self._next_goal = goals
 
     def reset(self, seed: int | None = None) -> _Places:
         """Begin at the origin in every row."""
