@@ -292,6 +292,85 @@ def test_a_failed_worker_may_be_started_again(fault: FaultName) -> None:
             envs.step(zeros)
 
 
+class Down(CountingEnv):
+    """Fails in its third step, and then so many times when it is built, as files count."""
+
+    def __init__(self, folder: Path, failures: int) -> None:
+        super().__init__([99])
+        self.folder = folder
+        built = len(list(folder.iterdir()))
+        (folder / str(built)).touch()
+        if 2 <= built < 2 + failures:  # after the scout and the first one
+            raise ConnectionError(f"attempt {built}")
+
+    def step(self, action: object) -> tuple[Array, Any, bool, bool, dict[str, object]]:
+        if self.steps == 2:
+            raise RuntimeError("first")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("failures", "max_restarts"), [(2, 3), (9, 2)])
+def test_a_restart_is_repeated_until_the_simulator_is_up_or_none_are_left(
+    failures: int, max_restarts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_envs.vector.workers._PAUSE_S", 0.01)
+    maker = EnvMaker(partial(Down, tmp_path, failures))
+    other = EnvMaker(lambda: FaultyEnv(CountingEnv([99]), "raise_step", at_step=4))
+    zeros = np.zeros(2, np.int64)
+    with ProcessVecEnv([maker, partial(other, 1)], max_restarts=max_restarts) as envs:
+        envs.reset()
+        for _ in range(2):
+            envs.step(zeros)
+        message = r"step 3, environment 0: .* first; started again, it failed: .*attempt 3"
+        fails = pytest.raises(EnvironmentFaultError, match=message)
+        with (
+            pytest.warns(RuntimeWarning, match="RuntimeError: first; it is started again"),
+            fails if failures > max_restarts else contextlib.nullcontext(),
+        ):
+            assert np.asarray(envs.step(zeros).truncated).tolist() == [True, False]
+
+
+def test_a_reset_forgets_what_a_call_that_was_broken_off_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with cast("ProcessVecEnv", _in_workers(_trio("raise_step"))) as envs:
+        envs.reset()
+        for _ in range(2):
+            envs.step(np.zeros(3, np.int64))
+
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(envs, "_receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(np.zeros(3, np.int64))
+        monkeypatch.undo()
+        assert cast("Array", envs.reset())[:, 2].tolist() == [0, 0, 0]
+
+
+def test_what_processes_cannot_do_is_named_with_the_way_out() -> None:
+    class Telling(CountingEnv):
+        def step(self, action: object) -> tuple[Array, Any, bool, bool, dict[str, object]]:
+            *answer, _ = super().step(action)
+            return *answer, {"plain": 1, "model": lambda: 1}  # type: ignore[return-value]  # mypy cannot count these
+
+    for ends in (1, 9):  # in the last step of an episode and before
+        with _in_workers([partial(Telling, [ends])] * 2) as envs:
+            envs.reset()
+            with pytest.raises(
+                EnvironmentFaultError,
+                match=r"step 1, environment 0: its info holds 'model', a function .*'sync'",
+            ):
+                envs.step(np.zeros(2, np.int64))
+
+    def with_child() -> gymnasium.Env:
+        multiprocessing.Process(target=time.sleep, args=(0.0,)).start()
+        return CountingEnv([3])
+
+    with pytest.raises(EnvironmentFaultError, match=r"with_child .* use vectorization='sync', whe"):
+        make_vec(with_child, 2, vectorization="async")
+
+
 def test_other_environments_are_fine_after_a_fault() -> None:
     envs = _in_workers(_trio("raise_step"))
     with envs:
@@ -348,6 +427,42 @@ time.sleep(60)
     while any(_is_running(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_idle_workers_end_though_another_one_hangs() -> None:
+    """A fork that is stuck must not hold the pipes of those before it open."""
+    code = """
+import time, gymnasium, numpy as np
+from rl_envs import ProcessVecEnv
+class Stuck(gymnasium.Wrapper):
+    def step(self, action):
+        time.sleep(60 if action else 0)
+        return super().step(action)
+def build():
+    return Stuck(gymnasium.make("CartPole-v1"))
+other = ProcessVecEnv([build])
+envs = ProcessVecEnv([build] * 3)
+envs.reset(seed=1)
+print(*(process.pid for process in other.processes + envs.processes), flush=True)
+envs.step(np.array([0, 0, 1]))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        *idle, stuck = [int(pid) for pid in parent.stdout.readline().split()]
+        time.sleep(0.5)
+        parent.kill()
+    try:
+        assert len(idle) == 3
+        deadline = time.monotonic() + 10.0
+        while any(_is_running(pid) for pid in idle):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        for pid in (*idle, stuck):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _is_running(pid: int) -> bool:

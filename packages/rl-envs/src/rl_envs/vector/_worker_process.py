@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler  # what pipes themselves send objects with
 from typing import Any
+from weakref import WeakSet
 
 import gymnasium
 import numpy as np
@@ -41,6 +42,12 @@ from rl_envs.vector.sync import SyncVecEnv
 
 LAST_WORDS_S = 0.5
 """How long to wait for a process that is about to end."""
+
+_OUR_ENDS: "WeakSet[Connection]" = WeakSet()
+"""The ends by which this process talks to its workers.
+
+A forked worker inherits those of the others, and closes them: they must break when this ends.
+"""
 
 _SILENT = b""
 """A worker's reply to a step without infos or ends."""
@@ -73,10 +80,11 @@ class Worker:
     ) -> None:
         self.rows = rows
         self.pipe, theirs = multiprocessing.Pipe()
+        _OUR_ENDS.add(self.pipe)
         # The type of context differs by the method to start processes; all have `Process`.
         self.process: multiprocessing.process.BaseProcess = multiprocessing.Process(
             target=_work,
-            args=(theirs, self.pipe, rows, list(map(CloudpickleWrapper, functions)), check, shared),
+            args=(theirs, rows, list(map(CloudpickleWrapper, functions)), check, shared),
             daemon=True,
         )
         with warnings.catch_warnings():  # of forks beside threads, which Python 3.12 gives
@@ -188,13 +196,13 @@ class _Rows(SyncVecEnv):
 
 def _work(
     pipe: Connection,
-    other_end: Connection,
     numbers: range,
     functions: Sequence[Callable[[], gymnasium.Env]],
     check: bool,
     shared: tuple[Any, Mapping[str, Any]] | None,
 ) -> None:
-    other_end.close()  # so that the pipe breaks when the process that waits ends
+    for end in list(_OUR_ENDS):
+        end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork may have taken over a handler
 
@@ -265,13 +273,34 @@ def _step(pipe: Connection, envs: _Rows, rows: Mapping[str, Rows], own: slice) -
         for index, info in enumerate(infos)
         if info or index in ended
     }
-    pipe.send_bytes(ForkingPickler.dumps((False, told)) if told else _SILENT)
+    try:
+        reply = ForkingPickler.dumps((False, told)) if told else _SILENT
+    except Exception as error:  # of whatever kind the objects raise
+        raise _unsendable(told, error) from error
+    pipe.send_bytes(reply)
+
+
+def _unsendable(told: Mapping[int, Any], error: Exception) -> EnvironmentFaultError:
+    """Name the environment and the key of an info that cannot be pickled."""
+    for number, (info, last) in told.items():
+        for key, value in [*info.items(), *(last[1].items() if last else ())]:
+            try:
+                ForkingPickler.dumps(value)
+            except Exception:
+                return EnvironmentFaultError(
+                    f"environment {number}: its info holds {key!r}, a {type(value).__name__} that "
+                    f"cannot be sent between processes ({in_brief(error)}); leave it out, or use "
+                    "vectorization='sync'"
+                )
+    return EnvironmentFaultError(f"an info cannot be sent between processes: {in_brief(error)}")
 
 
 def _report(pipe: Connection, rows: range, error: BaseException) -> None:
     """Send an exception as text, since it may not be possible to pickle it."""
     is_ours = isinstance(error, RLError)
     message = str(error) if is_ours else f"{_named(rows)}: raised {in_brief(error)}"
+    if "daemonic processes are not allowed" in message:
+        message += "; use vectorization='sync', where an environment may start processes"
     try:
         trace = traceback.format_exc()
     except Exception:  # of an exception whose message raises

@@ -32,6 +32,11 @@ from rl_envs.vector._worker_process import (
 )
 from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
+_PAUSE_S = 0.5
+"""How long to wait before an environment whose restart failed is started once more, at first."""
+
+_LONGEST_PAUSE_S = 30.0
+
 
 class ProcessVecEnv(BaseGymVecEnv):
     """Environments in other processes, reset in the step that ends an episode.
@@ -53,7 +58,8 @@ class ProcessVecEnv(BaseGymVecEnv):
             no limit.
         max_restarts: how often environments that failed in a step are started again, all together.
             The episode then counts as truncated at its last observation, with a reward of 0 and a
-            warning; so do those of the other environments in its process.
+            warning; so do those of the other environments in its process. Restarts that fail are
+            repeated after pauses of 0.5 s, 1 s and so on.
         component: how a recipe names these environments, if it can.
 
     Raises:
@@ -151,7 +157,14 @@ class ProcessVecEnv(BaseGymVecEnv):
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         seeds = [None] * self._num_envs if seed is None else spread_seed(seed, self._num_envs)
-        self._receive([worker for worker in self._workers if worker.is_asked], "reset")
+        deadline = math.inf if self.timeout_s is None else time.monotonic() + self.timeout_s
+        for worker in self._workers:
+            if worker.is_asked:  # in a call that was broken off, whose replies no longer matter
+                try:
+                    worker.receive(deadline, self.timeout_s)
+                except RLError as fault:
+                    if worker.is_asked:  # it did not reply, because it hangs or has died
+                        self._raise(fault, "reset")
         for worker in self._workers:
             worker.send(("reset", [seeds[row] for row in worker.rows], self._steps))
         self._receive(self._workers, "reset")
@@ -257,10 +270,13 @@ class ProcessVecEnv(BaseGymVecEnv):
             try:
                 reply = worker.receive(deadline, self.timeout_s)
             except RLError as fault:
-                if may_restart and self.restarts_left > 0 and self._last is not None:
-                    replies.append(self._restart(worker, fault))
-                else:
+                if not (may_restart and self.restarts_left > 0 and self._last is not None):
                     faults.append(fault)
+                    continue
+                try:
+                    replies.append(self._restart(worker, fault))
+                except RLError as last_fault:
+                    faults.append(last_fault)
             else:
                 if reply is not None:
                     replies.append(reply)
@@ -286,22 +302,38 @@ class ProcessVecEnv(BaseGymVecEnv):
     ) -> dict[int, tuple[dict[str, object], Last]]:
         """Replace a failed worker; by row, return an info and the end of the episode."""
         numbers = worker.rows
-        self.restarts_left -= 1
         warnings.warn(
             f"{fault}; it is started again, and its episode counts as truncated",
             RuntimeWarning,
             stacklevel=4,
         )
-        worker.kill()
-        self._workers[self._workers.index(worker)] = again = self._start(numbers)
-        self._hear_starts([again])
-        seed = resumed_seed(0 if self._seed is None else self._seed, self._steps)
-        seeds = spread_seed(seed, numbers.stop)[numbers.start :]
-        again.send(("reset", seeds, self._steps))
-        self._receive([again], "reset")
+        place, pause = self._workers.index(worker), _PAUSE_S
+        while True:
+            self.restarts_left -= 1
+            self._workers[place].kill()
+            self._workers[place] = self._start(numbers)
+            try:
+                self._begin_again(self._workers[place])
+                break
+            except EnvironmentFaultError as error:
+                if self.restarts_left == 0:
+                    self._workers[place].is_asked = True  # so that nobody asks it to close
+                    again = str(error).removeprefix(f"{self._name}, step {self._steps}, ")
+                    message = f"{fault}; started again, it failed: {again}"
+                    raise EnvironmentFaultError(message) from error
+            time.sleep(pause)
+            pause = min(2.0 * pause, _LONGEST_PAUSE_S)
         own = slice(numbers.start, numbers.stop)
         for name, value in named_arrays(self._last):
             self._rows[f"final/{name}"][own] = value[own]
         self._rows["reward"][own] = 0.0
         self._rows["terminated"][own], self._rows["truncated"][own] = False, True
         return {index: ({}, (None, {})) for index in numbers}
+
+    def _begin_again(self, worker: "Worker") -> None:
+        """Reset the environments of a new worker, with seeds that were not used before."""
+        self._hear_starts([worker])
+        seed = resumed_seed(0 if self._seed is None else self._seed, self._steps)
+        seeds = spread_seed(seed, worker.rows.stop)[worker.rows.start :]
+        worker.send(("reset", seeds, self._steps))
+        self._receive([worker], "reset")
