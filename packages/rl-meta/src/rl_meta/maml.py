@@ -52,7 +52,7 @@ from rl_meta.inner_algorithm import (
     rows_per_task,
     with_tasks,
 )
-from rl_meta.rollouts import as_batch, one_rollout, split_tasks, task_columns
+from rl_meta.rollouts import as_batch, join_tasks, one_rollout, split_tasks, task_columns
 
 OptionsT = TypeVar("OptionsT", bound=MAMLConfig)
 
@@ -254,7 +254,6 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
         observation = map_observation(by_task, rollout.observation)
         log_prob, policy = vmap(evaluate)(adapted, observation, by_task(rollout.action))
-        policy = {name: column.movedim(0, 1).flatten(1, 2) for name, column in policy.items()}
 
         step = episode_steps(rollout.episode_start)
         features = baseline_features(_flat(rollout.observation, 2), step)
@@ -287,13 +286,13 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         target = advantage + value
         if self.config.normalize_advantage:
             split = by_task(advantage), by_task(rollout.valid.float())
-            advantage = vmap(normalize)(*split).movedim(0, 1).flatten(1, 2)
+            advantage = join_tasks(vmap(normalize)(*split))
         columns = {
-            "log_prob": log_prob.movedim(0, 1).flatten(1, 2),
+            "log_prob": join_tasks(log_prob),
             "value": value,
             "advantage": advantage,
             "value_target": target,
-            **policy,
+            **{name: join_tasks(column) for name, column in policy.items()},
         }
         num_episodes = (rollout.episode_start & rollout.valid).sum().clamp(min=1)
         return columns, (rollout.reward * rollout.valid).sum() / num_episodes

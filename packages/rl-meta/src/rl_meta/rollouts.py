@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import Count, check_argument
@@ -108,6 +109,11 @@ def split_tasks(column: Tensor, axis: int, num_tasks: int) -> Tensor:
     return column.reshape(*column.shape[:axis], num_tasks, rows, *column.shape[axis + 1 :])
 
 
+def join_tasks(column: Tensor) -> Tensor:
+    """Undo `split_tasks` with the tasks in front: from `(M, T, B / M, ...)` to `(T, B, ...)`."""
+    return column.movedim(0, 1).flatten(1, 2)
+
+
 def group_by_task(column: Tensor, num_tasks: int) -> Tensor:
     """Give each task its samples: from `(T, B, ...)` to `(M, T B / M, ...)`, as a copy."""
     by_task = split_tasks(column, 1, num_tasks).movedim(1, 0)
@@ -169,18 +175,8 @@ def as_batch(columns: Mapping[str, Tensor]) -> RolloutBatch:
 
 def one_rollout(batch: RolloutBatch, index: int) -> RolloutBatch:
     """Take one rollout `(M, N, ...)` of a batch `(K + 1, M, N, ...)`."""
-    return RolloutBatch(
-        observation=map_observation(lambda part: part[index], batch.observation),
-        action=batch.action[index],
-        log_prob=batch.log_prob[index],
-        value=batch.value[index],
-        advantage=batch.advantage[index],
-        value_target=batch.value_target[index],
-        mask=batch.mask[index],
-        episode_start=batch.episode_start[index],
-        state={},
-        extras={name: column[index] for name, column in batch.extras.items()},
-    )
+    rollout: RolloutBatch = tree_map(lambda column: column[index], batch)
+    return rollout
 
 
 def _stacked(parts: list[object]) -> Observation:
