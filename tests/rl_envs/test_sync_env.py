@@ -353,14 +353,29 @@ def test_any_infos_go_together(told: tuple[object, object], joined: list[object]
     assert list(step.final_info) == ["winner", "_winner", "is_success", "_is_success"]
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_a_number_too_large_for_float32_is_told_from_an_infinite_one() -> None:
+    env = ChangedReturnEnv(lambda o, *rest: (np.full(1, 1e200), *rest))
+    env.observation_space = spaces.Box(-1e300, 1e300, (1,), np.float64)
+    env.reset = lambda **kwargs: (np.zeros(1), {})  # type: ignore[assignment, method-assign]  # of another size
+    envs = SyncVecEnv([env])
+    envs.reset()
+    with pytest.raises(EnvironmentFaultError, match=r"inf at \[0\]; .* finite numbers in float32"):
+        envs.step(ZEROS[:1])
+
+
 @pytest.mark.parametrize("wrap", [lambda env: env, gymnasium.Wrapper])
 def test_one_environment_cannot_be_several(
     wrap: Callable[[gymnasium.Env], gymnasium.Env],
 ) -> None:
     shared = CountingEnv([3])
-    for options in ({"vectorization": "sync"}, {"vectorization": "async", "num_workers": 1}):
+    forms: list[dict[str, Any]] = [
+        {"vectorization": "sync"},
+        {"vectorization": "async", "num_workers": 1},
+    ]
+    for options in forms:
         with pytest.raises(ConfigError, match=r"CountingEnv.* given more than once"):
-            make_vec(lambda: wrap(shared), 3, **options)  # type: ignore[arg-type]  # of two types
+            make_vec(lambda: wrap(shared), 3, **options)
 
 
 def test_a_wrong_action_is_no_step() -> None:

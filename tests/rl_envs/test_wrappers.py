@@ -257,7 +257,7 @@ def test_rescaled_actions_reach_the_bounds_of_the_space() -> None:
 class Constant(Nested):
     """Observes the same numbers in each step."""
 
-    def __init__(self, space: spaces.Box, seen: list[float]) -> None:
+    def __init__(self, space: Any, seen: list[float]) -> None:
         super().__init__(spaces.Discrete(3))
         self.observation_space = space
         self.seen = np.array(seen, space.dtype)

@@ -1,14 +1,17 @@
 """Observations and actions in [-1, 1], where their spaces have bounds."""
 
 from functools import partial
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.wrappers import TransformAction, TransformObservation
 
 from rl_core.errors import SpaceError
-from rl_core.types import Array
+
+_Reals: TypeAlias = npt.NDArray[np.floating[Any]]
 
 _UNBOUNDED = 1e30
 """Bounds from here on say that there are none, such as the greatest number of float32."""
@@ -58,14 +61,15 @@ def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
     return TransformAction(env, function, spaces.Box(-1.0, 1.0, space.shape, space.dtype.type))
 
 
-def _is_bounded(space: spaces.Box) -> Array:
+def _is_bounded(space: spaces.Box) -> npt.NDArray[np.bool_]:
     """Return where both bounds of a space are meant as such."""
-    return (np.abs(space.low) < _UNBOUNDED) & (np.abs(space.high) < _UNBOUNDED)
+    bounds = np.stack([space.low, space.high])
+    return np.asarray((np.abs(bounds) < _UNBOUNDED).all(axis=0))
 
 
-def _to_unit(value: Array, center: Array, radius: Array) -> Array:
+def _to_unit(value: _Reals, center: _Reals, radius: _Reals) -> _Reals:
     return ((value - center) / radius).astype(value.dtype)
 
 
-def _from_unit(value: Array, center: Array, radius: Array) -> Array:
+def _from_unit(value: _Reals, center: _Reals, radius: _Reals) -> _Reals:
     return (center + radius * value).astype(center.dtype)

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from inspect import signature
 from typing import Literal, TypeAlias, TypeGuard, cast
 
 import gymnasium
@@ -131,12 +132,14 @@ def make_vec(
         raise ConfigError(f"env_kwargs={env_kwargs!r}; expected a mapping of arguments, or None")
     if not isinstance(wrappers, Sequence):
         raise ConfigError(f"wrappers={wrappers!r}; expected a list of functions of environments")
-    for name, value, default in (
-        ("num_workers", num_workers, None),
-        ("timeout_s", timeout_s, _TIMEOUT_S),
-        ("max_restarts", max_restarts, 0),
-    ):
-        if vectorization != "async" and value != default:
+    defaults = {name: one.default for name, one in signature(make_vec).parameters.items()}
+    in_processes: dict[str, Json] = {
+        "num_workers": num_workers,
+        "timeout_s": timeout_s,
+        "max_restarts": max_restarts,
+    }
+    for name, value in in_processes.items():
+        if vectorization != "async" and value != defaults[name]:
             raise ConfigError(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
                 "'async' has processes; leave it out"
@@ -147,7 +150,7 @@ def make_vec(
     named: dict[str, Json] = {
         "mask_velocity": mask_velocity,
         "rescale_observation": rescale_observation,
-        "stack_size": stack_size if stack_size > 1 else False,
+        "stack_size": stack_size,
         "time_feature": time_feature,
         "rescale_action": rescale_action,
         "action_mask": action_mask,
@@ -155,7 +158,7 @@ def make_vec(
     all_wrappers = [
         partial(wrapper, stack_size=stack_size) if name == "stack_size" else wrapper
         for name, wrapper in WRAPPERS.items()
-        if named[name]
+        if named[name] != defaults[name]
     ]
     if not testing:
         all_wrappers += training_rewards(training_reward_scale, training_reward_clip)
@@ -170,27 +173,22 @@ def make_vec(
         vectorization, num_workers = _fastest(maker, num_envs)
     component = None
     if isinstance(env, str) and not wrappers:
+        others: dict[str, Json] = {
+            "num_workers": num_workers,
+            "max_restarts": max_restarts,
+            **named,
+            "training_reward_scale": training_reward_scale,
+            "training_reward_clip": training_reward_clip,
+            "testing": testing,
+            "preset": preset,
+            "env_kwargs": dict(env_kwargs) if env_kwargs else None,
+        }
         options: dict[str, Json] = {
             "num_envs": num_envs,
             "vectorization": vectorization,
             "check": check,
             "timeout_s": "none" if timeout_s is None else timeout_s,
-            **({"num_workers": num_workers} if num_workers else {}),
-            **({"max_restarts": max_restarts} if max_restarts else {}),
-            **{name: value for name, value in named.items() if value},
-            **(
-                {"training_reward_scale": training_reward_scale}
-                if training_reward_scale != 1.0
-                else {}
-            ),
-            **(
-                {}
-                if training_reward_clip is None
-                else {"training_reward_clip": training_reward_clip}
-            ),
-            **({"testing": True} if testing else {}),
-            **({} if preset else {"preset": False}),
-            **({"env_kwargs": dict(env_kwargs)} if env_kwargs else {}),
+            **{name: value for name, value in others.items() if value != defaults[name]},
         }
         component = ComponentSpec("env", env, options)
     if vectorization == "envpool":

@@ -326,6 +326,6 @@ def _value_problem(spec: ArraySpec, row: "np.ndarray[Any, np.dtype[Any]]") -> st
     if spec.greatest is not None and spec.space is not None:
         return str(category_problem(spec.field, spec.space, row))
     if row.ndim == 0:
-        return f"{spec.field} is {row}; expected a finite number"
+        return f"{spec.field} is {row}; expected a finite number in {row.dtype}"
     place = tuple(int(axis) for axis in np.argwhere(~np.isfinite(row))[0])
-    return f"{spec.field} is {row[place]} at {list(place)}; expected finite numbers"
+    return f"{spec.field} is {row[place]} at {list(place)}; expected finite numbers in {row.dtype}"

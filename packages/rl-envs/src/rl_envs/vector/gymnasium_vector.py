@@ -196,19 +196,18 @@ class GymVecEnv(BaseGymVecEnv):
             begun = arrays.select(ended, arrays.take_observation(raw), observation)
             return begun, observation, {**info, "reset_info": reset_info}
         given = info.get("final_obs")
+        if given is None:
+            if rows := arrays.indices(ended):
+                raise self._fault(
+                    "the episode ended without info['final_obs']; expected its last observation "
+                    "there, as same-step autoreset requires",
+                    rows[0],
+                )
+            return observation, None, info
         if isinstance(given, list) or (isinstance(given, np.ndarray) and given.dtype == object):
-            rows = {index: given[index] for index in arrays.indices(ended)}
-            return observation, arrays.replace_rows(observation, rows), info
-        if given is not None:
-            final = arrays.take_observation(given)
-            return observation, arrays.select(ended, final, observation), info
-        for index in arrays.indices(ended):
-            raise self._fault(
-                "the episode ended without info['final_obs']; expected its last observation "
-                "there, as same-step autoreset requires",
-                index,
-            )
-        return observation, None, info
+            singles = {index: given[index] for index in arrays.indices(ended)}
+            return observation, arrays.replace_rows(observation, singles), info
+        return observation, arrays.select(ended, arrays.take_observation(given), observation), info
 
     def _reset_envs(
         self, seed: int | list[int] | None, options: dict[str, object] | None
