@@ -357,7 +357,7 @@ def test_any_infos_go_together(told: tuple[object, object], joined: list[object]
 def test_a_number_too_large_for_float32_is_told_from_an_infinite_one() -> None:
     env = ChangedReturnEnv(lambda o, *rest: (np.full(1, 1e200), *rest))
     env.observation_space = spaces.Box(-1e300, 1e300, (1,), np.float64)
-    env.reset = lambda **kwargs: (np.zeros(1), {})  # type: ignore[assignment, method-assign]  # of another size
+    env.reset = lambda **kwargs: (np.zeros(1), {})  # type: ignore[method-assign]  # of another size
     envs = SyncVecEnv([env])
     envs.reset()
     with pytest.raises(EnvironmentFaultError, match=r"inf at \[0\]; .* finite numbers in float32"):
