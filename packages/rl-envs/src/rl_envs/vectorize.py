@@ -353,7 +353,7 @@ def as_vec_env(envs: AnyEnv, num_envs: int | None = None, *, testing: bool = Fal
                 f"num_envs={num_envs}, but a built {type(envs).__name__} is one environment; give "
                 "its class or a function that builds one, or leave num_envs out"
             )
-        return EnvMaker(lambda: envs).sync(1)
+        return EnvMaker(lambda: envs, testing=testing).sync(1)
     vector = envs if isinstance(envs, VecEnv) else GymVecEnv(envs)
     if num_envs not in (None, vector.num_envs):
         raise ConfigError(
