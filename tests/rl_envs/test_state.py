@@ -24,7 +24,7 @@ from gymnasium.wrappers import (
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rl_core.env import VecEnv
-from rl_core.errors import CheckpointError
+from rl_core.errors import CheckpointError, EnvironmentFaultError
 from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
 from rl_core.stateful import StateReader
 from rl_core.types import Array, StateDict
@@ -381,3 +381,24 @@ def test_a_restored_process_that_dies_is_restarted_at_its_last_observation() -> 
     assert isinstance(shown, np.ndarray)
     np.testing.assert_array_equal(step.final_observation[1], shown[1])
     assert step.truncated.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_episodes_of_a_process_that_died_are_left_out(max_restarts: int) -> None:
+    with ProcessVecEnv(EnvMaker("CartPole-v1").numbered(2), max_restarts=max_restarts) as envs:
+        envs.reset()
+        assert envs.resume_grade == "exact"
+        envs.processes[0].kill()
+        with pytest.warns(RuntimeWarning, match=r"signal 9; the running episodes are not saved"):
+            state = envs.state_dict()
+        assert "episodes" not in state
+        assert envs.resume_grade == "episode"
+        if max_restarts == 0:
+            with pytest.raises(EnvironmentFaultError, match="environment 0"):
+                envs.step(np.zeros(2, np.int64))
+            return
+        with pytest.warns(RuntimeWarning, match="started again"):
+            step = envs.step(np.zeros(2, np.int64))
+        assert step.truncated.tolist() == [True, False]
+        assert "episodes" in envs.state_dict()
+        assert envs.resume_grade == "exact"

@@ -2,6 +2,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -487,6 +488,34 @@ def test_a_run_goes_on_after_a_fault_of_environments_that_are_saved_exactly(
     again.resume()
     assert len(again.storage) == 0  # no rollout spans the fault
     assert again.train(total_updates=5, progress=False).total_updates == 5
+
+
+class _Kills(Callback):
+    """Kills the process of an environment at the second update."""
+
+    def on_update_end(self, trainer: Trainer) -> bool | None:
+        if trainer.updates == 2:
+            cast("Any", trainer.envs).processes[0].kill()
+        return None
+
+
+def test_a_checkpoint_after_a_process_died_leaves_its_episodes_out(tmp_path: Path) -> None:
+    def make(*callbacks: Callback) -> Trainer:
+        envs = make_vec("CartPole-v1", NUM_ENVS, vectorization="async", max_restarts=1)
+        config = TrainerConfig(checkpoint_every=ROWS)
+        return _trainer(tmp_path / "run", envs=envs, config=config, callbacks=callbacks)
+
+    trainer = make(_Kills())
+    with trainer.envs, pytest.warns(RuntimeWarning, match="not saved|started again"):
+        assert trainer.train(total_updates=3, progress=False).total_updates == 3
+    paths = list_checkpoints(tmp_path / "run" / "checkpoints")
+    grades = [load_checkpoint(path).resume_grade for path in paths]
+    assert grades[-2:] == ["episode", "exact"]
+    shutil.rmtree(paths[-1])
+    again = make()
+    with again.envs:
+        again.resume()
+        assert again.train(total_updates=3, progress=False).total_updates == 3
 
 
 def test_a_session_goes_on_after_a_fault() -> None:

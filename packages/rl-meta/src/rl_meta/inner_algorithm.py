@@ -118,9 +118,9 @@ def with_tasks(envs: VecEnv) -> TaskVecEnv:
     if isinstance(envs, TaskVecEnv):
         return envs
     raise ConfigError(
-        f"{envs.spec_id} has no tasks that can be set: those with sample_tasks and set_task, such "
-        "as CartPolePhysics-v0, need vectorization='sync', and others are no TaskVecEnv such as "
-        "PointNavigation-v0"
+        f"{envs.spec_id} has no tasks that can be set here; environments with sample_tasks and "
+        "set_task need vectorization='sync', and vectors of a kind of their own, such as "
+        "PointNavigation-v0, are a TaskVecEnv"
     )
 
 

@@ -1,5 +1,6 @@
 """What all vectors of environments of Gymnasium's kind share."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class BaseGymVecEnv(VecEnv):
     _arrays: Arrays
     _can_save = False
     """Whether running episodes can be saved; then `_save_episodes` and `_load_episodes` do it."""
+
+    _left_out = False  # by the last `state_dict`
 
     def __init__(
         self,
@@ -142,14 +145,28 @@ class BaseGymVecEnv(VecEnv):
 
     @property
     def resume_grade(self) -> Literal["exact", "episode"]:
-        """Exact where all environments can be saved; see `rl_envs.state`."""
-        return "exact" if self._can_save else "episode"
+        """Exact where all environments can be saved; see `rl_envs.state`.
+
+        Not where the last `state_dict` had to leave the running episodes out.
+        """
+        return "exact" if self._can_save and not self._left_out else "episode"
 
     def state_dict(self) -> StateDict:
-        """Return the seed, the number of steps, and the running episodes if they can be saved."""
+        """Return the seed, the number of steps, and the running episodes if they can be saved.
+
+        They are left out with a warning if an environment fails, as when its process has died: the
+        next step raises that, or starts it again.
+        """
         state: dict[str, StateValue] = {"seed": self._seed, "steps": self._steps}
+        self._left_out = False
         if self._can_save and self._is_ready:
-            state["episodes"] = self._save_episodes()
+            try:
+                state["episodes"] = self._save_episodes()
+            except EnvironmentFaultError as fault:
+                self._left_out = True
+                warnings.warn(
+                    f"{fault}; the running episodes are not saved", RuntimeWarning, stacklevel=2
+                )
         return state
 
     def load_state_dict(self, state: StateDict) -> None:

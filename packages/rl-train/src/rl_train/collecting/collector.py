@@ -243,7 +243,7 @@ class Collector(StateFields):
             "noise": self._noise,
             "noise_cursor": self._noise_cursor,
             "envs": self.envs.state_dict(),
-            "running": self._running_episodes(),
+            "running": self._running_episodes(),  # which asks what that could save
             "reward_scaler": (
                 {} if self.reward_scaler is None else self.reward_scaler.state_dict()
             ),
