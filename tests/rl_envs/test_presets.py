@@ -10,12 +10,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import StickyAction
 
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError
 from rl_core.types import Array
 from rl_envs import GymVecEnv, as_vec_env, find_spec, make_vec
-from rl_envs.atari import StickyActions, prepare_atari
+from rl_envs.atari import prepare_atari
 from rl_envs.presets import PRESETS, preset_of_id
 from rl_testing.envs import VecEnvSuite
 
@@ -152,7 +153,7 @@ class TestAtari:
         prepared = prepare_atari(env, testing=True)
         assert env.unwrapped.ale.getFloat("repeat_action_probability") == 0.0  # type: ignore[attr-defined]  # ale-py's
         layer: Any = prepared
-        while not isinstance(layer, StickyActions):
+        while not isinstance(layer, StickyAction):
             layer = layer.env
         layer.reset(seed=0)
         repeats = 0
@@ -161,7 +162,7 @@ class TestAtari:
             repeats += layer.last_action != frame % 2
         assert 160 < repeats < 240  # a quarter of those whose frame before repeated nothing
         plain = gymnasium.make(find_spec("PongNoFrameskip-v4"))
-        assert "StickyActions" not in str(prepare_atari(plain, testing=True))
+        assert "StickyAction" not in str(prepare_atari(plain, testing=True))
         env.close()
         plain.close()
 

@@ -392,7 +392,7 @@ def test_episodes_of_a_process_that_died_are_left_out(max_restarts: int) -> None
         with pytest.warns(RuntimeWarning, match=r"signal 9; the running episodes are not saved"):
             state = envs.state_dict()
         assert "episodes" not in state
-        assert envs.resume_grade == "episode"
+        assert envs.resume_grade == "episode"  # type: ignore[comparison-overlap]  # it changes
         if max_restarts == 0:
             with pytest.raises(EnvironmentFaultError, match="environment 0"):
                 envs.step(np.zeros(2, np.int64))

@@ -4,7 +4,7 @@ from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.wrappers import AtariPreprocessing, ClipReward
+from gymnasium.wrappers import AtariPreprocessing, ClipReward, StickyAction
 
 from rl_envs.wrappers import FrameStack
 
@@ -20,7 +20,7 @@ def prepare_atari(env: gymnasium.Env, testing: bool) -> gymnasium.Env:
     Each episode begins with up to 30 steps without action, in games that have such, and with the
     fire button in games that wait for it. Actions repeat for 4 frames. Observations are stacks of 4
     frames, 84x84, in shades of grey. In training, an episode also ends with each life, and rewards
-    are clipped to [-1, 1]. If the game repeats actions at random, `StickyActions` does it instead.
+    are clipped to [-1, 1]. If the game repeats actions at random, `StickyAction` does it instead.
 
     Args:
         env: the game.
@@ -34,7 +34,7 @@ def prepare_atari(env: gymnasium.Env, testing: bool) -> gymnasium.Env:
     if probability := game.ale.getFloat(STICKINESS):
         game.ale.setFloat(STICKINESS, 0.0)
         game.load_game()  # from now on without it
-        env = StickyActions(env, probability)
+        env = StickyAction(env, probability)  # which can be saved
     meanings = game.get_action_meanings()
     noop_max = 30 if meanings[_NOOP] == "NOOP" else 0
     env = AtariPreprocessing(env, noop_max=noop_max, frame_skip=4, screen_size=84)
@@ -45,34 +45,6 @@ def prepare_atari(env: gymnasium.Env, testing: bool) -> gymnasium.Env:
     if not testing:
         env = ClipReward(env, -1.0, 1.0)
     return FrameStack(env, 4)
-
-
-class StickyActions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Repeat the frame before's action at random, as the emulator does, which cannot save it.
-
-    Args:
-        env: an Atari game with frameskip 1 that repeats nothing itself.
-        probability: of repeating it, in each frame.
-    """
-
-    def __init__(self, env: gymnasium.Env, probability: float) -> None:
-        RecordConstructorArgs.__init__(self, probability=probability)
-        super().__init__(env)
-        self.probability = probability
-        self.last_action: Any = _NOOP
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset; nothing was done before."""
-        self.last_action = _NOOP
-        return self.env.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step with the action, or once more with the one before."""
-        if self.np_random.random() >= self.probability:
-            self.last_action = action
-        return self.env.step(self.last_action)
 
 
 class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
