@@ -37,8 +37,7 @@ from rl_core.types import ArrayObservation, StateDict
 from rl_envs.guard import EnvGuard
 from rl_envs.state import get_state, set_state
 from rl_envs.vector._arrays import Rows
-from rl_envs.vector._infos import LazyInfo
-from rl_envs.vector.sync import SyncVecEnv
+from rl_envs.vector.sync import LazyInfo, SyncVecEnv
 
 LAST_WORDS_S = 0.5
 """How long to wait for a process that is about to end."""

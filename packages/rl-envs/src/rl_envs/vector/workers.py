@@ -18,7 +18,6 @@ from rl_core.seeding import resumed_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 from rl_envs.vector._arrays import Rows
-from rl_envs.vector._infos import Last, LazyInfo
 from rl_envs.vector._worker_process import (
     LAST_WORDS_S,
     Worker,
@@ -31,6 +30,7 @@ from rl_envs.vector._worker_process import (
     to_tensor,
 )
 from rl_envs.vector.base import BaseGymVecEnv, spread_seed
+from rl_envs.vector.sync import Last, LazyInfo
 
 _PAUSE_S = 0.5
 """How long to wait before an environment whose restart failed is started once more, at first."""
