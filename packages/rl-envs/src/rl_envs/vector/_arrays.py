@@ -294,14 +294,14 @@ class NumpyArrays(Arrays):
 
     def may_hold(self, mask: Rows) -> bool:
         """See `Arrays.may_hold`."""
-        return bool(np.count_nonzero(mask))
+        return 1 in mask.tobytes()  # the fastest look at a few flags
 
     def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
         """See `Arrays.check_values`."""
         if spec.greatest is not None:
             fits = (rows >= spec.least) & (rows <= spec.greatest)
         # The dot product with itself is the cheapest look at all entries. Large finite entries can
-        # overflow it; the second look finds no fault then.
+        # overflow it, without a warning; the second look finds no fault then.
         elif not spec.torch_dtype.is_floating_point or math.isfinite(np.vdot(rows, rows)):
             return
         else:
