@@ -274,9 +274,9 @@ def test_test_tasks_that_were_trained_on_are_warned_about() -> None:
     evaluate_adaptation(algorithm, PointNavigation(4, num_train_tasks=3, num_test_tasks=3), 2)
 
 
-@pytest.mark.parametrize(("num_train_tasks", "expected"), [(None, 2), (3, 3)])
-def test_a_warning_costs_no_more_tasks_than_there_are(
-    num_train_tasks: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("num_train_tasks", "expected"), [(None, [2]), (3, [3] * 10)])
+def test_a_warning_asks_for_no_more_tasks_at_once_than_there_are(
+    num_train_tasks: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envs, drawn = PointNavigation(4, num_train_tasks=num_train_tasks), []
     sample_tasks = envs.sample_tasks
@@ -287,7 +287,7 @@ def test_a_warning_costs_no_more_tasks_than_there_are(
 
     monkeypatch.setattr(envs, "sample_tasks", note)
     evaluate_adaptation(_algorithm(num_exploration_episodes=1), envs, 2)
-    assert drawn == [("test", 2), ("train", expected)]
+    assert drawn == [("test", 2), *(("train", count) for count in expected)]
 
 
 class _RarelyTrainedGoals(PointNavigation):
@@ -616,6 +616,10 @@ def test_options_without_effect_on_the_inner_loss_are_refused(
     for option, value in unused.items():
         with pytest.raises(ConfigError, match=f"inner_options.{option}=.* would not act as in"):
             _algorithm(kind, inner_options={option: value})
+    usual: dict[str, Json] = {"stop_entropy_gradient": False, "normalize_advantage": False}
+    if kind is MAMLPPO:
+        usual = {"value_loss_coef": 0.0, "normalize_advantage": "none"}
+    _algorithm(kind, inner_options=usual)
     rewarded: dict[str, Json] = {
         "entropy_method": "max",
         "stop_entropy_gradient": True,

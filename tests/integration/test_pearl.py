@@ -1,6 +1,6 @@
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -71,6 +71,19 @@ def test_a_run_resumes_bit_for_bit(total: int, tmp_path: Path) -> None:
     check_same_state(second.algorithm.state_dict(), whole.algorithm.state_dict())
     check_same_state(second.collector.state_dict(), whole.collector.state_dict())
     check_same_state(second.storage.state_dict(), whole.storage.state_dict())
+
+
+def test_what_tasks_have_stored_outlasts_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _trainer(_pearl())
+    storage = cast("Any", trainer.storage)
+    trainer.train(total_updates=4)
+    stored = storage._stored[:, 0].clone()
+    monkeypatch.setattr(trainer.envs, "step", lambda action: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train(total_updates=5)
+    monkeypatch.undo()
+    trainer.train(total_updates=5)
+    assert (storage._stored[: len(stored), 0] >= stored).all()
 
 
 def test_each_iteration_explores_by_the_prior_and_then_by_the_posterior() -> None:

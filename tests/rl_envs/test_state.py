@@ -1,6 +1,7 @@
 """Environments that were saved in the middle of an episode continue bit for bit."""
 
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
@@ -402,3 +403,19 @@ def test_episodes_of_a_process_that_died_are_left_out(max_restarts: int) -> None
         assert step.truncated.tolist() == [True, False]
         assert "episodes" in envs.state_dict()
         assert envs.resume_grade == "exact"
+
+
+class Slow(SavedDrift):
+    def state_dict(self) -> StateDict:
+        time.sleep(1.0)
+        return super().state_dict()
+
+
+def test_a_reply_that_comes_too_late_is_not_taken_for_a_steps() -> None:
+    with ProcessVecEnv([Slow, SavedDrift], timeout_s=0.5, max_restarts=1) as envs:
+        envs.reset()
+        with pytest.warns(RuntimeWarning, match=r"within 0\.5 s.* are not saved"):
+            envs.state_dict()
+        with pytest.warns(RuntimeWarning, match="environment 0: .* started again"):
+            step = envs.step(np.zeros(2, np.int64))
+        assert step.truncated.tolist() == [True, False]

@@ -15,6 +15,7 @@ from rl_core.env import VecEnv, as_numpy
 from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceError
 from rl_core.types import Array, ArrayObservation
 from rl_envs import EnvGuard, EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, make_gym_vec, make_vec
+from rl_envs.vector.sync import LazyInfo
 from rl_testing.envs import EnvFunctions, VecEnvSuite
 from rl_testing.scripted import CountingEnv, Info
 from support.envs import FaultName, FaultyEnv
@@ -321,6 +322,7 @@ def test_infos_are_kept_apart_until_somebody_reads_them() -> None:
     assert len(pickle.loads(pickle.dumps(steps[2])).info) == 4
     assert "steps" not in steps[2].info
     assert repr(steps[0].info) == repr({"steps": np.array([1]), "_steps": np.array([True])})
+    assert len(dict(LazyInfo([{3: 4}], {}))) == 2  # type: ignore[dict-item]  # keys of any kind
 
 
 @pytest.mark.parametrize(
@@ -332,6 +334,9 @@ def test_infos_are_kept_apart_until_somebody_reads_them() -> None:
         (({"a": 1}, 3), [{"a": 1}, 3]),
         ((3, {"a": 1}), [3, {"a": 1}]),
         ((2**80, 1), [2**80, 1]),
+        ((1, 0.5), [1, 0.5]),
+        ((False, 3.5), [False, 3.5]),
+        ((np.zeros(2, int), np.array([0.5, 0.5])), [[0, 0], [0.5, 0.5]]),
     ],
 )
 def test_any_infos_go_together(told: tuple[object, object], joined: list[object]) -> None:

@@ -266,6 +266,14 @@ class Constant(Nested):
         return self.seen, super().reset(**options)[1]
 
 
+@pytest.mark.parametrize("seen", [np.array([3, 9]), [3, 9]])
+def test_whole_numbers_are_rescaled_as_real_ones(seen: Any) -> None:
+    env = Constant(spaces.Box(0.0, 10.0, (2,)), [])
+    env.seen = seen
+    with make_vec(lambda: env, rescale_observation=True, vectorization="sync") as envs:
+        np.testing.assert_allclose(np.asarray(envs.reset()), [[-0.4, 0.8]], rtol=1e-6)
+
+
 MOST = np.finfo(np.float32).max
 
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformAction, TransformObservation
 
 from rl_core.errors import SpaceError
+from rl_core.types import Array
 
 _Reals: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -35,13 +36,15 @@ def rescaled_observation(env: gymnasium.Env) -> gymnasium.Env:
             "running statistics with the actor's normalize_observations"
         )
     # Where it is not bounded, [-1, 1] is mapped to itself.
-    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+    low = np.where(bounded, space.low, -1.0).astype(np.float64)
+    high = np.where(bounded, space.high, 1.0).astype(np.float64)
     scaled = spaces.Box(
         np.where(bounded, -1.0, space.low).astype(space.dtype),
         np.where(bounded, 1.0, space.high).astype(space.dtype),
         dtype=space.dtype.type,
     )
-    function = partial(_to_unit, center=(low + high) / 2, radius=(high - low) / 2)
+    center, radius = (low + high) / 2, (high - low) / 2
+    function = partial(_to_unit, center=center, radius=radius, dtype=space.dtype)
     return TransformObservation(env, function, scaled)
 
 
@@ -56,8 +59,9 @@ def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
         raise SpaceError(
             f"the action space is {space}; rescale_action needs a Box of floating-point with bounds"
         )
-    low, high = space.low, space.high
-    function = partial(_from_unit, center=(low + high) / 2, radius=(high - low) / 2)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    center, radius = (low + high) / 2, (high - low) / 2
+    function = partial(_from_unit, center=center, radius=radius, dtype=space.dtype)
     return TransformAction(env, function, spaces.Box(-1.0, 1.0, space.shape, space.dtype.type))
 
 
@@ -67,9 +71,11 @@ def _is_bounded(space: spaces.Box) -> npt.NDArray[np.bool_]:
     return np.asarray((np.abs(bounds) < _UNBOUNDED).all(axis=0))
 
 
-def _to_unit(value: _Reals, center: _Reals, radius: _Reals) -> _Reals:
-    return ((value - center) / radius).astype(value.dtype)
+def _to_unit(value: object, center: _Reals, radius: _Reals, dtype: "np.dtype[Any]") -> Array:
+    scaled: Array = ((np.asarray(value) - center) / radius).astype(dtype)
+    return scaled
 
 
-def _from_unit(value: _Reals, center: _Reals, radius: _Reals) -> _Reals:
-    return (center + radius * value).astype(center.dtype)
+def _from_unit(value: _Reals, center: _Reals, radius: _Reals, dtype: "np.dtype[Any]") -> Array:
+    action: Array = (center + radius * value).astype(dtype)
+    return action

@@ -148,12 +148,12 @@ def make_vec(
     check_argument("env.training_reward_scale", training_reward_scale, Positive)
     check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
     named: dict[str, Json] = {
-        "mask_velocity": mask_velocity,
-        "rescale_observation": rescale_observation,
+        "mask_velocity": bool(mask_velocity),
+        "rescale_observation": bool(rescale_observation),
         "stack_size": stack_size,
-        "time_feature": time_feature,
-        "rescale_action": rescale_action,
-        "action_mask": action_mask,
+        "time_feature": bool(time_feature),
+        "rescale_action": bool(rescale_action),
+        "action_mask": bool(action_mask),
     }
     all_wrappers = [
         partial(wrapper, stack_size=stack_size) if name == "stack_size" else wrapper

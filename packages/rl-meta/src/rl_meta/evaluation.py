@@ -198,9 +198,11 @@ def _warn_of_known_tasks(algorithm: AdaptiveAlgorithm, envs: TaskVecEnv, tasks: 
     """Warn where test tasks are train tasks too."""
     known, num_train, by_chance = algorithm.train_tasks, envs.num_tasks("train"), 0.0
     if known is None:
-        # All of a known number; else as many as are tested, of which two may be equal because
-        # float32 has no more numbers between them.
-        known = envs.sample_tasks(num_train or len(tasks), torch.Generator(), "train")
+        # Ten times a known number, which leaves out none of them; else as many as are tested, of
+        # which two may be equal because float32 has no more numbers between them.
+        count, generator = num_train or len(tasks), torch.Generator()
+        draws = range(10 if num_train else 1)
+        known = torch.cat([envs.sample_tasks(count, generator, "train") for _ in draws])
         by_chance = 0.05 * len(tasks) if num_train is None else 0.0
     same = tasks.flatten(1).unsqueeze(1) == known.flatten(1)
     overlap = int(same.all(2).any(1).sum())

@@ -20,6 +20,7 @@ to each task and rollout (`rl_meta.baseline`).
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import ClassVar, TypeVar, cast
 
 import torch
@@ -603,7 +604,9 @@ def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:
         )
     options = config.inner_options
     inner = build_inner(name, {**_INNER_OPTIONS.get(name, {}), **options}, actor)
+    usual = {one.name: one.default for one in fields(inner.config)} | _INNER_OPTIONS.get(name, {})
     used = [option for option, values in _USED_VALUES.items() if options.get(option) in values]
+    used += [option for option, value in options.items() if usual.get(option) == value]
     unused = [*_UNUSED, *_USED_VALUES, *_of_its_steps(inner)]
     refuse_unused(name, options, [option for option in unused if option not in used])
     if any(not parameter.startswith("actor.") for parameter in inner.named_parameters()):

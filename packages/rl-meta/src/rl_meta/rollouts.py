@@ -48,8 +48,7 @@ def collect_episodes(
         ConfigError: for a number that is not whole or below 1.
         EnvironmentFaultError: when an episode does not end.
     """
-    if not isinstance(num_episodes, np.ndarray):
-        check_argument("num_episodes", num_episodes, Count)
+    check_argument("num_episodes", np.max(num_episodes).item(), Count)
     observation = to_tensors(envs.reset(seed), device)
     left = np.broadcast_to(num_episodes, envs.num_envs).copy()
     longest = _LONGEST * int(left.max())

@@ -300,7 +300,8 @@ class _CategoryEncoder(nn.Module):
     """Concatenate the one-hot encodings of categories.
 
     Each feature compares one of the categories with one of its values, which ``F.one_hot`` does
-    not do under vmap.
+    not do under vmap. A category that does not exist becomes zeros; environments are checked for
+    them.
     """
 
     position: Tensor

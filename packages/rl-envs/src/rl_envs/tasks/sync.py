@@ -1,11 +1,12 @@
 """Gymnasium's environments whose task can be set, as a vector."""
 
+from numbers import Integral
 from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from rl_core.config import Count, check_argument
+from rl_core.config import NonNegativeInt, check_argument
 from rl_core.env import TaskSplit, TaskVecEnv
 from rl_core.errors import DataError
 from rl_core.types import Array, ArrayObservation, StateDict
@@ -59,9 +60,10 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         """
         check_argument("split", split, TaskSplit)
         num_tasks = getattr(self._task_env(0), "num_tasks", None)
-        count: int | None = None if num_tasks is None else num_tasks(split)
-        check_argument(f"{self.spec_id}: num_tasks('{split}')", count, Count | None)
-        return count
+        count = None if num_tasks is None else num_tasks(split)
+        count = int(count) if isinstance(count, Integral) else count  # such as NumPy's
+        check_argument(f"{self.spec_id}: num_tasks('{split}')", count, NonNegativeInt | None)
+        return cast("int | None", count)
 
     def oracle_returns(self, tasks: Tensor) -> Tensor | None:
         """Return what the first environment says of tasks; None where it says nothing.

@@ -227,7 +227,7 @@ class LazyInfo(Mapping[str, object]):
     """The infos of one step in Gymnasium's form for vectors; a key is joined when it is read.
 
     Each key holds an array of ``B`` values, beside a mask under ``_key`` that says which
-    environments reported it. Values that fit no common array are in one of objects, and dicts are
+    environments reported it. Values of several kinds are in an array of objects, and dicts are
     joined to a mapping like this one. Rows that ended hold the info of their reset; the info and
     the observation of their last step are under ``final_info`` and ``final_obs``.
 
@@ -269,10 +269,10 @@ class LazyInfo(Mapping[str, object]):
         num_envs = len(self._infos)
         if values := self._values(key):
             return _join_values(key, values, num_envs)
-        reported = self._values(key[1:]) if str(key).startswith("_") else {}
-        if not reported:
-            raise KeyError(key)
-        return np.isin(np.arange(num_envs), list(reported))
+        for name in self:
+            if f"_{name}" == key and (reported := self._values(name)):
+                return np.isin(np.arange(num_envs), list(reported))
+        raise KeyError(key)
 
     def _values(self, key: str) -> dict[int, object]:
         """Return what was reported under a key, by row."""
@@ -285,10 +285,14 @@ class LazyInfo(Mapping[str, object]):
 
 def _join_values(key: str, values: Mapping[int, object], num_envs: int) -> object:
     """Join one value for each of some rows, in Gymnasium's way where that is possible."""
-    are_dicts = [isinstance(value, dict) for value in values.values()]
-    if key != "final_obs" and all(are_dicts):
+    if key != "final_obs" and all(isinstance(value, dict) for value in values.values()):
         return LazyInfo([cast("Info", values.get(row, {})) for row in range(num_envs)], {})
-    if key != "final_obs" and not any(are_dicts):
+    # Gymnasium would cast and broadcast other kinds to that of the first value.
+    kinds = {
+        (type(value), getattr(value, "dtype", None), getattr(value, "shape", None))
+        for value in values.values()
+    }
+    if key != "final_obs" and len(kinds) == 1:
         vector, joined = VectorEnv(), Info()  # which has Gymnasium's own way
         vector.num_envs = num_envs
         with suppress(Exception):  # of whatever kinds of values

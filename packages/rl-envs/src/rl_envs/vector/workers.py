@@ -174,7 +174,13 @@ class ProcessVecEnv(BaseGymVecEnv):
     def _save_episodes(self) -> StateDict:
         for worker in self._workers:
             worker.send(("save",))
-        replies = self._receive(self._workers, "save")
+        try:
+            replies = self._receive(self._workers, "save")
+        except EnvironmentFaultError:
+            for worker in self._workers:
+                if worker.is_asked:  # a reply that comes later would be taken for a step's
+                    worker.process.kill()
+            raise
         rows = {number: state for reply in replies for number, state in reply.items()}
         last = dict(named_arrays(self._last))
         return {"rows": map_tree(to_tensor, rows), "observation": map_tree(to_tensor, last)}

@@ -200,6 +200,8 @@ class Trainer:
                 evaluations ask for more tasks than there are.
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
+            EnvironmentFaultError: when an environment fails; the state before that is saved.
+            DataError: when an action mask forbids everything; likewise.
         """
         check_argument("progress", progress, bool | Literal["auto", "bar", "log"])
         budget = Budget.choose(total_steps, total_episodes, total_updates)
@@ -335,9 +337,9 @@ class Trainer:
         self._forget_cut_rollout()
 
     def _forget_cut_rollout(self) -> None:
-        """Empty a rollout whose running episodes are lost; no rollout may span that."""
+        """Forget a rollout whose running episodes are lost; no rollout may span that."""
         if self.storage.rollout_steps is not None and not self.collector.has_episodes:
-            self.storage.reset()
+            self.storage.after_update()  # which keeps what earlier rollouts left
             if not self.state.iteration.has_learned:
                 self.state.iteration.end()
 
