@@ -89,7 +89,8 @@ def test_help_begins_with_the_options_that_people_set_first(rl: Run) -> None:
 def test_help_shows_what_meta_learning_is_told_first(
     rl: Run, algorithm: str, options: tuple[str, ...]
 ) -> None:
-    pytest.importorskip("rl_meta")
+    for package in ("rl_meta", "rl_algos_onpolicy", "rl_algos_offpolicy"):
+        pytest.importorskip(package)
     _, out, _ = rl("train", algorithm, "PointNavigation-v0", "--help")
     for option in (*options, "algorithm.inner-algorithm"):
         assert f"--{option} " in out

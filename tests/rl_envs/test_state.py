@@ -256,6 +256,7 @@ def test_wrappers_by_name_are_part_of_the_state() -> None:
 
 
 def test_images_are_no_part_of_the_state() -> None:
+    pytest.importorskip("pygame")
     env = RenderCollection(gymnasium.make("CartPole-v1", render_mode="rgb_array"))
     env.reset(seed=0)
     env.step(1)
