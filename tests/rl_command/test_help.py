@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rl_command import __version__
+from rl_core import plugins
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -86,11 +87,12 @@ def test_help_begins_with_the_options_that_people_set_first(rl: Run) -> None:
         ("pearl", ("algorithm.num-sampled-tasks", "algorithm.kl-coef", "actor.latent-dim")),
     ],
 )
+@pytest.mark.usefixtures("needs_ppo")
 def test_help_shows_what_meta_learning_is_told_first(
     rl: Run, algorithm: str, options: tuple[str, ...]
 ) -> None:
-    for package in ("rl_meta", "rl_algos_onpolicy", "rl_algos_offpolicy"):
-        pytest.importorskip(package)
+    if not {algorithm, "sac"} <= set(plugins.available("algorithm")):
+        pytest.skip("needs rl-meta and rl-algos-offpolicy")
     _, out, _ = rl("train", algorithm, "PointNavigation-v0", "--help")
     for option in (*options, "algorithm.inner-algorithm"):
         assert f"--{option} " in out
