@@ -20,8 +20,7 @@ from rl_core.errors import ConfigError, DataError, SpaceError, in_brief, nearest
 from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, leaf_spaces
 from rl_core.stateful import StateReader
 from rl_core.types import Array, StateDict
-from rl_envs.rescaling import rescaled_action as rescaled_action
-from rl_envs.rescaling import rescaled_observation as rescaled_observation
+from rl_envs.rescaling import rescaled_action, rescaled_observation
 
 _VELOCITIES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "CartPole": ((1, 3), (4,)),
