@@ -97,6 +97,24 @@ def test_both_forms_of_adam_go_on_from_each_other(
         torch.testing.assert_close(end, ends[0], rtol=1e-5, atol=1e-6)
 
 
+def test_moments_of_dead_units_stay_normal_numbers_in_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rl_core.gradients.optimizers.is_tracing", lambda: True)
+    config, ours = OptimizerConfig(beta1=0.1, beta2=0.1), torch.tensor([1.0, 2.0, 3.0])
+    theirs = ours.clone().requires_grad_()
+    optimizer, state = _torch_optimizer(config, theirs), new_optimizer_state(config, ours)
+    gradient = torch.tensor([1.0, -1.0, 1e-25])  # the last one's square is too small
+    for _ in range(100):
+        theirs.grad = gradient
+        optimizer.step()
+        optimizer_step(config, ours, gradient, state, torch.tensor(0.01), torch.tensor(True))
+        gradient = torch.tensor([1.0, 0.0, 1e-25])
+    torch.testing.assert_close(ours, theirs.detach())
+    assert state["exp_avg"].tolist() == pytest.approx([1.0, 0.0, 1e-25], rel=1e-6, abs=0.0)
+    assert (state["exp_avg_sq"] > torch.finfo(torch.float32).tiny).all()
+
+
 def test_the_first_steps_by_hand() -> None:
     parameters, gradient = torch.tensor([1.0]), torch.tensor([2.0])
     rate, apply = torch.tensor(0.1), torch.tensor(True)

@@ -75,6 +75,7 @@ class CompiledFunction:
         self._function = function
         self._what = what
         self._device = device
+        self._device_type = device.type
         self.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction":
@@ -106,7 +107,7 @@ class CompiledFunction:
         Raises:
             ConfigError: when compiling fails and was asked for.
         """
-        if self.mode == "off" or torch.is_autocast_enabled(self._device.type):
+        if self.mode == "off" or torch.is_autocast_enabled(self._device_type):
             return None
         tensors, rest = flatten(trees)
         given = [t if t.is_contiguous() else t.contiguous() for t in tensors]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.storage import OBSERVATION_COLUMN
-from rl_core.types import Observation
+from rl_core.types import Array, Observation
 from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
 from rl_storages.replay.flags import ENDED, TERMINATED, VALID, Flags, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
@@ -19,6 +19,9 @@ from rl_storages.transitions import names_below
 
 _GROUP_BYTES = 2**20
 """Batches of a block are gathered together up to this size, which fits into a CPU cache."""
+
+_SMALL_ROW = 1024
+"""Up to so many bytes, NumPy reads rows of a column faster than PyTorch."""
 
 
 class WindowGather:
@@ -36,11 +39,14 @@ class WindowGather:
         self._ring = ring
         self._relabeller = relabeller
         self._n_step = n_step
-        columns = ring.columns.by_slot
         observations = ring.observations
+        columns: dict[str, Array | Tensor] = {
+            name: column if column[0].nbytes > _SMALL_ROW else ring.columns.slots[name]
+            for name, column in ring.columns.by_slot.items()
+        }
         # Frame stacks are rebuilt from their frames instead of copied.
         self._rebuilt = None if observations.stacks is None else observations
-        plain = observations.plain if self._rebuilt is None else {}
+        plain = {} if self._rebuilt else {name: columns[name] for name in observations.plain}
         self._copied = {"action": columns["action"], **plain}
         self._keys = names_below(f"{OBSERVATION_COLUMN}/", observations.names)
         self._extras = names_below("extras/", columns)
@@ -60,11 +66,10 @@ class WindowGather:
             weights: of each, shape `(K, N)`.
         """
         num_batches, size = slots.shape
-        together = min(max(self._group // size, 1), num_batches)
-        if together == 1:
-            for own, weight in zip(slots.unbind(), weights.unbind(), strict=True):
-                yield self._batch(self._columns(own, weight))
+        if num_batches == 1:
+            yield self._batch(self._columns(slots.view(-1), weights.view(-1)))
             return
+        together = min(max(self._group // size, 1), num_batches)
         for k in range(0, num_batches, together):
             columns = self._columns(
                 slots[k : k + together].view(-1), weights[k : k + together].view(-1)
@@ -94,8 +99,9 @@ class WindowGather:
 
     def _columns(self, slots: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Gather the columns of a batch, `(N, ...)`."""
-        ring, size = self._ring, len(slots)
+        ring = self._ring
         place: Positions = slots.numpy()
+        size = len(place)
         if self._n_step == 1:
             reward = ring.reward.take(place)[:, None]
             num_steps = np.ones(size, dtype=np.int64)
@@ -119,16 +125,11 @@ class WindowGather:
             "num_steps": torch.from_numpy(num_steps),
             "terminated": torch.from_numpy(terminated),
             "weight": weight,
-            "mask": torch.ones(size),
+            "mask": torch.from_numpy(np.ones(size, np.float32)),
             "index": torch.from_numpy(index),
         }
-        for indices, parts in (
-            (slots, self._copied),
-            (torch.from_numpy(following), self._followed),
-        ):
-            indices = indices.to(ring.columns.device)
-            for name, column in parts.items():
-                columns[name] = column.index_select(0, indices)
+        columns |= _read(self._copied, place)
+        columns |= _read(self._followed, following)
         if self._rebuilt is not None:
             columns |= self._rebuilt.read(slots)
             later = self._rebuilt.read(torch.from_numpy(following))
@@ -149,6 +150,20 @@ class WindowGather:
         reward[:, 1:][~inside.T] = 0.0
         last_flags = flags[more, np.arange(len(slots))]
         return reward, more + 1, last_flags
+
+
+def _read(columns: Mapping[str, Array | Tensor], place: Positions) -> dict[str, Tensor]:
+    """Read the rows of some slots, `(N,)`, of columns by slot."""
+    found: dict[str, Tensor] = {}
+    slots: Tensor | None = None  # which all tensors share
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray):
+            found[name] = torch.from_numpy(column.take(place, 0))
+            continue
+        if slots is None:
+            slots = torch.from_numpy(place).to(column.device)
+        found[name] = column.index_select(0, slots)
+    return found
 
 
 def _judge(new: NewGoals, reward: Rewards, num_steps: Positions, terminated: Mask) -> None:

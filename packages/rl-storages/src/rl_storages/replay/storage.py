@@ -141,7 +141,7 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
             ("num_minibatches", num_minibatches),
             ("minibatch_size", minibatch_size),
         ):
-            if not isinstance(value, Integral) or value < 1:
+            if not isinstance(value, int | Integral) or value < 1:
                 raise ConfigError(
                     f"{name} must be a whole number of at least 1, got {value}: a replay buffer "
                     "has no epochs, it draws num_minibatches batches of minibatch_size transitions"

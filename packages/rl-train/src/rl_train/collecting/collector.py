@@ -74,6 +74,7 @@ class Collector(StateFields):
         self.total_episodes = 0
         self.warm_up_rows = 0
         self._device = algorithm.device
+        self._is_on_cpu = self._device.type == "cpu"
         self.set_progress(0.0)
         self._set_noise(torch.zeros(0), 0)
         self._observation: ArrayObservation | None = None
@@ -136,10 +137,8 @@ class Collector(StateFields):
                     output = random_step(algorithm, *inputs, self.generator, starts)
                 else:
                     output = algorithm.acting_step(*inputs, episode_start=starts)
-                env_action = output.env_action
-                if env_action.data_ptr() == output.action.data_ptr():
-                    env_action = env_action.clone()  # environments may write into their actions
-                outcome = envs.step(self._to_env(env_action))
+                is_stored = output.env_action.data_ptr() == output.action.data_ptr()
+                outcome = envs.step(self._to_env(output.env_action, is_stored=is_stored))
                 ended = self._tracker.track(outcome)
                 if self._mask_check is not None:
                     self._mask_check.check_step(outcome)
@@ -332,10 +331,13 @@ class Collector(StateFields):
         ended = to_flags(outcome.terminated) | to_flags(outcome.truncated)
         return self.reward_scaler(to_numbers(outcome.reward), ended, to_flags(outcome.valid))
 
-    def _to_env(self, action: Tensor) -> ArrayLike:
+    def _to_env(self, action: Tensor, *, is_stored: bool = False) -> ArrayLike:
+        """Give environments actions; they may write into them, so what is stored is copied."""
         if self._takes_tensors:
-            return action
-        return action.cpu().numpy() if action.device.type != "cpu" else action.numpy()
+            return action.clone() if is_stored else action
+        if not self._is_on_cpu:
+            return action.cpu().numpy()
+        return action.numpy().copy() if is_stored else action.numpy()
 
 
 def random_step(

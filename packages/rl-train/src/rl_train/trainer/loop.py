@@ -301,7 +301,10 @@ class Loop:
 
     def _call(self, name: str, *arguments: object) -> bool:
         """Call the callbacks that override a method; return whether one of them returned True."""
-        results = [method(self._trainer, *arguments) for method in self._methods[name]]
+        methods = self._methods[name]
+        if not methods:  # the common case
+            return False
+        results = [method(self._trainer, *arguments) for method in methods]
         return any(results)
 
     def _save_after(self, error: RLError) -> str:
