@@ -5,8 +5,8 @@ processors idle, or by oneDNN's primitives, which take some 10 µs to be called.
 lies a kernel for blocks of matrices (batch-reduce GEMM), which PyTorch exports; graphs call it
 directly, for each thread's rows. Where a processor has no such kernel, it falls back to MKL itself.
 
-A product with a single column becomes a sum, and one with a single inner number a multiplication,
-which the compiler fuses with what surrounds them.
+A product with a single row or column becomes a sum, and one with a single inner number a
+multiplication, which the compiler fuses with what surrounds them.
 
 On a Zen 5 core, in µs by MKL, oneDNN and this: 64x64 by 64x64: 6, 15, 2; 128x120 by 120x84: 31, 26,
 15; 256x256 by 256x256: 348, 166, 147. Two products of 256x256 by 256x1: batched 97, as a sum 10.
@@ -204,12 +204,13 @@ def _multiplied(call: _Builder, a: fx.Node, b: fx.Node) -> fx.Node | None:
     """Multiply ``a (*E, M, K)`` by ``b (*E, K, N)``, or answer None where nothing is gained."""
     if not _is_ours(a):
         return None
-    (*members, _, inner), columns = _value(a).shape, _value(b).shape[-1]
+    (*members, rows, inner), columns = _value(a).shape, _value(b).shape[-1]
     if inner == 1:
         return call(_aten.mul.Tensor, a, b)
-    if columns == 1:
-        row = call(_aten.permute.default, b, [0, 2, 1] if members else [1, 0])
-        return call(_aten.sum.dim_IntList, call(_aten.mul.Tensor, a, row), [-1], True)
+    if rows == 1 or columns == 1:  # the kernel would have weights transposed for a single row
+        across = call(_aten.permute.default, b, [0, 2, 1] if members else [1, 0])
+        sums = call(_aten.sum.dim_IntList, call(_aten.mul.Tensor, a, across), [-1])
+        return call(_aten.unsqueeze.default, sums, -1 if columns == 1 else -2)
     if not members:
         return call(_product, a, b)
     if members[0] > _MOST_MEMBERS:
