@@ -1,6 +1,7 @@
 """The actor of off-policy algorithms, its policy, and what its networks are given of a batch."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import gymnasium
 import torch
@@ -283,7 +284,7 @@ class OffPolicyActor(Actor):
         if self.policy is not None:
             self.policy.torso.update_normalization(observation, mask)
 
-    @property
+    @cached_property
     def normalizes_observations(self) -> bool:
         """Whether an encoder, the user's too, keeps running statistics."""
         policy = self.policy

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
@@ -238,7 +238,7 @@ class ModuleWatch:
             len(tensors) == len(self._tensors)
             and all(map(is_, tensors, self._tensors))
             and list(map(_needs_gradient, self._parameters)) == self._needed
-            and list(map(_is_training, self._modules)) == self._modes
+            and list(map(_is_training, self._attributes)) == self._modes
         ):
             return False
         kept = {id(tensor) for tensor in tensors}
@@ -247,10 +247,11 @@ class ModuleWatch:
         return True
 
     def _note(self) -> None:
-        self._modules = list(self._module.modules())
-        self._modes = list(map(_is_training, self._modules))
+        modules = list(self._module.modules())
+        self._attributes = list(map(vars, modules))  # asked faster than the modules
+        self._modes = list(map(_is_training, self._attributes))
         self._holders: list[dict[str, Any]] = []
-        for module in self._modules:
+        for module in modules:
             self._holders += [held for held in (module._parameters, module._buffers) if held]
         self._tensors = list(chain.from_iterable(map(_values, self._holders)))
         self._parameters = [part for part in self._tensors if isinstance(part, nn.Parameter)]
@@ -258,4 +259,4 @@ class ModuleWatch:
 
 
 _values: Callable[[dict[str, Any]], Iterable[Any]] = dict.values
-_is_training, _needs_gradient = attrgetter("training"), attrgetter("requires_grad")
+_is_training, _needs_gradient = itemgetter("training"), attrgetter("requires_grad")
