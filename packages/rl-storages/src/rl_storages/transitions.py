@@ -114,10 +114,13 @@ class TransitionFitter:
     def masks(self, transition: Transition) -> Sequence[Mask]:
         """Return where episodes start, terminate and are truncated, and which rows are valid."""
         masks: tuple[Mask, ...] = _masks_of(transition)
-        for mask in masks:
-            if mask.dtype is not _BOOL or mask.shape != self._shape:
-                return [self._mask(*named) for named in zip(_MASKS, masks, strict=True)]
-        return masks
+        starts, terminated, truncated, valid = masks
+        if (
+            starts.dtype is terminated.dtype is truncated.dtype is valid.dtype is _BOOL
+            and starts.shape == terminated.shape == truncated.shape == valid.shape == self._shape
+        ):
+            return masks  # the common case
+        return [self._mask(*named) for named in zip(_MASKS, masks, strict=True)]
 
     def _mask(self, name: str, value: ArrayLike) -> Mask:
         mask = to_flags(value)
