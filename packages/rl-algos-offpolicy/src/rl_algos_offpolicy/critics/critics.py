@@ -48,7 +48,6 @@ class Critics(nn.Module):
 
     Attributes:
         is_recurrent: whether there is a recurrent core.
-        normalizes: whether the encoders have running statistics.
         num_critics: C.
         noise_size: K, how many numbers one critic's noisy weights or dropout take; 0 without.
     """
@@ -76,7 +75,6 @@ class Critics(nn.Module):
         self.value_stream = value_stream
         self.returns = returns
         self.is_recurrent = core is not None
-        self.normalizes = any(map(normalizes, self.encoders))
         self.num_critics = head.num_members
         self.noise_size = sum(p.noise_size for p in (head, value_stream) if p is not None)
         self._takes_action = takes_action
@@ -191,6 +189,11 @@ class Critics(nn.Module):
         for encoder in self.encoders:
             if isinstance(encoder, NormalizingEncoder):
                 encoder.update_normalization(observation, mask)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the encoders have running statistics."""
+        return any(normalizes(encoder) for encoder in self.encoders)
 
     def _torso_features(self, features: Tensor, action: Tensor | None) -> Tensor:
         """Return what goes into core or head: `(*batch, H)` for all critics, or `(C, *batch, H)`.

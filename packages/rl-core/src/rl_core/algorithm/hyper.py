@@ -27,9 +27,8 @@ class Schedules(Mapping[str, Schedule]):
 
     def __init__(self, config: object, device: torch.device) -> None:
         self._config = config
-        self._progress = 0.0
         self._schedules = schedules_of(config)
-        self._note_changing()
+        self._progress = 0.0
         initial = {name: schedule.value(0.0) for name, schedule in self._schedules.items()}
         self.current = HyperParameters(initial).to(device)
 
@@ -49,8 +48,9 @@ class Schedules(Mapping[str, Schedule]):
             progress: fraction of the run that is over, in [0, 1].
         """
         self._progress = progress
-        for name in self._changing:
-            self.current[name].fill_(self._schedules[name].value(progress))
+        for name, schedule in self._schedules.items():
+            if not schedule.is_constant:
+                self.current[name].fill_(schedule.value(progress))
 
     def change(self, name: str, value: float | Schedule) -> None:
         """Replace a schedule; the new one is one of the whole run.
@@ -66,7 +66,6 @@ class Schedules(Mapping[str, Schedule]):
             raise ConfigError(f"{name}: {error}") from error
         self._check(name, value)
         self._schedules[name] = schedule
-        self._note_changing()
         self.current[name].fill_(schedule.value(self._progress))
 
     def state_dict(self) -> StateDict:
@@ -76,7 +75,6 @@ class Schedules(Mapping[str, Schedule]):
     def load_state_dict(self, state: StateDict) -> None:
         """Take over schedules; values follow at the next `set_progress` or with the modules."""
         self._schedules = self.read(state)
-        self._note_changing()
 
     def read(self, state: StateDict) -> dict[str, Schedule]:
         """Read saved schedules without taking them over.
@@ -87,9 +85,6 @@ class Schedules(Mapping[str, Schedule]):
         saved = StateReader(state, "algorithm/schedules")
         saved.expect(self._schedules)
         return {name: self._parse(name, saved.text(name)) for name in self._schedules}
-
-    def _note_changing(self) -> None:
-        self._changing = [name for name, each in self._schedules.items() if not each.is_constant]
 
     def _parse(self, name: str, text: str) -> Schedule:
         try:

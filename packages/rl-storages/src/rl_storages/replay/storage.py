@@ -141,6 +141,7 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
             ("num_minibatches", num_minibatches),
             ("minibatch_size", minibatch_size),
         ):
+            # Integral includes int, which is asked for first because that is cheaper.
             if not isinstance(value, int | Integral) or value < 1:
                 raise ConfigError(
                     f"{name} must be a whole number of at least 1, got {value}: a replay buffer "
