@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -165,6 +167,17 @@ def test_the_baseline_is_the_ridge_solution_of_each_task() -> None:
     weights = fit_baseline(features, returns, mask, 1e-10)
     fitted = (features * weights.unsqueeze(1)).sum(-1)
     torch.testing.assert_close(fitted[mask], returns[mask], atol=1e-4, rtol=0.0)
+
+
+def test_the_baseline_of_many_features_is_fitted_with_several_threads() -> None:
+    """In a process of its own, since torch 2.13 hangs when it solves a batch of this size."""
+    code = (
+        "import torch; from rl_meta.baseline import fit_baseline; torch.set_num_threads(2);"
+        "features, returns = torch.eye(200).double().expand(4, 200, 200), torch.ones(4, 200);"
+        "weights = fit_baseline(features, returns, returns > 0, 1.0);"
+        "assert bool((weights == 0.5).all())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_steps_count_from_the_beginning_of_each_episode() -> None:

@@ -46,8 +46,9 @@ def fit_baseline(features: Tensor, returns: Tensor, mask: Tensor, ridge: float) 
     penalty = ridge * torch.eye(features.shape[-1], dtype=features.dtype, device=features.device)
     matrix = kept.mT @ features + penalty
     target = kept.mT @ returns.to(features.dtype).unsqueeze(-1)
-    solution: Tensor = torch.linalg.solve(matrix, target)
-    return solution.squeeze(-1)
+    # One at a time: torch 2.13 may hang in a batch of 150 features and more with several threads.
+    solutions = [torch.linalg.solve(*task) for task in zip(matrix, target, strict=True)]
+    return torch.stack(solutions).squeeze(-1)
 
 
 def episode_steps(episode_start: Tensor) -> Tensor:
