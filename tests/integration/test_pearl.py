@@ -119,7 +119,7 @@ def test_environments_without_any_train_task_are_refused() -> None:
             return 0
 
     with pytest.raises(ConfigError, match="has only 0 train tasks"):
-        _trainer(_pearl(num_train_tasks=None), envs=Nowhere(4)).train(total_updates=1)
+        _trainer(_pearl(num_train_tasks=None), envs=Nowhere(4))
 
 
 def test_the_context_leaves_extra_rollouts_out() -> None:
@@ -313,9 +313,9 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ConfigError, match="only 3 test tasks"):
         evaluate_adaptation(_pearl(), PointNavigation(4, num_test_tasks=3), 4)
     with pytest.raises(ConfigError, match="only 5 train tasks"):
-        _trainer(_pearl(), envs=PointNavigation(4, num_train_tasks=5)).train(total_updates=1)
+        _trainer(_pearl(), envs=PointNavigation(4, num_train_tasks=5))
     with pytest.raises(ConfigError, match="num_sampled_tasks=4 does not divide the 6"):
-        _trainer(_pearl(), envs=PointNavigation(6)).train(total_updates=1)
+        _trainer(_pearl(), envs=PointNavigation(6))
     with pytest.raises(ConfigError, match="needs a TaskReplayStorage"):
         Trainer(PointNavigation(4), _pearl(), ReplayBuffer(100))
     with pytest.raises(ConfigError, match="capacity=59 is less than the 60 steps of a visit"):
@@ -332,4 +332,4 @@ def test_environments_without_tasks_are_refused() -> None:
     actor = ContextConditionedActor(envs.single_observation_space, envs.single_action_space)
     algorithm = PEARL(actor, PEARLConfig(**SMALL))
     with pytest.raises(ConfigError, match="Pendulum-v1 has no tasks"):
-        _trainer(algorithm, envs=envs).train(total_updates=1)
+        _trainer(algorithm, envs=envs)

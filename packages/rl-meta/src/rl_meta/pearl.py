@@ -62,7 +62,6 @@ from rl_meta.inner_algorithm import (
     inner_class,
     on_cpu,
     rows_per_task,
-    with_tasks,
 )
 from rl_meta.rollouts import group_by_task, next_observations
 from rl_meta.task_replay import CONTEXT_COLUMNS, TaskReplayStorage
@@ -362,22 +361,24 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     # Acting
 
-    def before_rollout(self, envs: VecEnv) -> bool:
-        """Give each row its task and a latent, and begin new episodes.
+    def check_envs(self, envs: VecEnv) -> None:
+        """Refuse environments that have no or too few tasks, or that the tasks do not divide."""
+        config = self.config
+        tasks, _ = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
+        available, asked = tasks.num_tasks("train"), config.num_train_tasks
+        if available is not None and available < (asked or 1):
+            raise ConfigError(
+                f"{envs.spec_id} has only {available} train tasks, got num_train_tasks={asked}; "
+                "change one of them"
+            )
 
-        Raises:
-            ConfigError: when there are no tasks, or too few of them.
-        """
-        config, tasks = self.config, with_tasks(envs)
-        rows = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
+    def before_rollout(self, envs: VecEnv) -> bool:
+        """Give each row its task and a latent, and begin new episodes."""
+        config = self.config
+        tasks, rows = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
         if self._tasks is None:
-            available, asked = tasks.num_tasks("train"), config.num_train_tasks
-            if available is not None and available < (asked or 1):
-                raise ConfigError(
-                    f"{envs.spec_id} has only {available} train tasks, got "
-                    f"num_train_tasks={asked}; change one of them"
-                )
-            count = asked or min(100, 100 if available is None else available)
+            available = tasks.num_tasks("train")
+            count = config.num_train_tasks or min(100, 100 if available is None else available)
             self._tasks = tasks.sample_tasks(count, on_cpu(self.generator))
             self._visited = self._visited % count
         if not self._is_drawn:

@@ -169,11 +169,13 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Draw the random numbers of one gradient step from ``self.generator``; none by default."""
         return {}
 
-    def check_storage(self, storage: Storage[BatchT]) -> None:
-        """Raise ConfigError for a storage whose options contradict the config's.
+    def check_envs(self, envs: VecEnv) -> None:
+        """Raise ConfigError, before a run, for environments in which it cannot learn."""
 
-        Called before a run, and before the storage is allocated. Its batches are known to be of the
-        right type, and sequences where the actor is recurrent.
+    def check_storage(self, storage: Storage[BatchT]) -> None:
+        """Raise ConfigError, before a run, for a storage whose options contradict the config's.
+
+        Its batches are of the right type, and sequences where the actor is recurrent.
         """
 
     def before_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
@@ -299,8 +301,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> LossOutput:
         """Compute the loss at the current or at explicit parameters, and draw noise not given.
 
-        Parameters have the names of `named_parameters`; what is missing keeps its value. The loss
-        is differentiable in them to any order, which is what MAML needs.
+        What is missing of `named_parameters` keeps its value; derivatives of any order are right.
         """
         noise = self.draw_update_noise(batch) if noise is None else noise
         if parameters is None:
@@ -338,8 +339,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the add-ons' terms of the policy loss, with their metrics; see `AddOns.terms`."""
-        if not self.add_ons:
-            return torch.zeros((), device=self.device), {}
         terms, metrics = self.add_ons.terms(batch, distribution, info)
         return sum(terms, torch.zeros((), device=self.device)), metrics
 

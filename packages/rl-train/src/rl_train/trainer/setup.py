@@ -68,6 +68,7 @@ def check_parts(
         _check_replay(algorithm, storage)
     else:
         _check_rollout(algorithm, storage.rollout_steps * envs.num_envs, config)
+    algorithm.check_envs(envs)
     algorithm.check_storage(storage)
 
 
