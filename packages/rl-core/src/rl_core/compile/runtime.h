@@ -20,7 +20,7 @@
 namespace torch::aot_inductor {
 
 using DeviceStreamType = void*;
-using ConstantMap = std::unordered_map<std::string, MaybeOwningAtenTensorHandle>;
+using ConstantMap = std::unordered_map<std::string, RAIIAtenTensorHandle>;
 
 struct AOTInductorModelKernelsBase {
   virtual ~AOTInductorModelKernelsBase() = default;

@@ -50,8 +50,8 @@ _HEADERS = {
 }
 """Headers by torch's name for them."""
 
-_KNOWN_TORCH = "2.13"
-"""The version whose compiler this was written for."""
+_KNOWN_TORCH = ("2.13", "2.15")
+"""The versions whose compiler this was written for."""
 
 _MANY_GRAPHS = 2
 """When so many graphs were compiled, more are to be expected, and headers are compiled once."""
