@@ -339,7 +339,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the add-ons' terms of the policy loss, with their metrics; see `AddOns.terms`."""
-        terms, metrics = self.add_ons.terms(batch, distribution, info)
+        terms, metrics = self.add_ons.terms(batch, distribution, info) if self.add_ons else ([], {})
         return sum(terms, torch.zeros((), device=self.device)), metrics
 
     # Inherited: hyper-parameters, weights and state

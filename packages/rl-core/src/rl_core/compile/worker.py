@@ -50,9 +50,6 @@ _HEADERS = {
 }
 """Headers by torch's name for them."""
 
-_KNOWN_TORCH = ("2.13", "2.15")
-"""The versions whose compiler this was written for."""
-
 _MANY_GRAPHS = 2
 """When so many graphs were compiled, more are to be expected, and headers are compiled once."""
 
@@ -102,21 +99,13 @@ def compile_folder(folder: Path) -> None:
     spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
     torch.set_num_threads(spec["threads"])
     forms = [TensorForm(**form) for form in spec["forms"]]
-    rewrites = {"post_grad_custom_post_pass": _Rewrites(has_kernel())}
-    try:
-        with (
-            patch.object(cpp_builder, "run_compile_cmd", _run_command),
-            patch.object(codecache, "_precompile_header", _precompile_header),
-            patch.object(VecISA, "check_build", _lacks_extension),
-            patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", _no_checks),
-        ):
-            made = _compile(spec["source"], forms, folder, rewrites)
-    except Exception:
-        # With the torch whose insides these are it is a full disk, say, and a graph without the
-        # kernel would be taken for one with it, and round otherwise.
-        if torch.__version__.startswith(_KNOWN_TORCH):
-            raise
-        made = _compile(spec["source"], forms, folder, {})
+    with (
+        patch.object(cpp_builder, "run_compile_cmd", _run_command),
+        patch.object(codecache, "_precompile_header", _precompile_header),
+        patch.object(VecISA, "check_build", _lacks_extension),
+        patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", _no_checks),
+    ):
+        made = _compile(spec["source"], forms, folder)
     shutil.move(made, folder / MADE / LIBRARY)
 
 
@@ -141,7 +130,7 @@ class _Rewrites(CustomGraphPass):
         return self._multiplies, get_hash_for_files((products.__file__, scalars.__file__))
 
 
-def _compile(source: str, forms: list[TensorForm], folder: Path, options: dict[str, Any]) -> str:
+def _compile(source: str, forms: list[TensorForm], folder: Path) -> str:
     names: dict[str, Any] = {name: entry.obj for name, entry in fx.graph._custom_builtins.items()}
     exec(source, names)  # written by the process that started this one
 
@@ -162,7 +151,7 @@ def _compile(source: str, forms: list[TensorForm], folder: Path, options: dict[s
                 # The exponential's vector form costs half the hyperbolic tangent's; off by 1e-7.
                 "cpp.use_decompose_tanh": True,
                 "aot_inductor.output_path": str(folder / "build"),
-                **options,
+                "post_grad_custom_post_pass": _Rewrites(has_kernel()),
             },
         )
     assert isinstance(made, str)
