@@ -124,19 +124,18 @@ def with_tasks(envs: VecEnv) -> TaskVecEnv:
     )
 
 
-def rows_per_task(envs: VecEnv, num_tasks: int, option: str) -> tuple[TaskVecEnv, int]:
-    """Return the environments, which need tasks, and how many rows each task of a rollout gets.
+def rows_per_task(envs: VecEnv, num_tasks: int, option: str) -> int:
+    """Return how many rows each task of a rollout gets.
 
     Raises:
-        ConfigError: when they have no tasks, or the tasks do not divide them.
+        ConfigError: when the tasks do not divide the environments.
     """
-    tasks = with_tasks(envs)
     if envs.num_envs % num_tasks:
         raise ConfigError(
             f"{option}={num_tasks} does not divide the {envs.num_envs} environments, of which each "
             "task gets the same number; change one of them"
         )
-    return tasks, envs.num_envs // num_tasks
+    return envs.num_envs // num_tasks
 
 
 def on_cpu(generator: torch.Generator) -> torch.Generator:

@@ -51,6 +51,7 @@ from rl_meta.inner_algorithm import (
     on_cpu,
     refuse_unused,
     rows_per_task,
+    with_tasks,
 )
 from rl_meta.rollouts import as_batch, join_tasks, one_rollout, split_tasks, task_columns
 
@@ -369,12 +370,13 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def check_envs(self, envs: VecEnv) -> None:
         """Refuse environments that have no tasks, or that the tasks do not divide."""
-        rows_per_task(envs, self.config.meta_batch_size, "meta_batch_size")
+        rows_per_task(with_tasks(envs), self.config.meta_batch_size, "meta_batch_size")
 
     def before_rollout(self, envs: VecEnv) -> bool:
         """Give each row its task, drawn anew for each meta-update, and begin new episodes."""
         num_tasks = self.config.meta_batch_size
-        tasks, rows = rows_per_task(envs, num_tasks, "meta_batch_size")
+        rows = rows_per_task(envs, num_tasks, "meta_batch_size")
+        tasks = with_tasks(envs)
         if self._tasks is None:
             self._tasks = tasks.sample_tasks(num_tasks, on_cpu(self.generator))
             self._set_adapted(self.policy_parameters())

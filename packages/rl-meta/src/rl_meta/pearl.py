@@ -46,7 +46,7 @@ from rl_core.config import (
     ScheduledNonNegative,
     check_argument,
 )
-from rl_core.env import VecEnv
+from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork
 from rl_core.gradients.trust_region import Parameters
@@ -62,6 +62,7 @@ from rl_meta.inner_algorithm import (
     inner_class,
     on_cpu,
     rows_per_task,
+    with_tasks,
 )
 from rl_meta.rollouts import group_by_task, next_observations
 from rl_meta.task_replay import CONTEXT_COLUMNS, TaskReplayStorage
@@ -363,22 +364,19 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     def check_envs(self, envs: VecEnv) -> None:
         """Refuse environments that have no or too few tasks, or that the tasks do not divide."""
-        config = self.config
-        tasks, _ = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
-        available, asked = tasks.num_tasks("train"), config.num_train_tasks
-        if available is not None and available < (asked or 1):
-            raise ConfigError(
-                f"{envs.spec_id} has only {available} train tasks, got num_train_tasks={asked}; "
-                "change one of them"
-            )
+        rows_per_task(with_tasks(envs), self.config.num_sampled_tasks, "num_sampled_tasks")
+        self._num_train_tasks(with_tasks(envs))
 
     def before_rollout(self, envs: VecEnv) -> bool:
-        """Give each row its task and a latent, and begin new episodes."""
-        config = self.config
-        tasks, rows = rows_per_task(envs, config.num_sampled_tasks, "num_sampled_tasks")
+        """Give each row its task and a latent, and begin new episodes.
+
+        Raises:
+            ConfigError: when there are no tasks, or too few of them.
+        """
+        tasks = with_tasks(envs)
+        rows = rows_per_task(envs, self.config.num_sampled_tasks, "num_sampled_tasks")
         if self._tasks is None:
-            available = tasks.num_tasks("train")
-            count = config.num_train_tasks or min(100, 100 if available is None else available)
+            count = self._num_train_tasks(tasks)
             self._tasks = tasks.sample_tasks(count, on_cpu(self.generator))
             self._visited = self._visited % count
         if not self._is_drawn:
@@ -388,6 +386,15 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             self._is_drawn = True
         tasks.set_tasks(self._tasks[self._visited].repeat_interleave(rows, 0))
         return True
+
+    def _num_train_tasks(self, envs: TaskVecEnv) -> int:
+        available, asked = envs.num_tasks("train"), self.config.num_train_tasks
+        if available is not None and available < (asked or 1):
+            raise ConfigError(
+                f"{envs.spec_id} has only {available} train tasks, got num_train_tasks={asked}; "
+                "change one of them"
+            )
+        return asked or min(100, 100 if available is None else available)
 
     def explore(
         self,

@@ -301,7 +301,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> LossOutput:
         """Compute the loss at the current or at explicit parameters, and draw noise not given.
 
-        What is missing of `named_parameters` keeps its value; derivatives of any order are right.
+        Parameters have the names of `named_parameters`; what is missing keeps its value. The loss
+        is differentiable in them to any order, which is what MAML needs.
         """
         noise = self.draw_update_noise(batch) if noise is None else noise
         if parameters is None:
