@@ -39,7 +39,7 @@ class Measurement:
 
     Attributes:
         rounds: in the order in which they were made.
-        seconds: length of each measured span.
+        seconds: length of each measured span; 0 for whole runs.
         machine: what they were made on.
     """
 
@@ -151,7 +151,8 @@ def settings_lines(measurements: Mapping[str, Measurement]) -> str:
     by_setting: dict[str, list[str]] = {}
     for name, found in measurements.items():
         rounds = "one round" if len(found.rounds) == 1 else f"{len(found.rounds)} rounds"
-        setting = f"medians of {rounds} of {found.seconds:g} s on {found.machine}."
+        span = f" of {found.seconds:g} s" if found.seconds else ""
+        setting = f"medians of {rounds}{span} on {found.machine}."
         by_setting.setdefault(setting, []).append(f"`{name}`")
     return "\n".join(f"{', '.join(names)}: {setting}" for setting, names in by_setting.items())
 

@@ -23,7 +23,14 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 from bench.child import Json, thread_environment
 from bench.machine import machine_line
 from bench.markdown import table
-from bench.measurement import Figures, Found, Measurement, measurements_of, ratio_cell
+from bench.measurement import (
+    Figures,
+    Found,
+    Measurement,
+    measurements_of,
+    ratio_cell,
+    settings_lines,
+)
 from bench.suite import Part, run_suite, suite_parser
 
 SIDES: Mapping[str, str] = {
@@ -181,12 +188,8 @@ def render(results: Mapping[str, Json]) -> str:
         for name, run in RUNS.items()
         if name in found
     ]
-    machines = [
-        f"`{name}`: medians of {len(measured.rounds)} rounds on {measured.machine}."
-        for name, measured in found.items()
-    ]
     head = table(["run", "system", "time", "part of SB3's time"], rows, left=2)
-    return "\n\n".join([head, "\n".join(titles), "\n".join(machines)])
+    return "\n\n".join([head, "\n".join(titles), settings_lines(found)])
 
 
 if __name__ == "__main__":
