@@ -5,8 +5,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-import gymnasium
-import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_core.errors import ConfigError, MissingExtraError, closest, in_brief
@@ -61,12 +59,8 @@ class EnvPoolVectorEnv(VectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments."""
-        space = self.single_action_space
-        actions = np.asarray(actions)
-        if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Box):
-            actions = actions.astype(space.dtype, copy=False)
-        observation, reward, terminated, truncated, info = self._pool.step(actions)
-        return observation, reward, terminated, truncated, info
+        returned: tuple[Any, Any, Any, Any, dict[str, Any]] = self._pool.step(actions)
+        return returned
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the pool."""

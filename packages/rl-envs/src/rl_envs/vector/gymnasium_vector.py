@@ -84,7 +84,9 @@ class GymVecEnv(BaseGymVecEnv):
             seed=seed,
             check=check,
             component=component,
-            is_fresh=isinstance(envs, SyncVectorEnv | AsyncVectorEnv) and envs.copy,
+            is_fresh=envs.copy
+            if isinstance(envs, SyncVectorEnv | AsyncVectorEnv)
+            else isinstance(envs, EnvPoolVectorEnv),  # each step's arrays are its own
         )
         self._envs = envs
         self._mode = _autoreset_mode(envs)
