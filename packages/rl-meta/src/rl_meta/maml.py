@@ -375,8 +375,8 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
     def before_rollout(self, envs: VecEnv) -> bool:
         """Give each row its task, drawn anew for each meta-update, and begin new episodes."""
         num_tasks = self.config.meta_batch_size
-        rows = rows_per_task(envs, num_tasks, "meta_batch_size")
         tasks = with_tasks(envs)
+        rows = rows_per_task(tasks, num_tasks, "meta_batch_size")
         if self._tasks is None:
             self._tasks = tasks.sample_tasks(num_tasks, on_cpu(self.generator))
             self._set_adapted(self.policy_parameters())

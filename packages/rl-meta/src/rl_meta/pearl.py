@@ -364,8 +364,9 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     def check_envs(self, envs: VecEnv) -> None:
         """Refuse environments that have no or too few tasks, or that the tasks do not divide."""
-        rows_per_task(with_tasks(envs), self.config.num_sampled_tasks, "num_sampled_tasks")
-        self._num_train_tasks(with_tasks(envs))
+        tasks = with_tasks(envs)
+        rows_per_task(tasks, self.config.num_sampled_tasks, "num_sampled_tasks")
+        self._num_train_tasks(tasks)
 
     def before_rollout(self, envs: VecEnv) -> bool:
         """Give each row its task and a latent, and begin new episodes.
@@ -374,7 +375,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             ConfigError: when there are no tasks, or too few of them.
         """
         tasks = with_tasks(envs)
-        rows = rows_per_task(envs, self.config.num_sampled_tasks, "num_sampled_tasks")
+        rows = rows_per_task(tasks, self.config.num_sampled_tasks, "num_sampled_tasks")
         if self._tasks is None:
             count = self._num_train_tasks(tasks)
             self._tasks = tasks.sample_tasks(count, on_cpu(self.generator))

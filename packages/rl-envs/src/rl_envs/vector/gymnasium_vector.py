@@ -84,9 +84,8 @@ class GymVecEnv(BaseGymVecEnv):
             seed=seed,
             check=check,
             component=component,
-            is_fresh=envs.copy
-            if isinstance(envs, SyncVectorEnv | AsyncVectorEnv)
-            else isinstance(envs, EnvPoolVectorEnv),  # each step's arrays are its own
+            is_fresh=isinstance(envs, EnvPoolVectorEnv)  # each of its steps has arrays of its own
+            or (isinstance(envs, SyncVectorEnv | AsyncVectorEnv) and envs.copy),
         )
         self._envs = envs
         self._mode = _autoreset_mode(envs)
