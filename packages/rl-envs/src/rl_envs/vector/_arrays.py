@@ -301,7 +301,7 @@ class NumpyArrays(Arrays):
         if spec.greatest is not None:
             fits = (rows >= spec.least) & (rows <= spec.greatest)
         # The dot product with itself is the cheapest look at all entries. Large finite entries can
-        # overflow it, without a warning; the second look finds no fault then.
+        # overflow it, of which only `vdot` does not warn; the second look finds no fault then.
         elif not spec.torch_dtype.is_floating_point or math.isfinite(np.vdot(rows, rows)):
             return
         else:

@@ -22,6 +22,8 @@ from rl_envs.vector._envpool import EnvPoolVectorEnv, is_envpool
 from rl_envs.vector._gymnasium_processes import ProcessWatch
 from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
+_INFO_TYPES = (dict, Mapping)
+
 _DEFERRED_STEPS = 32
 """How many steps an accelerator runs between two looks at the results of finite checks."""
 
@@ -89,7 +91,7 @@ class GymVecEnv(BaseGymVecEnv):
         )
         self._envs = envs
         self._mode = _autoreset_mode(envs)
-        self._ended: Rows = None  # which rows ended in the last step
+        self._ended: Rows = None  # the rows that the next step only resets, None if there are none
         self._can_save = can_save(envs)
         self._watch = ProcessWatch(base, timeout_s) if isinstance(base, AsyncVectorEnv) else None
 
@@ -107,32 +109,32 @@ class GymVecEnv(BaseGymVecEnv):
         self._is_ready = False
         self._steps += 1
         try:  # what `_locating` does, which would cost a microsecond in every step
-            returned = self._envs.step(actions)
+            returned: Any = self._envs.step(actions)
         except (Exception, SystemExit) as error:
             raise self._located("step", error) from (error.__cause__ or error)
-        raw, raw_reward, raw_terminated, raw_truncated, info = self._unpack(
-            "step()", returned, STEP_FIELDS
-        )
+        if problem := return_problem("step()", returned, STEP_FIELDS, _INFO_TYPES):
+            raise self._fault(problem)
+        raw, raw_reward, raw_terminated, raw_truncated, info = returned
         observation = arrays.take_observation(raw)
         reward = arrays.take(arrays.reward, raw_reward)
         terminated = arrays.take(arrays.terminated, raw_terminated)
         truncated = arrays.take(arrays.truncated, raw_truncated)
-        final_observation: ArrayObservation | None = None
-        if self._mode is AutoresetMode.NEXT_STEP:
-            # Rows that ended in the last step only reset in this one.
-            valid = ~self._ended
-            if arrays.may_hold(self._ended):
-                reward = arrays.where(valid, reward, 0.0)
-                terminated &= valid
-                truncated &= valid
-            ended = terminated | truncated
-        else:
+        resets, self._ended = self._ended, None
+        if resets is None:
             valid = arrays.every_row()
+        else:
+            valid = ~resets
+            reward[resets] = 0.0
+            terminated &= valid
+            truncated &= valid
+        final_observation: ArrayObservation | None = None
+        if arrays.may_hold(terminated) or arrays.may_hold(truncated):
             ended = terminated | truncated
-            if arrays.may_hold(ended):
+            if self._mode is AutoresetMode.NEXT_STEP:
+                self._ended = ended
+            else:
                 observation, final_observation, info = self._finish(observation, ended, info)
         arrays.check_step(observation, reward, final_observation, self._steps, self._check)
-        self._ended = ended
         self._is_ready = True
         return EnvStep(observation, reward, terminated, truncated, final_observation, valid, info)
 
@@ -161,16 +163,18 @@ class GymVecEnv(BaseGymVecEnv):
             self._arrays = _TorchArrays(
                 self._observation_space, self._num_envs, self._fault, array.device
             )
-        self._ended = ~self._arrays.every_row()
+        self._ended = None
         observation: ArrayObservation = self._arrays.take_observation(raw)
         return observation
 
     def _save_episodes(self) -> StateDict:
-        return {"ended": torch.as_tensor(self._ended).clone(), "envs": get_state(self._envs)}
+        ended = ~self._arrays.every_row() if self._ended is None else self._ended
+        return {"ended": torch.as_tensor(ended).clone(), "envs": get_state(self._envs)}
 
     def _load_episodes(self, saved: StateReader) -> None:
         every_row = torch.as_tensor(self._arrays.every_row())
-        self._ended = saved.tensor("ended", like=every_row).numpy(force=True).copy()
+        ended = saved.tensor("ended", like=every_row).numpy(force=True).copy()
+        self._ended = ended if ended.any() else None
         set_state(self._envs, saved.tree("envs"))
 
     def _close_all(self) -> None:
@@ -215,12 +219,10 @@ class GymVecEnv(BaseGymVecEnv):
     ) -> tuple[Any, ...]:
         with self._locating("reset"):
             returned = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Sync and Async take a list
-        return self._unpack("reset()", returned, RESET_FIELDS)
-
-    def _unpack(self, call: str, returned: Any, fields: tuple[str, ...]) -> tuple[Any, ...]:
-        if problem := return_problem(call, returned, fields, (dict, Mapping)):
+        if problem := return_problem("reset()", returned, RESET_FIELDS, _INFO_TYPES):
             raise self._fault(problem)
-        return tuple(returned)
+        observation, info = returned
+        return observation, info
 
 
 class _TorchArrays(Arrays):
