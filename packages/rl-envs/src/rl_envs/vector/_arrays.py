@@ -114,8 +114,8 @@ class Arrays(ABC):
         """
 
     @abstractmethod
-    def may_hold(self, mask: Rows) -> bool:
-        """Whether a mask holds anywhere; True if only waiting for a device could tell."""
+    def find_ended(self, terminated: Rows, truncated: Rows) -> Rows:
+        """Return the mask of ended rows, or None if there are none and no wait for a device."""
 
     @abstractmethod
     def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
@@ -272,6 +272,7 @@ class NumpyArrays(Arrays):
         self.kind, self.convert = np.ndarray, as_numpy
         self.copy, self.where = np.ndarray.copy, np.where
         self._every_row = np.ones(num_envs, np.bool_)
+        self._is_one_real_array = self.leaf is not None and self.leaf.torch_dtype.is_floating_point
         self.is_fresh = is_fresh
 
     def take(self, spec: ArraySpec, raw: Rows) -> Rows:
@@ -292,20 +293,40 @@ class NumpyArrays(Arrays):
             key: np.empty(spec.shape, spec.numpy_dtype) for key, spec in self.leaf_specs.items()
         }
 
-    def may_hold(self, mask: Rows) -> bool:
-        """See `Arrays.may_hold`."""
-        return 1 in mask.tobytes()  # the fastest look at a few flags
+    def find_ended(self, terminated: Rows, truncated: Rows) -> Rows:
+        """See `Arrays.find_ended`."""
+        if 1 in terminated.tobytes() or 1 in truncated.tobytes():  # the fastest look at a few flags
+            return terminated | truncated
+        return None
+
+    def check_step(
+        self,
+        observation: ArrayObservation,
+        reward: Rows,
+        final_observation: ArrayObservation | None,
+        step: int,
+        check: bool,
+    ) -> None:
+        """See `Arrays.check_step`."""
+        # The dot product with itself is the cheapest look at all entries. Large finite entries can
+        # overflow it, of which only `vdot` does not warn; the second look finds no fault then.
+        if not (
+            self._is_space_checked
+            and final_observation is None
+            and self._is_one_real_array
+            and math.isfinite(np.vdot(observation, observation))  # type: ignore[arg-type]
+            and math.isfinite(np.vdot(reward, reward))
+        ):
+            super().check_step(observation, reward, final_observation, step, check)
 
     def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
         """See `Arrays.check_values`."""
         if spec.greatest is not None:
             fits = (rows >= spec.least) & (rows <= spec.greatest)
-        # The dot product with itself is the cheapest look at all entries. Large finite entries can
-        # overflow it, of which only `vdot` does not warn; the second look finds no fault then.
-        elif not spec.torch_dtype.is_floating_point or math.isfinite(np.vdot(rows, rows)):
-            return
-        else:
+        elif spec.torch_dtype.is_floating_point:
             fits = np.isfinite(rows)
+        else:
+            return
         if not fits.all():
             index = int(np.flatnonzero(~fits.reshape(len(rows), -1).all(axis=1))[0])
             raise self.fault(_value_problem(spec, rows[index]), index)

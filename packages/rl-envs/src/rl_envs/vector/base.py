@@ -73,7 +73,7 @@ class BaseGymVecEnv(VecEnv):
             self._observation_space, num_envs, self._fault, is_fresh=is_fresh
         )
         self._action_shape = action_shape(self._action_space, num_envs)
-        self._usual_action_dtype: object = None  # the last one that was looked at
+        self._usual_action_dtype: object = None  # of the last step whose actions were right
         self._seed = self._next_seed = None if seed is None else checked_seed(seed)
         self._steps = 0
         self._is_ready = False  # for a step: reset, open, and without a fault since then
@@ -212,9 +212,14 @@ class BaseGymVecEnv(VecEnv):
         Raises:
             DataError: for another shape, or real numbers where categories are asked for.
         """
-        arrays = self._arrays
-        is_right = action.__class__ is arrays.kind is np.ndarray  # a tensor may be elsewhere
-        actions: Rows = action if is_right else arrays.convert(action)
+        actions: Rows = action
+        if (
+            actions.__class__ is np.ndarray
+            and actions.dtype is self._usual_action_dtype
+            and actions.shape == self._action_shape
+        ):
+            return actions
+        actions = self._arrays.convert(action)
         if actions.shape != self._action_shape and self._action_shape is not None:
             raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
         if actions.dtype is not self._usual_action_dtype:

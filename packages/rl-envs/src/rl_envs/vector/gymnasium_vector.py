@@ -22,8 +22,6 @@ from rl_envs.vector._envpool import EnvPoolVectorEnv, is_envpool
 from rl_envs.vector._gymnasium_processes import ProcessWatch
 from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 
-_INFO_TYPES = (dict, Mapping)
-
 _DEFERRED_STEPS = 32
 """How many steps an accelerator runs between two looks at the results of finite checks."""
 
@@ -112,8 +110,9 @@ class GymVecEnv(BaseGymVecEnv):
             returned: Any = self._envs.step(actions)
         except (Exception, SystemExit) as error:
             raise self._located("step", error) from (error.__cause__ or error)
-        if problem := return_problem("step()", returned, STEP_FIELDS, _INFO_TYPES):
-            raise self._fault(problem)
+        is_usual = returned.__class__ is tuple and len(returned) == len(STEP_FIELDS)
+        if not is_usual or returned[-1].__class__ is not dict:
+            self._refuse_other("step()", returned, STEP_FIELDS)
         raw, raw_reward, raw_terminated, raw_truncated, info = returned
         observation = arrays.take_observation(raw)
         reward = arrays.take(arrays.reward, raw_reward)
@@ -128,8 +127,7 @@ class GymVecEnv(BaseGymVecEnv):
             terminated &= valid
             truncated &= valid
         final_observation: ArrayObservation | None = None
-        if arrays.may_hold(terminated) or arrays.may_hold(truncated):
-            ended = terminated | truncated
+        if (ended := arrays.find_ended(terminated, truncated)) is not None:
             if self._mode is AutoresetMode.NEXT_STEP:
                 self._ended = ended
             else:
@@ -219,10 +217,14 @@ class GymVecEnv(BaseGymVecEnv):
     ) -> tuple[Any, ...]:
         with self._locating("reset"):
             returned = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Sync and Async take a list
-        if problem := return_problem("reset()", returned, RESET_FIELDS, _INFO_TYPES):
-            raise self._fault(problem)
+        self._refuse_other("reset()", returned, RESET_FIELDS)
         observation, info = returned
         return observation, info
+
+    def _refuse_other(self, call: str, returned: object, fields: tuple[str, ...]) -> None:
+        """Refuse what has another number of values than Gymnasium's API asks for, or no info."""
+        if problem := return_problem(call, returned, fields, (dict, Mapping)):
+            raise self._fault(problem)
 
 
 class _TorchArrays(Arrays):
@@ -250,9 +252,10 @@ class _TorchArrays(Arrays):
         tensor = self._checked(spec, raw, None).detach()
         return tensor.to(spec.torch_dtype, copy=True, memory_format=torch.contiguous_format)
 
-    def may_hold(self, mask: Rows) -> bool:
-        """See `Arrays.may_hold`."""
-        return bool(mask.any()) if self.waits else True
+    def find_ended(self, terminated: Rows, truncated: Rows) -> Rows:
+        """See `Arrays.find_ended`."""
+        ended = terminated | truncated
+        return None if self.waits and not ended.any() else ended
 
     def check_values(self, spec: ArraySpec, rows: Rows, step: int) -> None:
         """See `Arrays.check_values`."""
