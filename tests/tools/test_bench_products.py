@@ -4,11 +4,13 @@ import pytest
 import torch
 from bench import products
 from bench.measurement import Measurement
-from bench.products import calls_per_second, flops_per_step
+from bench.products import calls_per_second, flops_per_image_step, flops_per_step
 from bench.speed_table import speed_table
 from bench.workloads import WORKLOADS, ReplaySettings
 from torch import Tensor, autograd, nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from rl_core.nn.cnn import NatureCNN
 
 
 def settings(algorithm: Literal["dqn", "td3", "sac"]) -> ReplaySettings:
@@ -87,9 +89,20 @@ def test_both_libraries_multiply() -> None:
     assert all(rate > 0.0 for rate in found.values())
 
 
-def test_steps_of_replay_have_a_limit() -> None:
+def test_steps_of_replay_and_images_have_a_limit() -> None:
     limited = [name for name, workload in WORKLOADS.items() if workload.has_product_limit]
-    assert limited == ["dqn-cartpole", "td3-halfcheetah", "sac-halfcheetah"]
+    assert limited == ["ppo-pong", "dqn-cartpole", "td3-halfcheetah", "sac-halfcheetah"]
+
+
+def test_a_step_with_images_takes_what_its_network_does() -> None:
+    network = nn.Sequential(NatureCNN((4, 84, 84)), nn.Linear(512, 7))
+    image = torch.zeros(1, 4, 84, 84)
+    with FlopCounterMode(display=False) as counter:
+        with torch.no_grad():
+            network(image)
+        network(image).sum().backward()
+    one_epoch = counter.get_total_flops()
+    assert flops_per_image_step(num_epochs=1, num_actions=6) == one_epoch
 
 
 def test_the_share_of_the_limit_is_taken_within_rounds() -> None:
@@ -107,7 +120,7 @@ def test_the_share_of_the_limit_is_taken_within_rounds() -> None:
     ]
     text = speed_table({"sac-halfcheetah": Measurement(rounds, 5.0, "a machine")})
     assert (
-        "Matrix-product limit of `sac-halfcheetah`: 500 MFLOP per gradient step, at 100 GFLOP/s "
+        "Matrix-product limit of `sac-halfcheetah`: 500 MFLOP per step, at 100 GFLOP/s "
         "(MKL) or 100 (oneDNN), the faster of which allows 200 steps/s. Reached: ours, compiled "
         "50 %, Stable-Baselines3 25 %."
     ) in text

@@ -19,6 +19,11 @@ A step of TD3 or SAC with two critics Q and a policy π is the sum of
 
 A step of DQN is (4) and (5) of one network Q, and there is no π.
 
+PPO on images has one network for policy and value. In a convolution each of its outputs is a unit
+of its own, and $n_{i-1}$ is what one of them sees. Each step of an environment takes
+
+(7) one forward to act, and in each epoch (1), (2), and (3) up to the first layer.
+
 That counts what the equations need, whatever a system computes beside it.
 """
 
@@ -32,12 +37,16 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from bench.workloads import ReplaySettings, Workload
+from bench.workloads import PPOSettings, ReplaySettings, Workload
 
 _SIZE = 256
 _PER_CHUNK = 50
 _POLICY_DELAY = 2
 _NUM_CRITICS = 2
+_STACKED_FRAMES, _FRAME_SIZE = 4, 84
+_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # of NatureCNN: channels, kernel and stride
+_NUM_FEATURES = 512
+_PONG_ACTIONS = 6
 
 
 def measure(workload: Workload, seconds: float) -> dict[str, float]:
@@ -51,6 +60,9 @@ def measure(workload: Workload, seconds: float) -> dict[str, float]:
         ``flops`` of a step; ``mkl`` and ``onednn``, operations per second.
     """
     settings = workload.settings
+    if isinstance(settings, PPOSettings):
+        image_flops = flops_per_image_step(settings.num_epochs, _PONG_ACTIONS)
+        return {"flops": float(image_flops), **products_per_second(seconds)}
     assert isinstance(settings, ReplaySettings)
     env = gymnasium.make(workload.env)
     observation, action = env.observation_space, env.action_space
@@ -89,6 +101,26 @@ def flops_per_step(settings: ReplaySettings, observation_size: int, action_size:
     num_judges = _NUM_CRITICS if is_sac else 1
     improvement = 3 * policy - policy_first + num_judges * 2 * critic
     return target + critics + improvement / (1 if is_sac else _POLICY_DELAY)
+
+
+def flops_per_image_step(num_epochs: int, num_actions: int) -> int:
+    """Count the floating-point operations of PPO with NatureCNN per step of an environment.
+
+    Args:
+        num_epochs: passes over each rollout.
+        num_actions: of the policy, which shares the network with the value function.
+
+    Returns:
+        The sum of (7), for four stacked frames of 84x84.
+    """
+    layers = []
+    channels, size = _STACKED_FRAMES, _FRAME_SIZE
+    for out_channels, kernel, stride in _CONVOLUTIONS:
+        size = (size - kernel) // stride + 1
+        layers.append(2 * channels * kernel**2 * out_channels * size**2)
+        channels = out_channels
+    forward = sum(layers) + _forward((channels * size**2, _NUM_FEATURES, num_actions + 1), 1)
+    return forward + num_epochs * (3 * forward - layers[0])
 
 
 def products_per_second(seconds: float) -> dict[str, float]:

@@ -49,7 +49,7 @@ def _has_products(measurement: Measurement) -> bool:
 
 
 def _limit_line(name: str, measurement: Measurement) -> str:
-    """Say how many gradient steps the machine's matrix products allow, and how many were made."""
+    """Say how many steps the machine's matrix products allow, and how many were made."""
     rounds = [one for one in measurement.rounds if PRODUCTS in one]
     flops, mkl, onednn = (
         statistics.median(one[PRODUCTS][figure] for one in rounds)
@@ -64,14 +64,14 @@ def _limit_line(name: str, measurement: Measurement) -> str:
         f"{title} {100.0 * statistics.median(each):.0f} %" for title, each in shares.items() if each
     )
     return (
-        f"Matrix-product limit of `{name}`: {flops / 1e6:.0f} MFLOP per gradient step, at "
+        f"Matrix-product limit of `{name}`: {flops / 1e6:.0f} MFLOP per step, at "
         f"{mkl / 1e9:.0f} GFLOP/s (MKL) or {onednn / 1e9:.0f} (oneDNN), the faster of which allows "
         f"{limit:,.0f} steps/s. Reached: {reached}."
     )
 
 
 def _limit(one: Round) -> float:
-    """Return the gradient steps per second that the matrix products of a round allow."""
+    """Return the steps per second that the matrix products of a round allow."""
     found = one[PRODUCTS]
     return max(found["mkl"], found["onednn"]) / found["flops"]
 

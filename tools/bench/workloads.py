@@ -150,8 +150,11 @@ class Workload:
 
     @property
     def has_product_limit(self) -> bool:
-        """Whether it takes one gradient step per step, which matrix products limit."""
-        return isinstance(self.settings, ReplaySettings)
+        """Whether matrix products limit it: with replay, and with images."""
+        settings = self.settings
+        return isinstance(settings, ReplaySettings) or (
+            isinstance(settings, PPOSettings) and settings.image_net
+        )
 
 
 WORKLOADS: Mapping[str, Workload] = {
