@@ -115,6 +115,12 @@ def _play(env: gymnasium.Env, actions: list[Any]) -> list[Any]:
     return seen
 
 
+def test_constant_tables_are_not_saved() -> None:
+    env = gymnasium.make("Taxi-v4")
+    env.reset(seed=0)
+    assert not any("P" in layer for layer in get_state(env).values())
+
+
 def _check_continues(build: Callable[[], gymnasium.Env], steps: int = 40) -> None:
     env = build()
     assert can_save(env)

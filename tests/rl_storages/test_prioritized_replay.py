@@ -287,6 +287,22 @@ def test_parameters_out_of_range_are_refused(name: str, value: object, message: 
             storage.update_storage_parameter(name, value)
 
 
+def test_a_buffer_that_is_used_again_begins_anew() -> None:
+    storage = _buffer(PrioritizedConfig(alpha=0.5, beta=0.5), count=6)
+    batch, actions = _all_of(storage)
+    _learn(storage, batch, [100.0] * len(actions))
+    storage.update_storage_parameter("alpha", 0.1)
+    storage.update_storage_parameter("beta", 0.9)
+    storage.allocate(LIFE.spec(), seeded())
+    fresh = _buffer(PrioritizedConfig(alpha=0.5, beta=0.5))
+    check_same_state(storage.state_dict(), fresh.state_dict())
+
+
+def test_parameters_need_memory() -> None:
+    with pytest.raises(ConfigError, match="allocate"):
+        ReplayBuffer(40, prioritized=PrioritizedConfig()).live_parameters()
+
+
 def test_a_restored_buffer_goes_on_alike() -> None:
     """With learned priorities, changed parameters and what was inserted since the last draw."""
     transitions = LIFE.transitions(200)

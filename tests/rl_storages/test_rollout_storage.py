@@ -294,6 +294,34 @@ def test_a_boundary_by_hand() -> None:
     }
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("marks", [False, True])
+def test_a_cut_off_episode_keeps_its_last_observation(truncated: bool, marks: bool) -> None:
+    """Also one truncated in its own step, whose last observation the next row was to bring."""
+    spec = TensorSpec((1,), torch.float32)
+    storage = RolloutStorage(3)
+    storage.allocate(StorageSpec(spec, spec, 1, {}, {}, torch.device("cpu")), torch.Generator())
+
+    def insert(observation: float, following: float, *, ends: bool, starts: bool) -> None:
+        def number(value: float) -> Any:
+            return np.array([[value]], np.float32)
+
+        flags = [np.array([flag]) for flag in (False, ends, True, starts)]
+        reward = np.ones(1, np.float32)
+        row = (number(observation), number(0.0), reward, *flags, number(following), None, {}, {})
+        storage.insert_transition(Transition(*row))
+
+    insert(0.0, 1.0, ends=False, starts=True)
+    insert(1.0, 2.0, ends=truncated, starts=False)
+    if marks:
+        storage.mark_boundary()
+    insert(100.0, 101.0, ends=False, starts=True)
+    rollout = storage.rollout()
+    assert _rows(rollout.truncated) == [[False], [True], [False]]
+    assert _rows(rollout.final_index) == [[1, 0]]
+    assert _rows(rollout.final_observation) == [[2.0]]
+
+
 def test_consecutive_slices_leave_no_boundary() -> None:
     worker = _filled(SAME_STEP, 4)
     storage = RolloutStorage(4)

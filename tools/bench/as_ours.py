@@ -45,6 +45,12 @@ def step_together(model: Any) -> None:
     critic.step, actor.step = hold, step_both
 
 
+def start_at_zero_and_step_together(model: Any) -> None:
+    """Do both, as ours does."""
+    start_policies_at_zero(model)
+    step_together(model)
+
+
 def hold_statistics(model: Any) -> None:
     """Take observations into the running statistics once per update, after it.
 
@@ -108,6 +114,7 @@ def move_targets_after_steps(model: Any) -> None:
 WAYS: Mapping[str, Callable[[Any], None]] = {
     "policies start at zero": start_policies_at_zero,
     "policy steps with its critics": step_together,
+    "policies start at zero, step with critics": start_at_zero_and_step_together,
     "statistics once per update": hold_statistics,
     "population's standard deviation": divide_by_population_std,
     "targets move after gradient steps": move_targets_after_steps,

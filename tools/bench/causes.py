@@ -34,7 +34,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     "ppo/Pendulum-v1": _DIVISOR,  # which normalises no observations
     "ppo/HalfCheetah-v5": _ON_POLICY,
     "ppo/Walker2d-v5": _ON_POLICY,
-    "sac/FetchReach-v4 HER": _OFF_POLICY,
+    "sac/FetchReach-v4 HER": (*_OFF_POLICY, "policies start at zero, step with critics"),
     "sac/HalfCheetah-v5": _OFF_POLICY,
     "td3/HalfCheetah-v5": _OFF_POLICY,
 }

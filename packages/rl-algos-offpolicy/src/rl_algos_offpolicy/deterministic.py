@@ -1,7 +1,7 @@
 """What DDPG and TD3 share: acting with exploration noise, parameter groups and target networks."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar, Generic, TypeVar
@@ -180,6 +180,20 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         action = (action + self.hyper["exploration_std"] * noise).clamp(-1.0, 1.0)
         after = self.actor.remember_action(observation, action, state, after, episode_start)
         return ActionOutput(action, self.actor.to_env_action(action), None, after)
+
+    def explorer(self) -> Callable[..., ActionOutput]:
+        """Return `explore`, with increments turned into a process that begins anew."""
+        if self.config.exploration_noise != "ou":
+            return self.explore
+        process = self.config.ou_process()
+
+        def explore(
+            observation: Observation, state: State, noise: Tensor, episode_start: Tensor
+        ) -> ActionOutput:
+            noise = process.step(noise, episode_start)
+            return self.explore(observation, state, noise, episode_start)
+
+        return explore
 
     def more_state(self) -> StateDict:
         """Return where the noise process is."""

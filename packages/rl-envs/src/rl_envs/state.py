@@ -59,6 +59,9 @@ _PLAIN = (type(None), bool, int, str)
 _RENDERED = ("recorded_frames", "frame_list", "render_history")
 """Where Gymnasium's wrappers collect images, on which no step depends."""
 
+_TABLES = "gymnasium.envs.toy_text."
+"""Beginning of the modules whose environments have a large constant ``P``: all transitions."""
+
 _MUJOCO_DERIVED = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos"),
     *("site_xmat", "subtree_com", "cinert", "cvel", "cfrc_int", "cfrc_ext", "qfrc_actuator"),
@@ -162,9 +165,9 @@ class _Encoder:
     def _attributes(self, owner: object) -> StateDict:
         saved: dict[str, StateValue] = {}
         for name, value in vars(owner).items():
-            if name in _RENDERED or (
-                name == "env" and isinstance(owner, gymnasium.Wrapper | VectorWrapper)
-            ):
+            is_wrapped = name == "env" and isinstance(owner, gymnasium.Wrapper | VectorWrapper)
+            is_table = name == "P" and type(owner).__module__.startswith(_TABLES)
+            if name in _RENDERED or is_wrapped or is_table:
                 continue
             if name == "func" and isinstance(value, Stateful):
                 saved[name] = {"stateful": value.state_dict()}

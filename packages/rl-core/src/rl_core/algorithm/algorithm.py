@@ -173,10 +173,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Raise ConfigError, before a run, for environments in which it cannot learn."""
 
     def check_storage(self, storage: Storage[BatchT]) -> None:
-        """Raise ConfigError, before a run, for a storage whose options contradict the config's.
-
-        Its batches are of the right type, and sequences where the actor is recurrent.
-        """
+        """Raise ConfigError, before a run, for a storage, of the right type, with unfit options."""
 
     def before_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
         """Do what an update does once before its gradient steps, and return 0-dim metrics by path.
@@ -186,10 +183,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         return {}
 
     def after_epochs(self, storage: Storage[BatchT]) -> Mapping[str, Tensor]:
-        """Do what an update does once after its gradient steps, and return 0-dim metrics by path.
-
-        The storage still holds what the steps learned from.
-        """
+        """Do the same after the gradient steps; the storage still holds what they learned from."""
         return {}
 
     def more_state(self) -> StateDict:
@@ -269,6 +263,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         The default samples the policy. Arguments are those of `Actor.get_action`.
         """
         return self.actor.get_action(observation, state, noise, False, episode_start)
+
+    def explorer(self) -> Callable[..., ActionOutput]:
+        """Return `explore` for an evaluation, with a noise process of its own if it has one."""
+        return self.explore
 
     def acting_step(
         self,

@@ -184,7 +184,7 @@ class BaseGymVecEnv(VecEnv):
                 f"the state of {self._name} is {dict(state)}; expected the numbers seed and steps"
             )
         self._seed, self._steps = seed, steps
-        self._next_seed = None if seed is None else resumed_seed(seed, steps)
+        self._next_seed = seed if seed is None or steps == 0 else resumed_seed(seed, steps)
         self._is_ready = False
         if "episodes" in state and not self._is_closed:
             self._load_episodes(StateReader(state, self._name).reader("episodes"))

@@ -200,6 +200,7 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
 
     def live_parameters(self) -> Mapping[str, float]:
         """Return the sampler's parameters that may change while running."""
+        self.check_allocated()
         return self._sampler.live_parameters()
 
     def set_live_parameter(self, name: str, value: float) -> None:

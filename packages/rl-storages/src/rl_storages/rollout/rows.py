@@ -211,11 +211,14 @@ class RolloutRows:
                 "of one collector in their order, or whole rollouts"
             )
         last = self.count - 1
-        valid, terminated, truncated = (
+        valid, terminated = (
             rows[-1] if (rows := self._unwritten[name]) else self._columns[name][last]
-            for name in ("valid", "terminated", "truncated")
+            for name in ("valid", "terminated")
         )
-        goes_on = valid & ~terminated & ~truncated
+        goes_on = valid & ~terminated
+        # Truncated ones too, whose last observation the next row was to bring; some brought it.
+        for index, _ in self._finals:
+            goes_on[index[index[:, 0] == last, 1]] = False
         envs = ((starts | breaks).to(goes_on.device) & goes_on).nonzero().flatten()
         if len(envs):
             self.columns["truncated"][last, envs] = True

@@ -56,14 +56,14 @@ class PrioritizedSampler(StateFields, IndexSampler):
     def __init__(self, config: PrioritizedConfig, recent: RecentConfig | None = None) -> None:
         self._config = config
         self._recent = recent
-        self._alpha = float(config.alpha)
-        self._beta_schedule = as_schedule(config.beta)
-        self._beta = self._beta_schedule.value(0.0)
-        self._largest = 1.0
 
     def attach(self, rows: ReplayRows, generator: torch.Generator) -> None:
-        """Begin to draw from rows, which are empty."""
+        """Begin to draw from rows, which are empty, with the config's options."""
         super().attach(rows, generator)
+        self._alpha = float(self._config.alpha)
+        self._beta_schedule = as_schedule(self._config.beta)
+        self._beta = self._beta_schedule.value(0.0)
+        self._largest = 1.0
         ring, recent = self.rows, self._recent
         self._tree = PriorityTree(ring.num_slots)
         self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)

@@ -17,7 +17,7 @@ from rl_core.errors import CheckpointError, ConfigError, DeviceError, nearest
 from rl_core.seeding import spawn_seed
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json
-from rl_envs import AnyEnv, is_built
+from rl_envs import AnyEnv, ProcessVecEnv, is_built
 from rl_train.builder.components import LOAD_ACTOR, construct_component, spec_from
 from rl_train.builder.description import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
@@ -91,6 +91,8 @@ def build(
     chosen = getattr(envs, "vectorization", None)
     if recipe.env.kwargs.get("vectorization") == "auto" and chosen is not None:
         kwargs = {**recipe.env.kwargs, "vectorization": chosen}
+        if isinstance(envs, ProcessVecEnv):
+            kwargs["num_workers"] = len(envs.processes)
         recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)

@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 STEP_NAME = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 
 _MAX_BYTES = {STATE: 16 * 2**20, MANIFEST: 2**20, RECIPE: 2**20}
-_MAX_JSON_NODES = 500_000
+_MAX_JSON_NODES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)

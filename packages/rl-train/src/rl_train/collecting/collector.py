@@ -1,6 +1,6 @@
 """The collector: acts in environments and inserts the transitions into a storage."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -38,6 +38,10 @@ _NOISE_STEPS = 128
 
 def _never() -> bool:
     return False
+
+
+def _ignore(steps: int, ended: Sequence[Episode]) -> None:
+    pass
 
 
 class Collector(StateFields):
@@ -102,7 +106,11 @@ class Collector(StateFields):
 
     @torch.no_grad()
     def collect(
-        self, n: int, into: AnyStorage, is_stopping: Callable[[], bool] = _never
+        self,
+        n: int,
+        into: AnyStorage,
+        is_stopping: Callable[[], bool] = _never,
+        on_row: Callable[[int, Sequence[Episode]], None] = _ignore,
     ) -> list[Episode]:
         """Collect and store at least ``n`` rows, in whole steps of all environments.
 
@@ -111,6 +119,7 @@ class Collector(StateFields):
                 Reset-only rows are included: they are stored as invalid and are not steps.
             into: an allocated storage.
             is_stopping: called before each step; returning True ends the collection early.
+            on_row: called after each with the number of steps and the episodes that ended.
 
         Returns:
             The episodes that ended, in the order in which they did.
@@ -142,8 +151,6 @@ class Collector(StateFields):
                 ended = self._tracker.track(outcome)
                 if self._mask_check is not None:
                     self._mask_check.check_step(outcome)
-                episodes += ended
-                self.total_episodes += len(ended)
                 into.insert_transition(
                     Transition(
                         observation,
@@ -162,7 +169,11 @@ class Collector(StateFields):
                 self._observation = outcome.observation
                 self._state = output.state
                 rows += len(outcome.reward)
-                self.total_steps += int(np.count_nonzero(to_flags(outcome.valid)))
+                steps = int(np.count_nonzero(to_flags(outcome.valid)))
+                self.total_steps += steps
+                self.total_episodes += len(ended)
+                episodes += ended
+                on_row(steps, ended)
         return episodes
 
     @torch.no_grad()
@@ -252,7 +263,7 @@ class Collector(StateFields):
         """Take over a state returned by `state_dict`.
 
         Environments that cannot resume their episodes start new ones, with seeds other than at the
-        start of the run.
+        start of the run, unless this is the start.
         """
         saved = StateReader(state, "collector")
         self.load_fields(saved)
@@ -261,12 +272,14 @@ class Collector(StateFields):
             self.reward_scaler.load_state_dict(saved.tree("reward_scaler"))
         envs = saved.tree("envs")
         self.envs.load_state_dict(envs)
-        if envs:
-            self.seed = None  # they resume their own random numbers
-        elif self.seed is not None:
-            self.seed = resumed_seed(self.seed, self.total_steps)
+        running = saved.tree("running")
+        if self.total_steps or self.warm_up_rows or running:
+            if envs:
+                self.seed = None  # they resume their own random numbers
+            elif self.seed is not None:
+                self.seed = resumed_seed(self.seed, self.total_steps)
         self._observation = None
-        if saved.tree("running"):
+        if running:
             self._resume_episodes(saved.reader("running"))
 
     def _saved_noise(self, saved: StateReader) -> tuple[Tensor, int]:

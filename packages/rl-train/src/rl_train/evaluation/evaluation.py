@@ -155,11 +155,12 @@ def evaluate_policy(
     if not (deterministic or explore or draws_actions(actor)):
         raise nothing_to_draw(actor)
     generator = spawn_generators(seed, ["evaluation"], device=actor.device)["evaluation"]
+    explorer = algorithm.explorer() if algorithm is not None and explore else None
 
     def act(observation: Observation, state: State, start: Tensor) -> ActionOutput:
-        if algorithm is not None and explore:
+        if algorithm is not None and explorer is not None:
             noise = algorithm.draw_noise((len(start),), generator)
-            return algorithm.explore(observation, state, noise, start)
+            return explorer(observation, state, noise, start)
         drawn = None if deterministic else actor.draw_noise((len(start),), generator)
         return actor.get_action(observation, state, drawn, deterministic, start)
 

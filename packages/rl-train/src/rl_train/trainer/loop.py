@@ -11,6 +11,7 @@ from rl_core.errors import DataError, EnvironmentFaultError, NonFiniteError, RLE
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
+from rl_train.collecting.episodes import Episode
 from rl_train.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_train.trainer.budget import Budget, CheckpointInterval, Interval
 from rl_train.trainer.callbacks import Callback, overriding, update_watch
@@ -70,6 +71,9 @@ class Loop:
         budget: how long to train.
         callbacks: called by the loop.
         loggers: closed when the session ends, like the trainer's evaluator.
+
+    Attributes:
+        is_updating: the algorithm learns, which cannot go on from a checkpoint.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Loop:
         self._started_steps = trainer.total_steps
         self._started_at = time.perf_counter()
         self._is_stopping = False
+        self.is_updating = False
         self._is_over = budget.reached_before(trainer) >= budget.target
 
     def stop(self) -> None:
@@ -166,14 +171,15 @@ class Loop:
             self._collect()
             self._update()
         self._algorithm.compiled.adopt()  # the next iteration waits for graphs met in this one
-        metrics = self._evaluate_if_due()
+        result = self._evaluate_if_due()
         self._is_over = self._is_over or self._budget.reached(trainer) >= self._budget.target
-        if metrics or self._is_over or self._log_interval.is_due(trainer.total_steps):
-            metrics = {**self._training_metrics(), **metrics}
+        metrics: dict[str, float] = {}
+        if result or self._is_over or self._log_interval.is_due(trainer.total_steps):
+            metrics = {**self._training_metrics(), **(evaluation_metrics(result) if result else {})}
         # Callbacks may save a checkpoint when they see the metrics; its iteration must be over.
         iteration.end(left_over=max(0, iteration.transitions - self._update_every))
         if metrics:
-            self._log(metrics)
+            self._log(metrics, result)
         if self._checkpoint_interval.is_due(trainer) and self._directory is not None:
             trainer.save_checkpoint()
 
@@ -203,13 +209,14 @@ class Loop:
                 trainer.collector.total_steps += lacks
                 iteration.transitions += lacks
                 continue
-            before = trainer.total_steps
-            try:
-                episodes = trainer.collector.collect(lacks, self._storage, self.is_stopping)
-            finally:
-                iteration.transitions += trainer.total_steps - before
-            self._state.recent.extend(episodes)
-            self._storage.note_returns([episode.episode_return for episode in episodes])
+            trainer.collector.collect(lacks, self._storage, self.is_stopping, self._note_row)
+
+    def _note_row(self, steps: int, ended: Sequence[Episode]) -> None:
+        """Count what was collected; a callback may save a checkpoint before the next step."""
+        self._state.iteration.transitions += steps
+        if ended:
+            self._state.recent.extend(ended)
+            self._storage.note_returns([episode.episode_return for episode in ended])
 
     def _collected(self) -> int:
         """Return what was collected for the next update: rows of a rollout, or transitions."""
@@ -230,19 +237,23 @@ class Loop:
         if is_skipped:
             self._storage.after_update()  # a rollout that is not learned from makes room
         else:
-            state.means.add(self._algorithm.update(self._storage))
+            self.is_updating = True
+            try:
+                state.means.add(self._algorithm.update(self._storage))
+            finally:
+                self.is_updating = False
             state.updates += 1
         state.iteration.has_learned = True
         if not is_skipped:
             self._is_over = self._call("on_update_end")
 
-    def _evaluate_if_due(self) -> Mapping[str, float]:
-        """Evaluate, keep the best weights, and return the metrics; empty if it is not due."""
+    def _evaluate_if_due(self) -> EvaluationResult | None:
+        """Evaluate and keep the best weights; None if it is not due."""
         trainer, state = self._trainer, self._state
         every = trainer.config.test_every
         has_updated = state.updates > state.iteration.start["updates"]
         if every is None or not has_updated or state.updates % every:
-            return {}
+            return None
         result = self._evaluate(trainer.config.num_test_episodes)
         if self._directory is not None and trainer.config.keep_best:
             self._directory.save_best(
@@ -251,8 +262,7 @@ class Loop:
                 result.mean,
                 recipe=trainer.recipe,
             )
-        self._is_over = self._call("on_evaluation", result) or self._is_over
-        return evaluation_metrics(result)
+        return result
 
     def _evaluate(self, episodes: int) -> EvaluationResult:
         """Evaluate on the test environments.
@@ -288,14 +298,16 @@ class Loop:
             **self._algorithm.read_metrics(),
         }
 
-    def _log(self, metrics: Mapping[str, float]) -> None:
-        """Write a line of the log."""
+    def _log(self, metrics: Mapping[str, float], result: EvaluationResult | None) -> None:
+        """Write a line of the log, then show callbacks the evaluation, if there was one, and it."""
         trainer = self._trainer
         for logger in self._loggers:
             logger.log(trainer.total_steps, metrics)
             if trainer.config.log_histograms:
                 for name, values in self._algorithm.named_parameters().items():
                     logger.histogram(trainer.total_steps, f"parameters/{name}", values)
+        if result is not None:
+            self._is_over = self._call("on_evaluation", result) or self._is_over
         self._is_over = self._call("on_log", metrics) or self._is_over
         self._log_interval.restart(trainer.total_steps)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 from rl_core.config import Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import FaultyStep
-from rl_core.types import Json, StateDict
+from rl_core.types import Json, StateDict, StateValue
 from rl_train.checkpoint import (
     Checkpoint,
     ResumeGrade,
@@ -35,6 +36,9 @@ BatchT = TypeVar("BatchT")
 
 _LOCK = ".lock"
 """Held while training. One that a killed process left behind is held by nobody."""
+
+_LARGE = 4096
+"""How many entries of a storage's tensor are compared, before a checkpoint is written again."""
 
 
 class RunDirectory:
@@ -98,8 +102,8 @@ class RunDirectory:
     ) -> Path:
         """Write a checkpoint, unless this state is saved already, and delete the oldest ones.
 
-        A checkpoint of the same step with another state is replaced. The storage is not compared,
-        because it changes only where steps are made or the algorithm learns.
+        A checkpoint of the same step with another state is replaced. The storage's large tensors
+        are not compared.
 
         Args:
             total_steps: steps of the run so far.
@@ -297,5 +301,11 @@ def _step(checkpoint: Path) -> int:
 
 
 def _digest(state: StateDict) -> str:
-    """Return the digest of a run's state without the storage, which may be large."""
-    return state_digest({**state, "storage": None})
+    """Return the digest of a run's state without the storage's large tensors."""
+    return state_digest({**state, "storage": _small_parts(state.get("storage"))})
+
+
+def _small_parts(value: StateValue) -> StateValue:
+    if isinstance(value, Mapping):
+        return {name: _small_parts(part) for name, part in value.items()}
+    return None if isinstance(value, Tensor) and value.numel() > _LARGE else value

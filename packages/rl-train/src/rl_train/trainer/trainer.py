@@ -274,11 +274,17 @@ class Trainer:
         """Write a checkpoint of the whole run, unless this state is saved already.
 
         Raises:
-            ConfigError: without a run directory, or with that of another run.
+            ConfigError: without a run directory, or with that of another run, or in the middle of
+                an update.
             CheckpointError: when it cannot be written.
         """
         if self.directory is None:
             raise ConfigError("give the Trainer a run_dir to save checkpoints in")
+        if self._loop is not None and self._loop.is_updating:
+            raise ConfigError(
+                "save_checkpoint() in the middle of an update, from which a run cannot go on; save "
+                "in on_update_end or later"
+            )
         return self.directory.save(
             self.total_steps,
             self.state_dict(),
