@@ -11,7 +11,7 @@ import torch
 
 import rl_train
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, EnvironmentFaultError
+from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
 from rl_core.types import StateDict
 from rl_envs import ProcessVecEnv
 from rl_train import Agent, Callback, Trainer
@@ -164,6 +164,16 @@ def test_a_checkpoint_has_what_was_changed_in_the_storage(tmp_path: Path) -> Non
     resumed = rl_train.load(tmp_path / "run")
     resumed.train(250, progress=False)
     assert trainer_of(resumed).storage.live_parameters()["beta"] == 0.9
+
+
+def test_a_run_of_native_vectors_loads_with_any_environment(tmp_path: Path) -> None:
+    agent = rl_train.make("ppo", "CartPole-v1", num_envs=8, vectorization="native", num_steps=16)
+    agent.train(128, run_dir=tmp_path / "run", progress=False)
+    loaded = rl_train.load(tmp_path / "run", env=lambda: gymnasium.make("CartPole-v1"))
+    assert loaded.evaluate(num_episodes=2).num_episodes == 2
+    assert loaded.recipe.env.kwargs["vectorization"] == "sync"
+    with pytest.raises(CheckpointError, match="does not fit the environment"):
+        rl_train.load(tmp_path / "run", env="Acrobot-v1")
 
 
 def test_the_number_of_processes_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

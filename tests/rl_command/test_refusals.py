@@ -101,6 +101,8 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ),
         ("ppo CartPole-v1 --imports m", ["did you mean '--import'"]),
         ("ppo CartPole-v1 --storage rollout", ["did you mean '--storage.name'"]),
+        ("dqn CartPole-v1 --storage.prioritized.alhpa 1", ["'--storage.prioritized.alpha'"]),
+        ("ppo FrozenLake-v1 --env.map-name 8x8", ["--env.env-kwargs '{map_name = 1}'"]),
         ("ppo CartPole-v1 --env.limit 3", ["given as --env.env-kwargs '{limit = 1}'"]),
         ("ppo CartPole-v1 --verbose 1", ["did you mean '--progress'"]),
         ("ppo CartPole-v1 --total-timesteps 9", ["did you mean '--total-steps'"]),

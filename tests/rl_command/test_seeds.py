@@ -4,6 +4,7 @@ import csv
 import functools
 import gc
 import json
+import re
 import shutil
 import weakref
 from collections.abc import Callable
@@ -186,7 +187,8 @@ def test_curves_of_one_folder_keep_apart(rl: Run, trained_run: Path, tmp_path: P
     for name, gamma in (("seed-1", 0.99), ("seed-2", 0.99), ("seed-3", 0.9), ("seed-4", 0.9)):
         shutil.copytree(trained_run, tmp_path / "both" / name)
         recipe = tmp_path / "both" / name / "recipe.toml"
-        recipe.write_text(recipe.read_text().replace("gamma = 0.99\n", f"gamma = {gamma}\n"))
+        text = recipe.read_text().replace("gamma = 0.99\n", f"gamma = {gamma}\n")
+        recipe.write_text(re.sub(r"(?m)^seed = \d+$", f"seed = {name[-1]}", text))
     status, _, _ = rl("plot", tmp_path / "both", "--csv", "curves.csv")
     assert status == 0
     with Path("curves.csv").open() as file:
@@ -195,6 +197,16 @@ def test_curves_of_one_folder_keep_apart(rl: Run, trained_run: Path, tmp_path: P
     assert names == {
         f"{title}, {tmp_path / 'both' / name} (2 runs)" for name in ("seed-1", "seed-3")
     }
+
+
+def test_a_repeated_seed_is_a_curve_of_its_own(rl: Run, trained_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained_run, tmp_path / "again")
+    status, _, _ = rl("plot", trained_run, tmp_path / "again", "--csv", "curves.csv")
+    assert status == 0
+    with Path("curves.csv").open() as file:
+        names = {row["curve"] for row in csv.DictReader(file)}
+    title = "ppo on CartPole-v1"
+    assert names == {f"{title}, {trained_run}", f"{title}, {tmp_path / 'again'}"}
 
 
 def test_a_metric_that_no_run_has_is_refused(refused: Refused, trained_run: Path) -> None:

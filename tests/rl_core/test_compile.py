@@ -518,8 +518,28 @@ def test_calls_run_uncompiled_until_the_graph_is_adopted() -> None:
 def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BACKEND, "finish", lambda self, seconds: None)
     compiled = _compiled(lambda _, x: {"y": x * 0.625})
-    compiled.is_stopping = lambda: True
+    compiled.waits, compiled.is_stopping = False, lambda: True
     assert compiled(None, torch.ones(2)) is None
+    compiled.adopt()
+    compiled.wait()
+
+
+@needs_compiler
+def test_a_call_waits_to_the_end_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run uncompiled, it would differ by rounding from that of a run that was not stopped."""
+    finish, waited = BACKEND.finish, []
+
+    def finish_later(self: InProcess, seconds: float | None) -> object:
+        waited.append(seconds)
+        return finish(self, None) if len(waited) == 3 else None
+
+    monkeypatch.setattr(BACKEND, "finish", finish_later)
+    compiled = _compiled(lambda _, x: {"y": x * 0.6875})
+    compiled.is_stopping = lambda: True
+    result = compiled(None, torch.ones(2))
+    assert result is not None
+    assert result["y"].tolist() == [0.6875, 0.6875]
+    assert len(waited) == 3
 
 
 shared_cache = GraphCache.shared.__wrapped__

@@ -9,6 +9,7 @@ from rl_core.errors import DataError, SpaceError
 from rl_core.spaces import (
     HybridSpace,
     Space,
+    action_problem,
     check_same_space,
     event_shape,
     flatten_observation,
@@ -172,3 +173,24 @@ def test_another_space_than_the_expected_one_is_refused() -> None:
     for other in (spaces.Box(-2.0, 1.0, (3,), np.float64), spaces.Discrete(3)):
         with pytest.raises(SpaceError, match="the observation space is"):
             check_same_space(VECTOR, other, "observation space")
+
+
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [
+        ([[0.5, 1.0], [-1.0, 2.0]], None),
+        ([[0.5, 1.0], [-1.0, 3.0]], "the action of step 1 is [3]"),
+        ([[1.5, 1.0], [-1.0, 2.0]], "the action of step 0 is [1.5]"),
+        (
+            [[0.5, 0.5], [-1.0, 2.0]],
+            "have shape (2, 1) and dtype float32; expected (2, 1) and int64",
+        ),
+        ([[0.5], [-1.0]], "have shape (2, 1) and dtype float32; expected (2, 2) and float32"),
+    ],
+)
+def test_hybrid_actions_are_checked_part_by_part(
+    actions: list[list[float]], words: str | None
+) -> None:
+    space = HybridSpace(spaces.Box(-1.0, 1.0, (1,)), spaces.MultiDiscrete([3]))
+    problem = action_problem(space, np.array(actions, np.float32), 2, "step")
+    assert problem is None if words is None else words in str(problem)

@@ -118,7 +118,8 @@ def _play(env: gymnasium.Env, actions: list[Any]) -> list[Any]:
 def test_constant_tables_are_not_saved() -> None:
     env = gymnasium.make("Taxi-v4")
     env.reset(seed=0)
-    assert not any("P" in layer for layer in get_state(env).values())
+    layers = get_state(env).values()
+    assert not any("P" in layer for layer in layers if isinstance(layer, Mapping))
 
 
 def _check_continues(build: Callable[[], gymnasium.Env], steps: int = 40) -> None:

@@ -24,6 +24,7 @@ from rl_train import (
     WandbLogger,
 )
 from rl_train.loggers import read_metrics
+from rl_train.trainer.listeners import named_specs
 
 
 class TestJsonl(LoggerSuite):
@@ -398,3 +399,8 @@ def test_paths_may_be_text(tmp_path: Path) -> None:
     logger.log(1, {"a": 2.0})
     logger.close()
     assert [line["a"] for line in read_metrics(path)] == [2.0]
+
+
+def test_a_logger_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names 'csv' twice; leave one out"):
+        named_specs("logger", ["csv", "jsonl", "csv"])

@@ -140,7 +140,7 @@ def _own_environments(imported: Sequence[str]) -> Iterator[PluginInfo]:
 def _described(facts: Mapping[str, object]) -> str:
     if rivals := cast("list[str]", facts["rivals"]):
         return f"unusable: {', '.join(rivals)} registers the same name"
-    return str(facts["description"]) if facts["allowed"] else "not allowed by RL_PLUGINS"
+    return str(facts["description"] or "") if facts["allowed"] else "not allowed by RL_PLUGINS"
 
 
 def _description(module: str, name: str) -> str:

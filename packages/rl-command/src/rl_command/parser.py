@@ -313,9 +313,19 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
         return "leave it out: the networks follow from the observation space"
     if f"{flag}.name" in known:
         return f"did you mean '{flag}.name'?"
-    meant = closest(name, by_name)
-    if meant is None and flag.startswith("--env.") and "--env.env-kwargs" in known:
+    table = flag.rpartition(".")[0]
+    beside = {
+        option.path[-1]: other
+        for other, option in known.items()
+        if table and other.rpartition(".")[0] == table
+    }
+    if name in by_name:
+        beside = by_name
+    for names in (beside, {} if table == "--env" else by_name):
+        if (meant := closest(name, names)) is not None:
+            return f"did you mean '{names[meant]}'?"
+    if table == "--env" and "--env.env-kwargs" in known:
         return (
             f"an argument of the environment itself is given as --env.env-kwargs '{{{name} = 1}}'"
         )
-    return "--help-all shows all options" if meant is None else f"did you mean '{by_name[meant]}'?"
+    return "--help-all shows all options"

@@ -81,26 +81,27 @@ def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
     Args:
         runs: with the argument that each was found by.
     """
-    groups: list[tuple[Recipe, list[Path]]] = []
+    groups: list[tuple[Recipe, dict[int, Path]]] = []
     for run in runs:
         if not (run / RECIPE).is_file():
             raise UsageError(f"{run} is not a run: it has no {RECIPE}")
-        recipe = replace(load_recipe(run / RECIPE), seed=0, resolved={})
-        same = next((paths for other, paths in groups if other == recipe), None)
-        if same is None:
-            groups.append((recipe, [run]))
-        else:
-            same.append(run)
+        own = load_recipe(run / RECIPE)
+        recipe = replace(own, seed=0, resolved={})
+        alike = (by_seed for other, by_seed in groups if other == recipe)
+        free = next((by_seed for by_seed in alike if own.seed not in by_seed), None)
+        if free is None:  # a repeated seed is no further sample
+            groups.append((recipe, free := {}))
+        free[own.seed] = run
     names = [f"{recipe.algorithm.name} on {recipe.env.name}" for recipe, _ in groups]
     # Where names are alike, the argument tells groups apart; where that is alike too, a run.
     for where in (lambda run: runs[run], str):
         names = [
-            f"{name}, {where(paths[0])}" if names.count(name) > 1 else name
-            for name, (_, paths) in zip(names, groups, strict=True)
+            f"{name}, {where(next(iter(by_seed.values())))}" if names.count(name) > 1 else name
+            for name, (_, by_seed) in zip(names, groups, strict=True)
         ]
     return {
-        f"{name} ({len(paths)} runs)" if len(paths) > 1 else name: paths
-        for name, (_, paths) in zip(names, groups, strict=True)
+        f"{name} ({len(by_seed)} runs)" if len(by_seed) > 1 else name: list(by_seed.values())
+        for name, (_, by_seed) in zip(names, groups, strict=True)
     }
 
 

@@ -72,7 +72,8 @@ class TrainArguments(Config):
         config: File with a recipe, or part of one, in TOML, or in JSON if its name ends in .json;
             it may name ALGO and ENV in place of the command line.
         restart_model: Run or checkpoint whose weights the actor starts with, or a table with one
-            for each part of the actor, as in {policy = "runs/bc"}.
+            for each part of the actor, as in {policy = "runs/bc"} off-policy, or
+            {policy_torso = "runs/a", action_head = "runs/a"} on-policy.
         progress: A bar, log lines, or none; auto draws a bar on a terminal and else writes lines.
         imports: Module to import first, which registers environments; may be repeated.
     """

@@ -52,7 +52,7 @@ _ONPOLICY, _OFFPOLICY = "rl-algos-onpolicy", "rl-algos-offpolicy"
 _FIRST_PARTY = {
     "algorithms": {
         **dict.fromkeys(("ppo", "a2c", "vpg", "trpo", "rnd-ppo"), _ONPOLICY),
-        **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "bc"), _OFFPOLICY),
+        **dict.fromkeys(("dqn", "rainbow", "ddpg", "td3", "sac", "redq", "droq", "bc"), _OFFPOLICY),
         **dict.fromkeys(("maml-vpg", "maml-ppo", "maml-trpo", "pearl"), "rl-meta"),
     },
     "actors": {

@@ -325,6 +325,15 @@ def action_problem(space: Space, actions: Array, length: int, each: str) -> str 
         length: the expected number of actions.
         each: what each action belongs to, such as ``"step"``, for the message.
     """
+    if isinstance(space, HybridSpace) and actions.ndim == 2 and actions.shape[1:] == space.shape:
+        real, choices = np.split(actions, space.parts[0].shape, axis=1)
+        whole: Array = choices.astype(np.int64)
+        given = (real.astype(space.dtype), whole if (whole == choices).all() else choices)
+        problems = (
+            action_problem(part, columns, length, each)
+            for part, columns in zip(space.parts, given, strict=True)
+        )
+        return next(filter(None, problems), None)
     shape = (length, *(space.shape or ()))
     kinds = "f" if isinstance(space, spaces.Box) else "biu"
     if actions.shape != shape or actions.dtype.kind not in kinds:

@@ -154,7 +154,8 @@ class EnvMaker:
         if self.spec is None or not self.has_native_vector:
             raise ConfigError(
                 f"{self.name} has no vectorised form of its own that takes the arguments "
-                f"{sorted(self.kwargs)} and {len(self.wrappers)} wrappers; use sync or async"
+                f"{sorted(self.kwargs)} and {len(self.wrappers)} wrappers; use the vectorization "
+                "auto, sync or async"
             )
         with self._building():
             envs: VectorEnv = gymnasium.make_vec(

@@ -142,7 +142,7 @@ def make_vec(
         if vectorization != "async" and value != defaults[name]:
             raise ConfigError(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
-                "'async' has processes; leave it out"
+                "'async' has processes; set vectorization to 'async', or leave it out"
             )
     check_argument("env.stack_size", stack_size, Count)
     check_argument("env.training_reward_scale", training_reward_scale, Positive)

@@ -327,7 +327,8 @@ def make(
         restart_model: run whose weights the actor starts with, or one run for each part of the
             actor; see `rl_train.checkpoint.load_weights`.
         **more_options: options without their section, such as ``num_envs=4``, ``num_steps=128``
-            or ``learning_rate=Linear(3e-4, 0.0)``: no two sections share a name.
+            or ``learning_rate=Linear(3e-4, 0.0)``; where two sections share a name, use
+            ``options``.
 
     Raises:
         ConfigError: for an unknown option, naming the nearest one, or one that is given twice with

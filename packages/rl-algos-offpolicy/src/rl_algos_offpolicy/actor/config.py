@@ -212,5 +212,5 @@ def policy_misfit(policy: PolicyKind, action_space: gymnasium.Space[object]) -> 
     )
     return (
         f"actor.policy '{policy}' needs {needed}, but the environment has {action_space}; choose "
-        f"{fitting}"
+        f"{fitting}; on-policy algorithms such as ppo take both"
     )

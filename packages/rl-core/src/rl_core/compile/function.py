@@ -60,7 +60,8 @@ class CompiledFunction:
         mode: whether to compile.
         waits: whether calls wait for the compiler. Otherwise they run uncompiled until `adopt`, so
             that the compiler works beside them.
-        is_stopping: asked while a call waits; where it returns True that call runs uncompiled.
+        is_stopping: asked while something waits; True ends `wait`, but no call, which would run
+            uncompiled and differ by rounding from that of a run that was not stopped.
         told: reasons for which it runs uncompiled, of which the user was told already.
         adopted: digests of the graphs that were adopted. They are part of a run's state, so that a
             resumed run computes from its first call on as the interrupted one did.
@@ -141,7 +142,7 @@ class CompiledFunction:
 
     def wait(self) -> None:
         """Wait for what was adopted, unless `is_stopping` says otherwise."""
-        while self._awaited and self._finish(self._awaited[-1]):
+        while self._awaited and self._finish(self._awaited[-1], may_stop=True):
             self._awaited.pop()
 
     def _meet(
@@ -188,14 +189,14 @@ class CompiledFunction:
             self._finish(graph)
         return graph.run
 
-    def _finish(self, graph: _Graph) -> bool:
+    def _finish(self, graph: _Graph, may_stop: bool = False) -> bool:
         """Wait for a graph, and say whether it is there."""
         if graph.run is not None:
             return True
         try:
             while graph.run is None:
                 graph.run = graph.compilation.finish(_POLL_SECONDS)
-                if graph.run is None and self.is_stopping():
+                if graph.run is None and self.is_stopping() and may_stop:
                     return False
         except Exception as error:
             self._fail(error)

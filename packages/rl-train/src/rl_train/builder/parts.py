@@ -26,6 +26,9 @@ from rl_train.builder.saved_spaces import run_problem, saved_recipe, warn_of_oth
 from rl_train.checkpoint import WeightSource, load_weights
 from rl_train.trainer import Trainer, TrainerConfig
 
+_OWN = ("native", "envpool")
+"""Vectorizations by the environments themselves."""
+
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 
 
@@ -85,6 +88,9 @@ def build(
     _check_given(recipe, given)
     device = resolve_device(recipe.device)
     env = cast("AnyEnv | None", given.get("env"))
+    if env is not None and not is_built(env) and recipe.env.kwargs.get("vectorization") in _OWN:
+        kwargs = {**recipe.env.kwargs, "vectorization": "auto"}  # another may have no such form
+        recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
     if isinstance(env, str):
         recipe, env = replace(recipe, env=ComponentSpec("env", env, recipe.env.kwargs)), None
     envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"), env)

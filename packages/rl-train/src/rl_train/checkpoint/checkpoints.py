@@ -267,8 +267,8 @@ def latest_checkpoint(directory: Path) -> Checkpoint | None:
         return found
     if skipped:
         raise CheckpointError(
-            f"none of the {len(skipped)} checkpoints in {directory} can be loaded; the newest:"
-            f" {skipped[0].reason}"
+            f"none of the {len(skipped)} checkpoints in {directory} can be loaded: restore one "
+            f"from a copy, or train again; the newest: {skipped[0].reason}"
         )
     return None
 

@@ -71,6 +71,9 @@ def named_specs(kind: str, parts: Sequence[str | dict[str, Json]]) -> list[Compo
     """
     path = f"trainer.{kind}s"
     specs = [spec_from(kind, part, f"{path}[{index}]") for index, part in enumerate(parts)]
+    for index, spec in enumerate(specs):
+        if spec in specs[:index]:
+            raise ConfigError(f"{path} names '{spec.name}' twice; leave one out")
     return [
         spec if spec == RECORD else complete_component(kind, spec.name, spec.kwargs)
         for spec in specs

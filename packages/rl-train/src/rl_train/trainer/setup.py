@@ -14,9 +14,11 @@ from torch import nn
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.compile.compiler import check_compiler
 from rl_core.compile.function import CompileMode
+from rl_core.config import LENGTHS
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage, Storage
+from rl_core.types import Json
 from rl_train.evaluation import check_spaces
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.config import TrainerConfig
@@ -61,7 +63,8 @@ def check_parts(
     if needs is not gives:
         raise ConfigError(
             f"{type(algorithm).__name__} learns from {needs.__name__}, but "
-            f"{type(storage).__name__} gives {gives.__name__}; choose a storage that fits"
+            f"{type(storage).__name__} gives {gives.__name__}; choose a storage "
+            "that gives such batches, or leave it out to get one"
         )
     check_spaces(algorithm.actor, envs)
     if storage.rollout_steps is None:
@@ -128,7 +131,7 @@ def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) 
 
 
 def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
-    """Decide whether to compile and how many threads to use, and keep both in the recipe.
+    """Decide whether to compile and how many threads to use; the recipe keeps it, and the length.
 
     A resumed run keeps what was decided when it began.
 
@@ -149,9 +152,9 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         updates = _updates_to_come(trainer, budget, rows)
         mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
     algorithm.compiled.set_mode(cast("CompileMode", mode))
-    trainer.recipe = replace(
-        trainer.recipe, resolved={**resolved, "compile": mode, "num_threads": threads}
-    )
+    kept = {name: value for name, value in resolved.items() if name not in LENGTHS}
+    decided: dict[str, Json] = {**budget.arguments, "compile": mode, "num_threads": threads}
+    trainer.recipe = replace(trainer.recipe, resolved={**kept, **decided})
     return threads
 
 
