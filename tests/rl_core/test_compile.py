@@ -527,9 +527,10 @@ def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -
 @needs_compiler
 def test_a_call_waits_to_the_end_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run uncompiled, it would differ by rounding from that of a run that was not stopped."""
-    finish, waited = BACKEND.finish, []
+    finish: Callable[..., object] = BACKEND.finish
+    waited: list[float | None] = []
 
-    def finish_later(self: InProcess, seconds: float | None) -> object:
+    def finish_later(self: object, seconds: float | None) -> object:
         waited.append(seconds)
         return finish(self, None) if len(waited) == 3 else None
 
