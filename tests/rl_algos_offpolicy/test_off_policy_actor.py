@@ -186,7 +186,7 @@ def test_statistics_of_observations_reach_all_networks() -> None:
             ConfigError,
             r"needs real actions \(Box\), but the environment has Discrete.*; choose dqn or "
             r"rainbow \(actor.policy 'greedy'\), or sac or redq or droq or bc "
-            r"\(actor.policy 'stochastic'\)$",
+            r"\(actor.policy 'stochastic'\); on-policy algorithms such as ppo take both$",
         ),
         (
             BOX,
@@ -194,7 +194,7 @@ def test_statistics_of_observations_reach_all_networks() -> None:
             ConfigError,
             r"needs Discrete actions, but the environment has Box.*; choose td3 or ddpg "
             r"\(actor.policy 'deterministic'\), or sac or redq or droq or bc "
-            r"\(actor.policy 'stochastic'\)$",
+            r"\(actor.policy 'stochastic'\); on-policy algorithms such as ppo take both$",
         ),
         (BOX, {"dueling": True}, ConfigError, "dueling needs Discrete actions"),
         (spaces.MultiDiscrete([2, 3]), {}, SpaceError, "is not supported"),

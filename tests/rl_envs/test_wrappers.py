@@ -101,7 +101,7 @@ def test_an_option_masks_and_is_recorded(vectorization: Any) -> None:
 
 
 def test_masking_leaves_no_native_form() -> None:
-    with pytest.raises(ConfigError, match="1 wrappers; use sync or async"):
+    with pytest.raises(ConfigError, match="1 wrappers; use the vectorization auto, sync or async"):
         make_vec("CartPole-v1", 2, vectorization="native", mask_velocity=True)
 
 
