@@ -194,13 +194,13 @@ def _gradients(network: nn.Module, inputs: NetworkInputs) -> tuple[Tensor, ...]:
     return torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
 
 
-@pytest.mark.parametrize("make", [_dqn, _categorical_dqn, _sac, _discrete_sac])
+@pytest.mark.parametrize("make", [_dqn, _categorical_dqn])
 def test_the_network_that_learns_runs_over_a_sequence_once(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algorithm = make()
     batch = _Run(algorithm).batch
-    network = algorithm.actor.policy or algorithm.actor.critics
+    network = algorithm.actor.critics
     lengths = []
     advance = network.advance
 

@@ -1,6 +1,7 @@
 """Targets and losses against numbers worked out by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from rl_algos_offpolicy import (
 )
 from rl_algos_offpolicy.exploration_noise import OrnsteinUhlenbeck, draw_exploration_noise
 from rl_core.batch import ReplayBatch
+from rl_core.compile import has_cpp_compiler
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
 from rl_core.gradients import OptimizerConfig, OptimizerName
@@ -124,6 +126,7 @@ def _twin_actor(policy: str) -> OffPolicyActor:
 
 
 A = math.tanh(0.5)
+_RATES: dict[str, Any] = {"policy_learning_rate": 0.1, "critic_learning_rate": 0.1}
 
 
 def test_td3_smooths_and_takes_the_smaller_critic() -> None:
@@ -134,11 +137,11 @@ def test_td3_smooths_and_takes_the_smaller_critic() -> None:
     batch = _batch(torch.tensor([[0.5]]))
     # The noise of 3 is cut to 0.25: min(2 + 2 a, 4 - a) at a = tanh(0.5) + 0.25
     expected = 2.0 + 0.25 * min(2.0 + 2.0 * (A + 0.25), 4.0 - (A + 0.25))
-    target = algorithm.target(batch, torch.tensor([[3.0]]))
+    target = algorithm.target(batch, {"target": torch.tensor([[3.0]])})
     assert target.item() == pytest.approx(expected)
     # Smoothed actions stay in the space: tanh(0.5) + 1 is cut to 1.
     algorithm.hyper["target_noise_clip"].fill_(1.0)
-    target = algorithm.target(batch, torch.tensor([[3.0]]))
+    target = algorithm.target(batch, {"target": torch.tensor([[3.0]])})
     assert target.item() == pytest.approx(2.0 + 0.25 * 3.0)
 
 
@@ -147,16 +150,16 @@ def test_td3_loses_by_both_critics_and_climbs_the_first() -> None:
     batch = _batch(torch.tensor([[0.5]]))
     # y = 1, Q = (1, -0.5); the policy's value is Q₁(0, tanh 0.5) = 2 tanh 0.5
     output = algorithm.loss(batch, {"target": torch.zeros(1, 1)})
-    assert output.loss.item() == pytest.approx(0.5 * 1.5**2 - 2.0 * A)
+    assert output.loss.item() == pytest.approx(1.5**2 - 2.0 * A)
     assert output.samples["td_error"].tolist() == [0.75]
     parameters = algorithm.named_parameters()
     gradients = torch.autograd.grad(
         output.loss, [parameters["actor.policy.head.linear.bias"]], retain_graph=True
     )
     assert gradients[0].item() == pytest.approx(-2.0 * (1.0 - A**2))
-    # The policy's loss does not reach the critics: ∂/∂b of half the squared errors alone.
+    # The policy's loss does not reach the critics: ∂/∂b of the squared errors alone.
     (biases,) = torch.autograd.grad(output.loss, [parameters["actor.critics.head.biases.0"]])
-    assert biases.flatten().tolist() == [0.0, -1.5]
+    assert biases.flatten().tolist() == [0.0, -3.0]
 
 
 def test_td3_moves_policy_and_targets_with_the_delay() -> None:
@@ -175,17 +178,34 @@ def test_td3_moves_policy_and_targets_with_the_delay() -> None:
     assert moved == [[True] + [k in (2, 5)] * 3 for k in range(6)]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_policy_follows_critics_that_have_stepped(compiled: bool) -> None:
+    if compiled and not has_cpp_compiler():
+        pytest.skip("no C++ compiler")
+    ddpg = DDPGConfig(gamma=0.0, optimizer=OptimizerConfig(name="sgd"), **_RATES)
+    td3 = TD3Config(gamma=0.0, policy_delay=1, optimizer=ddpg.optimizer, **_RATES)
+    ours, twin = _twin_actor("deterministic"), _twin_actor("deterministic")
+    for algorithm in (DDPG(ours, ddpg), TD3(twin, td3)):
+        if compiled:
+            algorithm.compiled.set_mode("on")
+        algorithm.gradient_step(_batch(torch.tensor([[-0.5]])))
+        # Q₁ = -1 and y = 1, so that the weight of the action steps from 2 to 2 - 0.1 · 2(-2)(-0.5).
+        assert algorithm.actor.critics.head.weights[0][0, 0, 1].item() == pytest.approx(1.8)
+        bias = algorithm.named_parameters()["actor.policy.head.linear.bias"]
+        assert bias[0].item() == pytest.approx(0.5 + 0.1 * 1.8 * (1.0 - A**2))
+
+
 def test_ddpg_clips_returns() -> None:
     batch = _batch(torch.tensor([[0.5]]))
     plain = DDPG(_twin_actor("deterministic"), DDPGConfig(gamma=0.5))
     expected = 2.0 + 0.25 * min(2.0 + 2.0 * A, 4.0 - A)
-    assert plain.target(batch).item() == pytest.approx(expected)
+    assert plain.target(batch, {}).item() == pytest.approx(expected)
     clipped = DDPG(_twin_actor("deterministic"), DDPGConfig(gamma=0.5, clip_return=1.5))
-    assert clipped.target(batch).item() == 1.5
+    assert clipped.target(batch, {}).item() == 1.5
     for bound in (1.5, None):
         config = DDPGConfig(gamma=0.5, clip_return=bound, clip_positive_returns=True)
         negative = DDPG(_twin_actor("deterministic"), config)
-        assert negative.target(batch).item() == 0.0
+        assert negative.target(batch, {}).item() == 0.0
         returns = torch.tensor([-7.0, -1.0, 1.0])
         assert negative.clip_returns(returns).tolist() == [
             -7.0 if bound is None else -1.5,
@@ -195,7 +215,7 @@ def test_ddpg_clips_returns() -> None:
 
 
 def test_td3_clips_returns() -> None:
-    batch, nothing = _batch(torch.tensor([[0.5]])), torch.zeros(1, 1)
+    batch, nothing = _batch(torch.tensor([[0.5]])), {"target": torch.zeros(1, 1)}
     for is_positive_clipped, expected in ((False, 1.5), (True, 0.0)):
         config = TD3Config(gamma=0.5, clip_return=1.5, clip_positive_returns=is_positive_clipped)
         assert TD3(_twin_actor("deterministic"), config).target(batch, nothing).item() == expected
@@ -257,10 +277,10 @@ def test_sac_puts_its_loss_together_from_two() -> None:
     batch = _batch(torch.zeros(1, 1))
     noise = algorithm.draw_update_noise(batch)
     critic = algorithm.critic_loss(batch, noise)
-    policy, metrics = algorithm.policy_loss(batch, noise)
+    policy = algorithm.policy_loss(batch, noise)
     whole = algorithm.loss(batch, noise)
-    assert whole.loss.item() == pytest.approx((critic.loss + policy).item())
-    assert whole.metrics.keys() == {*critic.metrics, *metrics}
+    assert whole.loss.item() == pytest.approx((critic.loss + policy.loss).item())
+    assert whole.metrics.keys() == {*critic.metrics, *policy.metrics}
     critic.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     actor = algorithm.actor
     assert all(p.grad is None or not p.grad.any() for p in algorithm.policy.parameters())

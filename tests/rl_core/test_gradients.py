@@ -510,6 +510,74 @@ def test_gradients_answer_what_the_loss_found() -> None:
     assert step.read_metrics() == {}, "computing alone counts nothing"
 
 
+def _following(after: str | None = "a") -> tuple[GradientStep[Tensor], Numbers, Numbers]:
+    """The gradient of a is the batch, that of b is a; the target follows b."""
+    a, b, slow = Numbers(1.0), Numbers(0.0), Numbers(0.0)
+
+    def first(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch).sum(), {"loss/a": batch.sum()}, {"td_error": batch})
+
+    def then(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((b.x * a.x.detach()).sum(), {"loss/b": a.x.detach().sum()})
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return module.sum_due({"a": first, "b": then}, batch, noise)
+
+    numbers = HyperParameters({"learning_rate": 0.1, "tau": 0.5})
+    module = LossModule(loss, {"a": a, "b": b, "slow": slow}, numbers)
+    groups = [_group("a"), _group("b", after=after)]
+    target = TargetNetwork(module="slow", source="b", tau="tau")
+    return GradientStep(module, numbers, groups, [target]), b, slow
+
+
+@pytest.mark.parametrize("form", ["uncompiled", "compiled", "split"])
+def test_a_group_follows_by_what_another_has_become(form: str) -> None:
+    if form == "compiled" and not has_cpp_compiler():
+        pytest.skip("no C++ compiler")
+    for after, gradient in ((None, 1.0), ("a", 0.8)):
+        step, b, slow = _following(after)
+        step.compiled.mode = "on" if form == "compiled" else "off"
+        batch = torch.tensor([2.0])
+        if form == "split":
+            before = copy_state(step.state_dict())
+            gradients = step.compute_gradients(batch, {})
+            check_same_state(step.state_dict(), before)
+            assert gradients.tensors["b"].item() == pytest.approx(gradient)
+            samples = gradients.samples
+            step.apply_gradients(gradients)
+        else:
+            samples = step.step(batch, {})
+        assert samples["td_error"].item() == 2.0
+        assert b.x.item() == pytest.approx(-0.1 * gradient)
+        assert slow.x.item() == pytest.approx(-0.05 * gradient)
+        assert step.count == 1
+        assert step.read_metrics() == pytest.approx(
+            {
+                "loss/a": 2.0,
+                "loss/b": gradient,
+                "gradients/a_norm": 2.0,
+                "gradients/b_norm": gradient,
+            }
+        )
+
+
+def test_nothing_follows_a_step_that_was_not_finite() -> None:
+    step, b, slow = _following()
+    step.guard.mode = "skip"
+    for gradient in (math.inf, 2.0):
+        step.step(torch.tensor([gradient]), {})
+    # Without the first step a is at 0.8 when b moves.
+    assert b.x.item() == pytest.approx(-0.08)
+    assert slow.x.item() == pytest.approx(-0.04)
+    assert step.read_metrics()["gradients/skipped_steps"] == 1.0
+
+
+@pytest.mark.parametrize("after", ["c", "b"])
+def test_a_group_that_follows_none_before_it_is_refused(after: str) -> None:
+    with pytest.raises(ConfigError, match=f"'b' moves after '{after}', which is no group before"):
+        _following(after)
+
+
 def test_a_group_without_parameters_is_refused() -> None:
     a = Numbers(0.0)
     with pytest.raises(ConfigError, match="'b' finds no parameter"):

@@ -14,7 +14,6 @@ from bench.as_ours import (
     hold_statistics,
     move_targets_after_steps,
     start_policies_at_zero,
-    step_together,
 )
 from bench.causes import causes_table, changed_rows
 from bench.learning import all_plans
@@ -31,35 +30,6 @@ ROW = PlanRow(
     seeds=(0, 1),
     options={"ours": {}, "sb3": {"learning_rate": 0.001}},
 )
-
-
-def part(weight: float) -> Any:
-    """Return a network of one weight with an optimizer that subtracts the gradient."""
-    network: Any = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(network.weight, weight)
-    network.optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
-    return network
-
-
-@pytest.mark.parametrize(("together", "policy"), [(False, -4.0), (True, -3.0)])
-def test_the_policy_steps_with_the_critics_or_after_them(together: bool, policy: float) -> None:
-    model = SimpleNamespace(critic=part(3.0), actor=part(0.0), _n_updates=1)
-    if together:
-        step_together(model)
-    (-model.critic.weight).sum().backward()
-    model.critic.optimizer.step()  # to 4
-    (model.actor.weight * model.critic.weight).sum().backward()  # its gradient is the critic
-    model.actor.optimizer.step()
-    assert model.actor.weight.item() == policy
-    assert model.critic.weight.item() == 4.0
-
-
-def test_critics_step_alone_where_the_policy_takes_no_step() -> None:
-    model = SimpleNamespace(critic=part(3.0), actor=part(0.0), _n_updates=1, policy_delay=2)
-    step_together(model)
-    (-model.critic.weight).sum().backward()
-    model.critic.optimizer.step()
-    assert model.critic.weight.item() == 4.0
 
 
 def test_policies_start_at_zero_and_so_do_their_targets() -> None:
@@ -125,14 +95,10 @@ def test_targets_move_after_gradient_steps_and_count_these(monkeypatch: pytest.M
 def test_trifles_are_those_that_they_are_called_by() -> None:
     running = SimpleNamespace(count=1e-4)
     normalizer = SimpleNamespace(obs_rms=running, ret_rms=running)
-    optimizer = SimpleNamespace(param_groups=[{"eps": 1e-8}])
-    model = SimpleNamespace(
-        get_vec_normalize_env=lambda: normalizer, critic=SimpleNamespace(optimizer=optimizer)
-    )
+    model = SimpleNamespace(get_vec_normalize_env=lambda: normalizer)
     for change in TRIFLES.values():
         change(model)
     assert running.count == 0.0
-    assert optimizer.param_groups == [{"eps": 2e-8}]
 
 
 def test_advantages_get_the_populations_standard_deviation() -> None:

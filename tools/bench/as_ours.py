@@ -22,35 +22,6 @@ def start_policies_at_zero(model: Any) -> None:
         model.actor_target.load_state_dict(model.actor.state_dict())
 
 
-def step_together(model: Any) -> None:
-    """Take the policy's gradient at the critics before their step, not after it."""
-    critic, actor = model.critic.optimizer, model.actor.optimizer
-    step_critic, step_actor = critic.step, actor.step
-    parameters = list(model.critic.parameters())
-    held: list[torch.Tensor] = []
-
-    def hold() -> None:
-        if model._n_updates % getattr(model, "policy_delay", 1):  # the policy takes no step
-            step_critic()
-        else:
-            held.extend(parameter.grad.clone() for parameter in parameters)
-
-    def step_both() -> None:
-        step_actor()
-        for parameter, gradient in zip(parameters, held, strict=True):
-            parameter.grad = gradient  # without what the policy's loss has added
-        held.clear()
-        step_critic()
-
-    critic.step, actor.step = hold, step_both
-
-
-def start_at_zero_and_step_together(model: Any) -> None:
-    """Do both, as ours does."""
-    start_policies_at_zero(model)
-    step_together(model)
-
-
 def hold_statistics(model: Any) -> None:
     """Take observations into the running statistics once per update, after it.
 
@@ -90,12 +61,6 @@ def divide_by_population_std(model: Any) -> None:
     model.rollout_buffer.get = normalized
 
 
-def halve_critics_loss(model: Any) -> None:
-    """Halve the gradients of critics, of which Adam notices nothing but its epsilon."""
-    for group in model.critic.optimizer.param_groups:
-        group["eps"] *= 2.0
-
-
 def move_targets_after_steps(model: Any) -> None:
     """Move DQN's target network after gradient steps, and count these, not environment steps."""
     polyak = importlib.import_module("stable_baselines3.common.utils").polyak_update
@@ -113,8 +78,6 @@ def move_targets_after_steps(model: Any) -> None:
 
 WAYS: Mapping[str, Callable[[Any], None]] = {
     "policies start at zero": start_policies_at_zero,
-    "policy steps with its critics": step_together,
-    "policies start at zero, step with critics": start_at_zero_and_step_together,
     "statistics once per update": hold_statistics,
     "population's standard deviation": divide_by_population_std,
     "targets move after gradient steps": move_targets_after_steps,
@@ -123,6 +86,5 @@ WAYS: Mapping[str, Callable[[Any], None]] = {
 
 TRIFLES: Mapping[str, Callable[[Any], None]] = {
     "statistics begin with nothing": begin_statistics_with_nothing,
-    "half the critics' loss": halve_critics_loss,
 }
 """What is too small to be tried alone."""

@@ -21,7 +21,7 @@ from bench.plan import PEER, Key, PlanError, PlanRow, load_plans, select_rows, s
 from bench.results import Record, read_records, records_of
 
 _RESULTS = RESULTS.with_name("causes.jsonl")
-_OFF_POLICY = ("policies start at zero", "policy steps with its critics")
+_OFF_POLICY = ("policies start at zero",)
 _DIVISOR = ("population's standard deviation",)
 _ON_POLICY = ("statistics once per update", *_DIVISOR)
 _DQN = ("targets move after gradient steps",)
@@ -34,7 +34,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     "ppo/Pendulum-v1": _DIVISOR,  # which normalises no observations
     "ppo/HalfCheetah-v5": _ON_POLICY,
     "ppo/Walker2d-v5": _ON_POLICY,
-    "sac/FetchReach-v4 HER": (*_OFF_POLICY, "policies start at zero, step with critics"),
+    "sac/FetchReach-v4 HER": _OFF_POLICY,
     "sac/HalfCheetah-v5": _OFF_POLICY,
     "td3/HalfCheetah-v5": _OFF_POLICY,
 }

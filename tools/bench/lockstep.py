@@ -112,9 +112,9 @@ _WAYS: Mapping[str, Sequence[str]] = {
         "statistics once per update",
         "population's standard deviation",
     ),
-    "sac": ("policy steps with its critics",),
-    "td3": ("policy steps with its critics", "half the critics' loss"),
-    "ddpg": ("policy steps with its critics", "half the critics' loss"),
+    "sac": (),
+    "td3": (),
+    "ddpg": (),
     "dqn": ("targets move after gradient steps",),
 }
 _ENVS: Mapping[str, Sequence[str]] = {
@@ -169,12 +169,12 @@ def _compare_all(options: argparse.Namespace) -> int:
         for env in envs:
             plain = _apart(algorithm, env, options.steps, as_ours=False)
             same = _apart(algorithm, env, options.steps, as_ours=True)
-            parted = next(n for n, each in enumerate(plain) if max(each.values()) > _TOLERANCE)
+            apart = (str(n) for n, each in enumerate(plain) if max(each.values()) > _TOLERANCE)
             worst = max(max(each.values()) for each in same)
             status |= worst > _TOLERANCE
-            ways = ", ".join(_WAYS[algorithm])
+            ways = ", ".join(_WAYS[algorithm]) or "-"
             largest = max(plain[-1].values())
-            row = [algorithm.upper(), f"`{env}`", str(parted), f"{largest:.0e}", ways]
+            row = [algorithm.upper(), f"`{env}`", next(apart, "never"), f"{largest:.0e}", ways]
             rows.append([*row, f"{worst:.0e}"])
     head = ("algorithm", "environment", "apart from step", "apart at the end")
     content = table([*head, "with our ways", "then at most"], rows, left=2)

@@ -1,13 +1,7 @@
-"""Single updates of replay algorithms beside Stable-Baselines3's.
-
-Its policies are stepped after their critics and by what these have just learned, ours together with
-them. So critics learn while the policy is held, and the other way round; and both learn at once
-when Stable-Baselines3 steps them together, as we do.
-"""
+"""Single updates of replay algorithms beside Stable-Baselines3's."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -16,7 +10,6 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from bench.as_ours import step_together
 from bench.parity_data import (
     ACTION_SIZE,
     EPSILON,
@@ -50,11 +43,6 @@ _BATCH = 128
 _RATE = 1e-3
 _HIDDEN = (64, 64)
 
-_HELD_IN_TURN = ({"actor": 0.0, "critic": _RATE}, {"actor": _RATE, "critic": 0.0})
-"""Learning rates by the peer's names of the networks."""
-
-_BOTH = {"actor": _RATE, "critic": _RATE}
-
 
 def compare_dqn() -> list[Found]:
     config = DQNConfig(
@@ -74,63 +62,54 @@ def compare_ddpg() -> list[Found]:
     def make(options: dict[str, Any], actor: OffPolicyActor) -> AnyAlgorithm:
         return DDPG(actor, DDPGConfig(tau=0.005, **options))
 
-    return _held_in_turn("DDPG", "deterministic", make, num_critics=1, share=0.5)
+    return _actor_critic("DDPG", "deterministic", make, num_critics=1)
 
 
 def compare_td3() -> list[Found]:
     def make(options: dict[str, Any], actor: OffPolicyActor) -> AnyAlgorithm:
         return TD3(actor, TD3Config(**options))
 
-    return _held_in_turn("TD3", "deterministic", make, share=0.5)
+    return _actor_critic("TD3", "deterministic", make)
 
 
 def compare_sac() -> list[Found]:
     def make(options: dict[str, Any], actor: OffPolicyActor) -> AnyAlgorithm:
         return SAC(actor, SACConfig(temperature_learning_rate=_RATE, **options))
 
-    return _held_in_turn("SAC", "stochastic", make)
+    return _actor_critic("SAC", "stochastic", make)
 
 
-def _held_in_turn(
+def _actor_critic(
     name: str,
     policy: PolicyKind,
     make: Callable[[dict[str, Any], OffPolicyActor], AnyAlgorithm],
     *,
     num_critics: int = 2,
-    share: float = 1.0,
 ) -> list[Found]:
-    """Let critics learn while the policy is held, and the policy while critics are.
+    """Compare an algorithm with policy and critics.
 
     Args:
         name: of the algorithm.
         policy: of the actor.
         make: builds it with the options that the three have in common.
         num_critics: of the actor.
-        share: of the peer's loss of the critics that ours is.
     """
-    found = []
-    for rates in (*_HELD_IN_TURN, _BOTH):
-        env = Noisy(is_discrete=False)
-        model = _model(name, env)
-        for group in model.critic.optimizer.param_groups:
-            group["eps"] = EPSILON / share
-        if rates is _BOTH:
-            step_together(model)
-        options = {
-            "policy_learning_rate": rates["actor"],
-            "critic_learning_rate": rates["critic"],
-            "optimizer": OPTIMIZER,
-        }
-        actor = _actor(env, policy, num_critics)
-        one = _replayed(model, actor, partial(make, options), rates)
-        found.append(replace(one, algorithm=f"{name}, together") if rates is _BOTH else one)
-    return found
+    env = Noisy(is_discrete=False)
+    model = _model(name, env)
+    options = {
+        "policy_learning_rate": _RATE,
+        "critic_learning_rate": _RATE,
+        "optimizer": OPTIMIZER,
+    }
+    return [_replayed(model, _actor(env, policy, num_critics), partial(make, options))]
 
 
 def _model(name: str, env: Noisy) -> Any:
     networks = {"net_arch": list(_HIDDEN), "optimizer_kwargs": {"eps": EPSILON}}
     model = getattr(library("stable_baselines3"), name)
-    return model("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=networks)
+    return model(
+        "MlpPolicy", env, seed=0, device="cpu", learning_rate=_RATE, policy_kwargs=networks
+    )
 
 
 def _actor(env: Noisy, policy: PolicyKind, num_critics: int = 2) -> OffPolicyActor:
@@ -142,19 +121,10 @@ def _replayed(
     model: Any,
     actor: OffPolicyActor,
     make: Callable[[OffPolicyActor], AnyAlgorithm],
-    rates: Mapping[str, float] | None = None,
     updates: int = 20,
 ) -> Found:
     model._setup_learn(1000)
     model.policy.set_training_mode(True)
-    rate_of = {id(getattr(model, part).optimizer): rate for part, rate in (rates or {}).items()}
-
-    def set_rates(optimizers: Any) -> None:
-        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
-            for group in optimizer.param_groups:
-                group["lr"] = rate_of.get(id(optimizer), _RATE)
-
-    model._update_learning_rate = set_rates
     actor.load_state_dict(start := replay_weights(model))
     algorithm = make(actor)  # whose targets are copies
     is_discrete = isinstance(actor.action_space, gymnasium.spaces.Discrete)

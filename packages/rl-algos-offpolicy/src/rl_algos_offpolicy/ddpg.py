@@ -5,14 +5,15 @@ Source: Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971, Algorithm 1.
 (1) $y = r + \gamma\,(1 - d)\,\min_i Q_{\theta'_i}(s', \pi_{\phi'}(s'))$, kept between
     $-c$ and $c$ with ``clip_return`` c, and at most 0 with ``clip_positive_returns``
 
-(2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
+(2) $L^Q = \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
 
 (3) $L^\pi = -\mathbb{E}[Q_{\theta_1}(s, \pi_\phi(s))]$
 
-Deviations from the paper: the step of (3) is taken together with that of (2), from the same
-parameters, not after it; any number of critics, one by default; actions are in [-1, 1], so that
+Deviations from the paper: any number of critics, one by default; actions are in [-1, 1], so that
 noise is in units of half the range; y discounts several rewards when the storage gathers several
 steps.
+
+(2) and (3) are in `rl_algos_offpolicy.deterministic`.
 """
 
 from dataclasses import dataclass, replace
@@ -20,20 +21,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rl_algos_offpolicy.actor import detached, next_obs_inputs, obs_inputs
+from rl_algos_offpolicy.actor import next_obs_inputs
 from rl_algos_offpolicy.config import off_policy_recipe
-from rl_algos_offpolicy.critics.critics import (
-    absolute_error,
-    bootstrapped_target,
-    squared_error_loss,
-    weighted_mean,
-)
+from rl_algos_offpolicy.critics.critics import bootstrapped_target
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch
 from rl_core.config import NonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import LossOutput, Noise, ParameterGroup, call_frozen, masked_mean
+from rl_core.gradients import Noise, ParameterGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,31 +75,8 @@ class DDPG(DeterministicAlgorithm[DDPGConfig]):
             for group in super().parameter_groups()
         )
 
-    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
-        """Eq. (2) for the critics and (3) for the policy."""
-        target = self.target(batch)
-        critics = self.actor.critics
-        critic_obs = obs_inputs(critics, batch)
-        values = critics(critic_obs, batch.action)
-        critic_loss = squared_error_loss(values, target, batch)  # Eq. (2)
-        policy = self.policy(obs_inputs(self.policy, batch))
-        first = slice(0, 1)  # of the critics, which are constants here
-        q_pi = call_frozen(critics, detached(critic_obs), policy.mode(), None, first)[0]
-        policy_loss = -weighted_mean(q_pi, batch)  # Eq. (3)
-        metrics = {
-            "loss/critic": critic_loss,
-            "loss/policy": policy_loss,
-            "value/mean": masked_mean(values.mean(0), batch.mask),
-        }
-        added, more = self.add_on_terms(batch, policy, metrics)
-        return LossOutput(
-            critic_loss + policy_loss + added,
-            {**metrics, **more},
-            {"td_error": absolute_error(values.detach(), target)},
-        )
-
     @torch.no_grad()
-    def target(self, batch: ReplayBatch) -> Tensor:
+    def target(self, batch: ReplayBatch, noise: Noise) -> Tensor:
         """Eq. (1), shape `(N,)`."""
         action = self.target_policy(next_obs_inputs(self.target_policy, batch)).mode()
         next_obs = next_obs_inputs(self.target_critics, batch)

@@ -1,23 +1,24 @@
-"""What DDPG and TD3 share: acting with exploration noise, parameter groups and target networks."""
+"""What DDPG and TD3 share: losses, acting with exploration noise, and target networks."""
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, ClassVar, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rl_algos_offpolicy.actor import OffPolicyActor, check_policy
+from rl_algos_offpolicy.actor import check_policy, detached, obs_inputs
+from rl_algos_offpolicy.actor_critic import ActorCritic
 from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_algos_offpolicy.critics.critics import absolute_error, squared_error_loss, weighted_mean
 from rl_algos_offpolicy.exploration_noise import (
     ExplorationNoise,
     OrnsteinUhlenbeck,
     draw_exploration_noise,
 )
 from rl_core.actor import ActionOutput
-from rl_core.algorithm import Algorithm, UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.config import (
     Needs,
@@ -27,7 +28,7 @@ from rl_core.config import (
     ScheduledNonNegative,
     ScheduledPositive,
 )
-from rl_core.gradients import ParameterGroup, TargetNetwork
+from rl_core.gradients import LossOutput, Noise, TargetNetwork, call_frozen, masked_mean
 from rl_core.stateful import StateReader
 from rl_core.types import Observation, State, StateDict
 
@@ -76,8 +77,13 @@ class DeterministicConfig(OffPolicyConfig):
 ConfigT = TypeVar("ConfigT", bound=DeterministicConfig)
 
 
-class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
-    """Base of algorithms whose deterministic policy maximises a critic's value.
+class DeterministicAlgorithm(ActorCritic[ConfigT], Generic[ConfigT]):
+    r"""Base of algorithms whose deterministic policy maximises a critic's value.
+
+    With targets y that a subclass writes, the losses of critics and policy are
+
+    $L^Q = \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$ and
+    $L^\pi = -\mathbb{E}[Q_{\theta_1}(s, \pi_\phi(s))]$
 
     Args:
         actor: an `OffPolicyActor` with a deterministic policy.
@@ -87,9 +93,6 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
     Raises:
         ConfigError: when the policy is not deterministic, or an option has no effect.
     """
-
-    actor: OffPolicyActor
-    takes_add_ons: ClassVar[bool] = True
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target policy and the target critics."""
@@ -103,35 +106,44 @@ class DeterministicAlgorithm(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         self._process.state = self._process.state.to(self.device)
         return {"target_policy": self.target_policy, "target_critics": self.target_critics}
 
-    @cached_property
-    def schedule(self) -> UpdateSchedule:
-        """Take some gradient steps after every few environment transitions."""
-        return UpdateSchedule.of(self.config)
+    @abstractmethod
+    def target(self, batch: ReplayBatch, noise: Noise) -> Tensor:
+        """Compute what the critics learn, shape `(N,)`, without gradient.
 
-    @property
-    def policy_every(self) -> int:
-        """Gradient steps of the critics per step of the policy and of all targets."""
-        return 1
+        Args:
+            batch: transitions.
+            noise: see `draw_update_noise`.
+        """
+
+    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Sum both losses, or take that which is due."""
+        parts = {"critic": self.critic_loss, "policy": self.policy_loss}
+        return self.sum_due(parts, batch, noise)
+
+    def critic_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """The squared errors of all critics."""
+        target = self.target(batch, noise)
+        critics = self.actor.critics
+        values = critics(obs_inputs(critics, batch), batch.action)
+        loss = squared_error_loss(values, target, batch)
+        metrics = {"loss/critic": loss, "value/mean": masked_mean(values.mean(0), batch.mask)}
+        return LossOutput(loss, metrics, {"td_error": absolute_error(values.detach(), target)})
+
+    def policy_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """The first critic's value of the policy's actions, negative, and the add-ons' terms."""
+        critics = self.actor.critics
+        policy = self.policy(obs_inputs(self.policy, batch))
+        obs = detached(obs_inputs(critics, batch))
+        (q_pi,) = call_frozen(critics, obs, policy.mode(), None, slice(0, 1))
+        loss = -weighted_mean(q_pi, batch)
+        metrics = {"loss/policy": loss}
+        added, more = self.add_on_terms(batch, policy, metrics)
+        return LossOutput(loss + added, {**metrics, **more})
 
     @property
     def needs_episode_start(self) -> bool:
         """Whether noise that is a process, or a recurrent state, starts anew with every episode."""
         return self.config.exploration_noise == "ou" or super().needs_episode_start
-
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give policy and critics an optimiser each."""
-        names = {"critic": ("actor.critics",), "policy": ("actor.policy", "add_ons")}
-        return tuple(
-            ParameterGroup(
-                name=name,
-                modules=modules,
-                learning_rate=f"{name}_learning_rate",
-                max_grad_norm=self.if_set("max_grad_norm"),
-                optimizer=self.config.optimizer,
-                every=self.policy_every if name == "policy" else 1,
-            )
-            for name, modules in names.items()
-        )
 
     def target_networks(self) -> tuple[TargetNetwork, ...]:
         """Let the targets follow policy and critics, at the policy's pace."""

@@ -32,29 +32,23 @@ two equations; a step on (7), (4) and (5) is taken only once per update:
 DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2) has two critics with
 dropout and layer normalisation; (1), (2), and (3) or (7), each draw their own dropout masks.
 
-Deviations from the paper: the steps of (2), (3) and (4) are taken together, from the same
-parameters, not one after the other; (4) is the loss in log α that implementations use, whose
-gradient differs by the factor α; y discounts several rewards when the storage gathers several
-steps.
+(2) steps first; then (3) and (4) step together.
+
+Deviations from the paper: (4) is the loss in log α that implementations use, whose gradient differs
+by the factor α; y discounts several rewards when the storage gathers several steps.
 """
 
 import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from rl_algos_offpolicy.actor import (
-    OffPolicyActor,
-    detached,
-    next_obs_inputs,
-    obs_and_next_obs_inputs,
-    obs_inputs,
-)
+from rl_algos_offpolicy.actor import detached, next_obs_inputs, obs_inputs
+from rl_algos_offpolicy.actor_critic import ActorCritic
 from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.critics.critics import (
     absolute_error,
@@ -62,9 +56,8 @@ from rl_algos_offpolicy.critics.critics import (
     squared_error_loss,
     weighted_mean,
 )
-from rl_algos_offpolicy.recurrent import NetworkInputs
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled, UpdateSchedule
+from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
 from rl_core.gradients import (
@@ -135,7 +128,7 @@ class PolicyActions:
         return values if self.prob is None else (self.prob * values).sum(-1)
 
 
-class SAC(Algorithm[SACConfig, ReplayBatch]):
+class SAC(ActorCritic[SACConfig]):
     """Soft actor-critic for real and discrete actions.
 
     Args:
@@ -147,9 +140,6 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         ConfigError: when the policy is not stochastic, smoothness is set for discrete actions or
             for observations that are not a Box, or an option has no effect.
     """
-
-    actor: OffPolicyActor
-    takes_add_ons: ClassVar[bool] = True
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""
@@ -170,35 +160,16 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return {"target_critics": self.target_critics, "temperature": self.temperature}
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
-        """Eq. (2) for the critics and, when due, (3) and (5) for the policy, (4) for α."""
-        policy_obs, policy_next_obs = obs_and_next_obs_inputs(self.policy, batch)
-        critic_obs = obs_inputs(self.actor.critics, batch)
-        output = self.critic_loss(batch, noise, critic_obs, policy_next_obs)
-        if not self.is_due("policy"):
-            return output
-        loss, metrics = self.policy_loss(batch, noise, policy_obs, detached(critic_obs))
-        return replace(output, loss=output.loss + loss, metrics={**output.metrics, **metrics})
+        """Eq. (2) for the critics; then, when due, (3) and (5) for the policy, (4) for α."""
+        parts = {"critic": self.critic_loss, "policy": self.policy_loss}
+        return self.sum_due(parts, batch, noise)
 
-    def critic_loss(
-        self,
-        batch: ReplayBatch,
-        noise: Noise,
-        critic_obs: NetworkInputs | None = None,
-        policy_next_obs: NetworkInputs | None = None,
-    ) -> LossOutput:
-        """Eq. (2); its gradient reaches the critics and whatever computes their inputs.
-
-        Args:
-            batch: transitions.
-            noise: see `draw_update_noise`.
-            critic_obs: the critics' inputs at the observations; None computes them.
-            policy_next_obs: the policy's inputs at the next observations; None computes them.
-        """
-        if critic_obs is None:
-            critic_obs = obs_inputs(self.actor.critics, batch)
-        target = self.target(batch, noise, policy_next_obs)
-        values = self.actor.critics(critic_obs, batch.action, noise.get("dropout/values"))
-        loss = squared_error_loss(values, target, batch)  # Eq. (2)
+    def critic_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (2)."""
+        target = self.target(batch, noise)
+        obs = obs_inputs(self.actor.critics, batch)
+        values = self.actor.critics(obs, batch.action, noise.get("dropout/values"))
+        loss = 0.5 * squared_error_loss(values, target, batch)  # Eq. (2)
         metrics = {
             "loss/critic": loss,
             "value/mean": masked_mean(values.mean(0), batch.mask),
@@ -207,50 +178,22 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return LossOutput(loss, metrics, {"td_error": absolute_error(values.detach(), target)})
 
     @torch.no_grad()
-    def target(
-        self, batch: ReplayBatch, noise: Noise, policy_next_obs: NetworkInputs | None = None
-    ) -> Tensor:
-        """Eq. (1), or (6) of REDQ, shape `(N,)`.
-
-        Args:
-            batch: transitions.
-            noise: see `draw_update_noise`.
-            policy_next_obs: the policy's inputs at the next observations; None computes them.
-        """
-        if policy_next_obs is None:
-            policy_next_obs = next_obs_inputs(self.policy, batch)
+    def target(self, batch: ReplayBatch, noise: Noise) -> Tensor:
+        """Eq. (1), or (6) of REDQ, shape `(N,)`."""
         next_obs = next_obs_inputs(self.target_critics, batch)
         chosen, dropout = noise.get("chosen"), noise.get("dropout/target")  # REDQ's M; DroQ
         if chosen is not None and dropout is not None:
             dropout = dropout.index_select(-2, chosen)
-        actions = PolicyActions.of(self.policy(policy_next_obs), noise, "next")
+        actions = PolicyActions.of(self.policy(next_obs_inputs(self.policy, batch)), noise, "next")
         min_q = self.target_critics(next_obs, actions.action, dropout, chosen).amin(0)
         # V(s') = E[min Q(s', a') - α log π(a'|s')], and y = r + γ (1 - d) V(s')
         next_value = actions.expectation(min_q - self.temperature() * actions.log_prob)
         return bootstrapped_target(batch, next_value, self.hyper)
 
-    def policy_loss(
-        self,
-        batch: ReplayBatch,
-        noise: Noise,
-        policy_obs: NetworkInputs | None = None,
-        critic_obs: NetworkInputs | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Eq. (3) or (7), (4) and (5) and the add-ons' terms, 0-dim, and the metrics of each.
-
-        Critics are constant here.
-
-        Args:
-            batch: transitions.
-            noise: see `draw_update_noise`.
-            policy_obs: the policy's inputs at the observations; None computes them.
-            critic_obs: the critics' inputs there, without gradient; None computes them.
-        """
-        if policy_obs is None:
-            policy_obs = obs_inputs(self.policy, batch)
-        if critic_obs is None:
-            critic_obs = detached(obs_inputs(self.actor.critics, batch))
-        distribution: Distribution = self.policy(policy_obs)
+    def policy_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (3) or (7), (4) and (5), and the add-ons' terms."""
+        distribution: Distribution = self.policy(obs_inputs(self.policy, batch))
+        critic_obs = detached(obs_inputs(self.actor.critics, batch))
         actions = PolicyActions.of(distribution, noise, "now")
         q_pi = call_frozen(
             self.actor.critics, critic_obs, actions.action, noise.get("dropout/policy")
@@ -273,7 +216,7 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
             excess = masked_mean(log_prob + self._target_entropy, batch.mask)
             metrics["loss/temperature"] = alpha_loss = -self.temperature.log * excess  # Eq. (4)
             total = total + alpha_loss
-        return total, {**metrics, **more}
+        return LossOutput(total, {**metrics, **more})
 
     def smoothness(self, batch: ReplayBatch, here: Tensor, noise: Tensor) -> Tensor:
         """Eq. (5), CAPS, 0-dim; each action is compared with its own successor and neighbour.
@@ -317,10 +260,10 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
                 noise[name] = actor.critics.draw_noise(shape, generator)
         return noise
 
-    @cached_property
-    def schedule(self) -> UpdateSchedule:
-        """Take some gradient steps after every few environment transitions."""
-        return UpdateSchedule.of(self.config)
+    @property
+    def policy_every(self) -> int:
+        """Gradient steps of the critics per step of policy and temperature."""
+        return self.config.policy_delay
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -328,25 +271,14 @@ class SAC(Algorithm[SACConfig, ReplayBatch]):
         return off_policy_recipe({"policy": "stochastic"})
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give policy, critics and temperature an optimiser each, the last without decay."""
-        names = {"policy": ("actor.policy", "add_ons"), "critic": ("actor.critics",)}
-        if self.config.learn_temperature:
-            names["temperature"] = ("temperature",)
-        bound = self.if_set("max_grad_norm")
-        optimizer = self.config.optimizer
+        """Give critics, policy and temperature an optimiser each, the last without decay."""
+        groups = super().parameter_groups()
+        if not self.config.learn_temperature:
+            return groups
+        temperature = self.parameter_group("temperature", ("temperature",))
         # Decay would pull log(α) to 0, which is α = 1, whatever the entropy is.
-        without_decay = replace(optimizer, weight_decay=0.0)
-        return tuple(
-            ParameterGroup(
-                name=name,
-                modules=modules,
-                learning_rate=f"{name}_learning_rate",
-                max_grad_norm=bound,
-                optimizer=without_decay if name == "temperature" else optimizer,
-                every=1 if name == "critic" else self.config.policy_delay,
-            )
-            for name, modules in names.items()
-        )
+        without_decay = replace(temperature.optimizer, weight_decay=0.0)
+        return (*groups, replace(temperature, optimizer=without_decay))
 
     def target_networks(self) -> tuple[TargetNetwork, ...]:
         """Let the target critics follow the critics."""

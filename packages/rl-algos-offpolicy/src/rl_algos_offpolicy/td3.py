@@ -7,14 +7,15 @@ Source: Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, Algorithm 1.
     ``-clip_return`` and ``clip_return`` where that is set, and at most 0 with
     ``clip_positive_returns``
 
-(2) $L^Q = \tfrac12 \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
+(2) $L^Q = \sum_i \mathbb{E}[(Q_{\theta_i}(s, a) - y)^2]$
 
 (3) $L^\pi = -\mathbb{E}[Q_{\theta_1}(s, \pi_\phi(s))]$, every so many steps of (2), when the
     targets move too
 
-Deviations from the paper: the step of (3) is taken together with that of (2), from the same
-parameters, not after it; actions are in [-1, 1], so that noise is in units of half the range; y
+Deviations from the paper: actions are in [-1, 1], so that noise is in units of half the range; y
 discounts several rewards when the storage gathers several steps.
+
+(2) and (3) are in `rl_algos_offpolicy.deterministic`.
 """
 
 from dataclasses import dataclass
@@ -22,19 +23,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_algos_offpolicy.actor import detached, next_obs_inputs, obs_inputs
+from rl_algos_offpolicy.actor import next_obs_inputs
 from rl_algos_offpolicy.config import off_policy_recipe
-from rl_algos_offpolicy.critics.critics import (
-    absolute_error,
-    bootstrapped_target,
-    squared_error_loss,
-    weighted_mean,
-)
+from rl_algos_offpolicy.critics.critics import bootstrapped_target
 from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch
 from rl_core.config import Count, ScheduledNonNegative
-from rl_core.gradients import LossOutput, Noise, call_frozen, masked_mean
+from rl_core.gradients import Noise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,32 +73,11 @@ class TD3(DeterministicAlgorithm[TD3Config]):
             "target": torch.randn(batch.action.shape, generator=self.generator, device=self.device)
         }
 
-    def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
-        """Eq. (2) for the critics and, when it is due, (3) for the policy."""
-        target = self.target(batch, noise["target"])
-        critics = self.actor.critics
-        critic_obs = obs_inputs(critics, batch)
-        values = critics(critic_obs, batch.action)
-        total = critic_loss = squared_error_loss(values, target, batch)  # Eq. (2)
-        metrics = {
-            "loss/critic": critic_loss,
-            "value/mean": masked_mean(values.mean(0), batch.mask),
-        }
-        if self.is_due("policy"):
-            policy = self.policy(obs_inputs(self.policy, batch))
-            first = slice(0, 1)  # of the critics, which are constants here
-            q_pi = call_frozen(critics, detached(critic_obs), policy.mode(), None, first)[0]
-            metrics["loss/policy"] = policy_loss = -weighted_mean(q_pi, batch)  # Eq. (3)
-            added, more = self.add_on_terms(batch, policy, metrics)
-            metrics |= more
-            total = total + policy_loss + added
-        return LossOutput(total, metrics, {"td_error": absolute_error(values.detach(), target)})
-
     @torch.no_grad()
-    def target(self, batch: ReplayBatch, noise: Tensor) -> Tensor:
+    def target(self, batch: ReplayBatch, noise: Noise) -> Tensor:
         """Eq. (1), shape `(N,)`."""
         bound = self.hyper["target_noise_clip"]
-        smoothing = (self.hyper["target_noise"] * noise).clamp(-bound, bound)
+        smoothing = (self.hyper["target_noise"] * noise["target"]).clamp(-bound, bound)
         policy = self.target_policy(next_obs_inputs(self.target_policy, batch))
         action = (policy.mode() + smoothing).clamp(-1.0, 1.0)  # ã
         next_obs = next_obs_inputs(self.target_critics, batch)

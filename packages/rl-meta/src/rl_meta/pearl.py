@@ -9,7 +9,7 @@ For a task with context $c$ and replayed transitions, with Eq. (1) and (2) of `r
 (4) $L^Q = L^{critic}(s, a, r, s', z)$ and $L^q = L^Q + \beta\,KL(q(z|c) \| N(0, I))$, by which the
     encoder learns through $z$
 
-(5) $L^\pi = L^{policy}(s, \bar z)$, which does not reach the encoder
+(5) $L^\pi = L^{policy}(s, \bar z)$, which does not reach the encoder: $z$ by what it is after (4)
 
 The losses are those of the inner algorithm, whose networks get the observation and $z$.
 
@@ -132,7 +132,7 @@ class _SplitLoss(Protocol):
 
     def critic_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput: ...
 
-    def policy_loss(self, batch: ReplayBatch, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]: ...
+    def policy_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput: ...
 
 
 class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
@@ -258,20 +258,27 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
     # The mathematics
 
     def loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
-        """Eq. (4) for encoder and critics and, when due, (5) for the policy."""
-        inner = cast("_SplitLoss", self.inner)
+        """Eq. (4) for encoder and critics; then, when due, (5) for the policy."""
+        parts = {"critic": self.critic_loss, "policy": self.policy_loss}
+        return self.sum_due(parts, batch, noise)
+
+    def critic_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (4)."""
         mean, std = self.infer(batch)
         latent = mean + std * noise["latent"]  # Eq. (3)
+        inner = cast("_SplitLoss", self.inner)
         output = inner.critic_loss(self._conditioned(batch, latent), noise)
-        loss, metrics = output.loss, dict(output.metrics)
-        if self.actor.encoder.is_stochastic:
-            metrics["loss/kl"] = kl = kl_to_prior(mean, std).mean()
-            loss = loss + self.hyper["kl_coef"] * kl
-        if self.is_due("policy"):
-            constant = self._conditioned(batch, latent.detach())
-            policy_loss, more = inner.policy_loss(constant, noise)
-            loss, metrics = loss + policy_loss, {**metrics, **more}
-        return replace(output, loss=loss, metrics=metrics)
+        if not self.actor.encoder.is_stochastic:
+            return output
+        kl = kl_to_prior(mean, std).mean()
+        return output.joined(LossOutput(self.hyper["kl_coef"] * kl, {"loss/kl": kl}))
+
+    def policy_loss(self, batch: ReplayBatch, noise: Noise) -> LossOutput:
+        """Eq. (5)."""
+        with torch.no_grad():
+            mean, std = self.infer(batch)
+        latent = mean + std * noise["latent"]
+        return cast("_SplitLoss", self.inner).policy_loss(self._conditioned(batch, latent), noise)
 
     def infer(self, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
         """Infer the latent of each task from the contexts in a batch, mean and std `(M, L)`."""

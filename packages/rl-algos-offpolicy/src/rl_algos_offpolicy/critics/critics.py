@@ -311,7 +311,7 @@ def weighted_mean(values: Tensor, batch: ReplayBatch) -> Tensor:
 
 
 def squared_error_loss(values: Tensor, target: Tensor, batch: ReplayBatch) -> Tensor:
-    """Sum the critics' mean squared errors, halved.
+    """Sum the critics' mean squared errors.
 
     Args:
         values: shape `(C, N)`, of each critic.
@@ -321,7 +321,7 @@ def squared_error_loss(values: Tensor, target: Tensor, batch: ReplayBatch) -> Te
     Returns:
         0-dim.
     """
-    return 0.5 * weighted_mean((values - target).square().sum(0), batch)
+    return weighted_mean((values - target).square().sum(0), batch)
 
 
 def absolute_error(values: Tensor, target: Tensor) -> Tensor:

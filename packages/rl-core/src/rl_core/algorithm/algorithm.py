@@ -21,6 +21,7 @@ from rl_core.errors import ConfigError
 from rl_core.gradients import (
     Gradients,
     GradientStep,
+    Loss,
     LossModule,
     LossOutput,
     Noise,
@@ -283,9 +284,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     # Inherited: learning
 
-    def is_due(self, group: str) -> bool:
-        """Return whether this gradient step updates a group; a loss skips what is not due."""
-        return self._modules.is_due(group)
+    def sum_due(self, parts: Mapping[str, Loss[BatchT]], batch: BatchT, noise: Noise) -> LossOutput:
+        """Sum the losses, by group, of what the gradient step moves now; outside of one, of all."""
+        return self._modules.sum_due(parts, batch, noise)
 
     def if_set(self, name: str) -> str | None:
         """Return a hyper-parameter's name, or None where the config leaves it None."""

@@ -3,6 +3,7 @@
 from rl_core.gradients.exchange import Gradients as Gradients
 from rl_core.gradients.exchange import Weights as Weights
 from rl_core.gradients.loss import HyperParameters as HyperParameters
+from rl_core.gradients.loss import Loss as Loss
 from rl_core.gradients.loss import LossModule as LossModule
 from rl_core.gradients.loss import LossOutput as LossOutput
 from rl_core.gradients.loss import Noise as Noise
@@ -12,9 +13,9 @@ from rl_core.gradients.loss import parameter_places as parameter_places
 from rl_core.gradients.nonfinite import FaultyStep as FaultyStep
 from rl_core.gradients.nonfinite import NonFiniteGuard as NonFiniteGuard
 from rl_core.gradients.nonfinite import OnNonFinite as OnNonFinite
-from rl_core.gradients.optimizers import OptimizerConfig as OptimizerConfig
-from rl_core.gradients.optimizers import OptimizerName as OptimizerName
-from rl_core.gradients.optimizers import ParameterGroup as ParameterGroup
-from rl_core.gradients.optimizers import TargetNetwork as TargetNetwork
+from rl_core.gradients.parameters import OptimizerConfig as OptimizerConfig
+from rl_core.gradients.parameters import OptimizerName as OptimizerName
+from rl_core.gradients.parameters import ParameterGroup as ParameterGroup
 from rl_core.gradients.parameters import ParameterVector as ParameterVector
+from rl_core.gradients.parameters import TargetNetwork as TargetNetwork
 from rl_core.gradients.step import GradientStep as GradientStep

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -38,8 +39,29 @@ class LossOutput:
     samples: Mapping[str, Tensor] = field(default_factory=dict)
     stop: Tensor | None = None
 
+    def joined(self, other: "LossOutput") -> "LossOutput":
+        """Add another loss, with its metrics and samples; either may ask to stop."""
+        return LossOutput(
+            self.loss + other.loss,
+            {**self.metrics, **other.metrics},
+            {**self.samples, **other.samples},
+            other.stop if self.stop is None else self.stop,
+        )
+
+    def detached(self) -> "LossOutput":
+        """Return the same without gradients."""
+        return LossOutput(
+            self.loss.detach(),
+            {name: value.detach() for name, value in self.metrics.items()},
+            {name: value.detach() for name, value in self.samples.items()},
+            None if self.stop is None else self.stop.detach(),
+        )
+
 
 torch.export.register_dataclass(LossOutput)
+
+Loss: TypeAlias = Callable[[BatchT, Noise], LossOutput]
+"""Computes the loss of a batch."""
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -111,7 +133,7 @@ class LossModule(nn.Module, Generic[BatchT]):
 
     def __init__(
         self,
-        loss: Callable[[BatchT, Noise], LossOutput],
+        loss: Loss[BatchT],
         modules: Mapping[str, nn.Module],
         hyper: HyperParameters,
     ) -> None:
@@ -133,6 +155,13 @@ class LossModule(nn.Module, Generic[BatchT]):
         Outside a gradient step every group is due.
         """
         return self._due is None or group in self._due
+
+    def sum_due(self, parts: Mapping[str, Loss[BatchT]], batch: BatchT, noise: Noise) -> LossOutput:
+        """Sum the losses, by group, of the groups that are due."""
+        return reduce(
+            LossOutput.joined,
+            [loss(batch, noise) for group, loss in parts.items() if self.is_due(group)],
+        )
 
     @contextmanager
     def moving(self, groups: tuple[str, ...]) -> Iterator[None]:

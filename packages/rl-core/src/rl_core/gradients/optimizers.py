@@ -3,96 +3,18 @@
 Optimisers are functions over one parameter vector, so that they can run inside a graph.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
-from annotated_types import Interval
 from torch import Tensor
 from torch.optim.adam import adam
 
 from rl_core.compile.trace import is_tracing
-from rl_core.config import Config, Needs, NonNegative
+from rl_core.errors import ConfigError
 from rl_core.gradients.loss import Due, HyperParameters
+from rl_core.gradients.parameters import OptimizerConfig, ParameterGroup, TargetNetwork
 from rl_core.stateful import StateReader
-
-OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
-"""The optimisers an algorithm can be given by name."""
-
-Decay: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
-"""How much of an average stays in each step."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptimizerConfig(Config):
-    """Which optimiser moves the parameters.
-
-    Attributes:
-        name: name of the update rule.
-        eps: number added to the denominator of Adam and RMSprop; torch's default is 1e-8.
-        beta1: decay of Adam's first moment.
-        beta2: decay of Adam's second moment.
-        alpha: decay of RMSprop's squared average.
-        momentum: momentum of SGD and RMSprop.
-        weight_decay: weight of the L2 penalty, which is decoupled for AdamW.
-
-    Raises:
-        ConfigError: for an unknown name, a value of another type or out of range, or one that the
-            named optimiser does not use.
-    """
-
-    name: OptimizerName = "adam"
-    eps: Annotated[NonNegative, Needs("name", "adam", "adamw", "rmsprop")] = 1e-8
-    beta1: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.9
-    beta2: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.999
-    alpha: Annotated[Decay, Needs("name", "rmsprop")] = 0.99
-    momentum: Annotated[Decay, Needs("name", "rmsprop", "sgd")] = 0.0
-    weight_decay: NonNegative = 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ParameterGroup:
-    """Parameters that one optimiser moves.
-
-    Attributes:
-        name: of the group; metrics are called ``gradients/<name>_norm``.
-        modules: prefixes of the parameters' names, such as ``actor`` or ``actor.critics``.
-        learning_rate: name of the hyper-parameter that holds the learning rate.
-        max_grad_norm: name of the hyper-parameter that bounds the gradient's norm, or None.
-        joint_norm: bound the norm of this gradient and those of all groups that say so too and
-            name the same bound, as if they were one; otherwise its own.
-        optimizer: the update rule.
-        every: move only on every so many gradient steps.
-    """
-
-    name: str
-    modules: tuple[str, ...]
-    learning_rate: str = "learning_rate"
-    max_grad_norm: str | None = None
-    joint_norm: bool = False
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    every: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TargetNetwork:
-    """A slow copy of a module: parameters follow by averaging, buffers are copied.
-
-    The copy needs no gradients and gets none. What is not learned of the source stays as it was.
-
-    Attributes:
-        module: name of the copy among the loss's modules, such as ``target_critics``.
-        source: name of the module it follows, such as ``actor.critics``; one parameter group
-            learns all of it that is learned.
-        tau: name of the hyper-parameter: ``target ← (1 - tau) target + tau source``.
-        every: move only on every so many gradient steps.
-    """
-
-    module: str
-    source: str
-    tau: str
-    every: int = 1
 
 
 class ParameterUpdate:
@@ -107,6 +29,9 @@ class ParameterUpdate:
 
     Attributes:
         states: of the optimisers, by group and name.
+
+    Raises:
+        ConfigError: when a group moves after one that is not before it.
     """
 
     def __init__(
@@ -119,6 +44,7 @@ class ParameterUpdate:
     ) -> None:
         self._hyper = hyper
         self._groups = {group.name: group for group in groups}
+        self._depths = _depths(groups)
         self._values = values
         self._sources = sources
         # A target that keeps no group's pace is updated after the graph: it needs none of its own.
@@ -139,19 +65,24 @@ class ParameterUpdate:
             tuple(target.module for target in self._targets if number % target.every == 0),
         )
 
+    def stages(self, due: Due) -> tuple[tuple[str, ...], ...]:
+        """Return the groups that are due in the order in which they move; some move together."""
+        depths = sorted({self._depths[name] for name in due.groups})
+        return tuple(
+            tuple(name for name in due.groups if self._depths[name] == depth) for depth in depths
+        ) or ((),)
+
     def apply(
         self,
-        due: Due,
         gradients: Mapping[str, Tensor],
         norms: Mapping[str, Tensor],
         apply: Tensor,
         frozen: Mapping[str, Tensor],
     ) -> None:
-        """Clip, step and update targets in place, inside a graph or outside.
+        """Clip and step in place, inside a graph or outside.
 
         Args:
-            due: which groups and targets.
-            gradients: of the groups that are due.
+            gradients: of the groups that move.
             norms: of these gradients.
             apply: 0-dim bool; where False nothing changes.
             frozen: entries that stay as they are, by group where there are any.
@@ -172,6 +103,14 @@ class ParameterUpdate:
                 apply & (rate > 0.0),
                 frozen.get(name),
             )
+
+    def follow(self, due: Due, apply: Tensor) -> None:
+        """Update the targets that are due, inside a graph or outside.
+
+        Args:
+            due: which targets.
+            apply: 0-dim bool; where False nothing changes.
+        """
         for target in self._targets:
             if target.module in due.targets:
                 self._follow(target, apply)
@@ -183,6 +122,21 @@ class ParameterUpdate:
         for target in self._rare_targets:
             if number % target.every == 0:
                 self._follow(target, self._applied)
+
+    @contextmanager
+    def undone(self, groups: Sequence[str]) -> Iterator[None]:
+        """Give groups and their optimisers back what they had before the block."""
+        tensors = [
+            tensor
+            for name in groups
+            for tensor in (self._values[name], *self.states[name].values())
+        ]
+        kept = [tensor.clone() for tensor in tensors]
+        try:
+            yield
+        finally:
+            for tensor, value in zip(tensors, kept, strict=True):
+                tensor.copy_(value)
 
     @property
     def learns(self) -> bool:
@@ -221,6 +175,19 @@ class ParameterUpdate:
         ]
         joint: Tensor = torch.linalg.vector_norm(torch.stack(sharing))
         return joint
+
+
+def _depths(groups: Sequence[ParameterGroup]) -> dict[str, int]:
+    """Count how many groups move before each, one after the other."""
+    depths: dict[str, int] = {}
+    for group in groups:
+        if group.after is not None and group.after not in depths:
+            raise ConfigError(
+                f"parameter group '{group.name}' moves after '{group.after}', which is no group "
+                "before it"
+            )
+        depths[group.name] = 0 if group.after is None else depths[group.after] + 1
+    return depths
 
 
 OptimizerState = dict[str, Tensor]

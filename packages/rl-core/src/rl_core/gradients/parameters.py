@@ -1,15 +1,97 @@
-"""The parameters of a loss as data: each group, each target and all the rest as one vector."""
+"""The parameters of a loss: who moves them, and their data as one vector for each group."""
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 
+from rl_core.config import Config, Needs, NonNegative
 from rl_core.errors import ConfigError
 from rl_core.gradients.loss import parameters_replaced
-from rl_core.gradients.optimizers import ParameterGroup, TargetNetwork
+
+OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
+"""The optimisers an algorithm can be given by name."""
+
+Decay: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
+"""How much of an average stays in each step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig(Config):
+    """Which optimiser moves the parameters.
+
+    Attributes:
+        name: name of the update rule.
+        eps: number added to the denominator of Adam and RMSprop; torch's default is 1e-8.
+        beta1: decay of Adam's first moment.
+        beta2: decay of Adam's second moment.
+        alpha: decay of RMSprop's squared average.
+        momentum: momentum of SGD and RMSprop.
+        weight_decay: weight of the L2 penalty, which is decoupled for AdamW.
+
+    Raises:
+        ConfigError: for an unknown name, a value of another type or out of range, or one that the
+            named optimiser does not use.
+    """
+
+    name: OptimizerName = "adam"
+    eps: Annotated[NonNegative, Needs("name", "adam", "adamw", "rmsprop")] = 1e-8
+    beta1: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.9
+    beta2: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.999
+    alpha: Annotated[Decay, Needs("name", "rmsprop")] = 0.99
+    momentum: Annotated[Decay, Needs("name", "rmsprop", "sgd")] = 0.0
+    weight_decay: NonNegative = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterGroup:
+    """Parameters that one optimiser moves.
+
+    Attributes:
+        name: of the group; metrics are called ``gradients/<name>_norm``.
+        modules: prefixes of the parameters' names, such as ``actor`` or ``actor.critics``.
+        learning_rate: name of the hyper-parameter that holds the learning rate.
+        max_grad_norm: name of the hyper-parameter that bounds the gradient's norm, or None.
+        joint_norm: bound the norm of this gradient and those of all groups that move with it, say
+            so too and name the same bound, as if they were one; otherwise its own.
+        optimizer: the update rule.
+        every: move only on every so many gradient steps.
+        after: an earlier group that moves first; the loss of this group is computed then. None
+            computes it at the parameters with which the gradient step begins.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    learning_rate: str = "learning_rate"
+    max_grad_norm: str | None = None
+    joint_norm: bool = False
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    every: int = 1
+    after: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetNetwork:
+    """A slow copy of a module: parameters follow by averaging, buffers are copied.
+
+    The copy needs no gradients and gets none. What is not learned of the source stays as it was.
+
+    Attributes:
+        module: name of the copy among the loss's modules, such as ``target_critics``.
+        source: name of the module it follows, such as ``actor.critics``; one parameter group
+            learns all of it that is learned.
+        tau: name of the hyper-parameter: ``target ← (1 - tau) target + tau source``.
+        every: move only on every so many gradient steps.
+    """
+
+    module: str
+    source: str
+    tau: str
+    every: int = 1
 
 
 class ParameterVector:

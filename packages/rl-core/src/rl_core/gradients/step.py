@@ -5,8 +5,10 @@ over explicit parameter vectors. Both see the same noise, which is drawn outside
 rounding.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -26,8 +28,8 @@ from rl_core.gradients.loss import (
     parameters_replaced,
 )
 from rl_core.gradients.nonfinite import NonFiniteGuard, StepMetrics
-from rl_core.gradients.optimizers import ParameterGroup, ParameterUpdate, TargetNetwork
-from rl_core.gradients.parameters import ParameterLayout
+from rl_core.gradients.optimizers import ParameterUpdate
+from rl_core.gradients.parameters import ParameterGroup, ParameterLayout, TargetNetwork
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
@@ -96,26 +98,36 @@ class GradientStep(Generic[BatchT]):
         with _gradients_on():
             samples = self._compiled_step(due, batch, noise)
             if samples is None:
-                finite, output = self._autograd(due, batch, noise)
-                self._apply(due, finite, output.stop, output.metrics)
-                samples = _detached(output.samples)
+                samples = self._take(due, partial(self._autograd, batch=batch, noise=noise))
             self._end_step()
         self.guard.keep(self.count, batch, noise)
         return samples
 
     def compute_gradients(self, batch: BatchT, noise: Noise) -> Gradients:
-        """Compute gradients and change nothing."""
+        """Compute gradients and change nothing.
+
+        Those of groups that move after others are computed where these would have moved to.
+        """
         self._look()
-        with _gradients_on():
-            finite, output = self._autograd(self._due(), batch, noise)
+        tensors = {name: torch.zeros_like(self.vectors[name].values) for name in self._groups}
+        whole = LossOutput(torch.zeros((), device=self._device))
+        *earlier, last = self._update.stages(self._due())
+        with _gradients_on(), self._update.undone([name for each in earlier for name in each]):
+            for groups in (*earlier, last):
+                gradients, output = self._autograd(groups, batch, noise)
+                tensors |= {name: gradient.clone() for name, gradient in gradients.items()}
+                whole = whole.joined(output)
+                if groups is not last:
+                    finite = torch.isfinite(output.loss)
+                    self._update.apply(gradients, _norms(gradients), finite, self._frozen)
         self._computed = Gradients(
             self.count,
             _num_samples(batch),
-            {name: self.vectors[name].gradient.clone() for name in self._groups},
-            bool(finite),
-            _detached(output.metrics),
-            _detached(output.samples),
-            output.stop is not None and bool(output.stop),
+            tensors,
+            bool(torch.isfinite(whole.loss)),
+            whole.metrics,
+            whole.samples,
+            whole.stop is not None and bool(whole.stop),
         )
         return self._computed
 
@@ -139,12 +151,11 @@ class GradientStep(Generic[BatchT]):
         gradients.check_sizes({name: self.vectors[name].gradient for name in self._groups})
         for name in self._groups:
             self.vectors[name].gradient.copy_(gradients.tensors[name])
-        self._apply(
-            self._due(),
-            torch.tensor(gradients.finite, device=self._device),
-            torch.tensor(gradients.stop, device=self._device),
-            {name: metric.to(self._device) for name, metric in gradients.metrics.items()},
-        )
+        loss = torch.tensor(0.0 if gradients.finite else math.nan, device=self._device)
+        stop = torch.tensor(gradients.stop, device=self._device)
+        metrics = {name: metric.to(self._device) for name, metric in gradients.metrics.items()}
+        output = LossOutput(loss, metrics, stop=stop)
+        self._take(self._due(), lambda groups: (self._gradients_of(groups), output))
         self._end_step()
         self.guard.keep(self.count, None, {})
 
@@ -243,54 +254,58 @@ class GradientStep(Generic[BatchT]):
 
     def _functional_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
         """Take a step as a function of vectors, which is what a graph is made of."""
-        learned = {name: self._values[name].detach().requires_grad_() for name in due.groups}
-        frozen = {name for group in due.groups for name in self.vectors[group].frozen}
-        with self._loss.moving(due.groups), torch.enable_grad():
+        return self._take(due, partial(self._differentiate, batch=batch, noise=noise))
+
+    def _differentiate(
+        self, groups: tuple[str, ...], batch: BatchT, noise: Noise
+    ) -> tuple[dict[str, Tensor], LossOutput]:
+        """Compute the gradients of some groups as a function of vectors."""
+        learned = {name: self._values[name].detach().requires_grad_() for name in groups}
+        frozen = {name for group in groups for name in self.vectors[group].frozen}
+        with self._loss.moving(groups), torch.enable_grad():
             named = self._layout.named({**self._values, **learned})
             parameters = {n: p.detach() if n in frozen else p for n, p in named.items()}
             output = self._loss.at(parameters, batch, noise)
-        gradients = _gradients(output.loss, learned)
-        finite = torch.isfinite(output.loss.detach())
-        self._finish(due, gradients, finite, output.stop, _detached(output.metrics))
-        return _detached(output.samples)
+        return _gradients(output.loss, learned), output.detached()
 
-    def _autograd(self, due: Due, batch: BatchT, noise: Noise) -> tuple[Tensor, LossOutput]:
-        for name in self._groups:
+    def _autograd(
+        self, groups: tuple[str, ...], batch: BatchT, noise: Noise
+    ) -> tuple[dict[str, Tensor], LossOutput]:
+        """Compute the gradients of some groups through the modules' own parameters."""
+        for name in groups:
             self.vectors[name].gradient.zero_()
-        with self._loss.moving(due.groups):
+        with self._loss.moving(groups), torch.enable_grad():
             output: LossOutput = self._loss(_without_inference(batch), _without_inference(noise))
         if output.loss.requires_grad:  # or nothing that it depends on is learned
             output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return torch.isfinite(output.loss.detach()), output
+        return self._gradients_of(groups), output.detached()
 
-    def _apply(
-        self, due: Due, finite: Tensor, stop: Tensor | None, metrics: Mapping[str, Tensor]
-    ) -> None:
-        gradients = {name: self.vectors[name].gradient for name in due.groups}
-        self._metrics.prepare(due, metrics)
-        self._finish(due, gradients, finite, stop, metrics)
+    def _gradients_of(self, groups: tuple[str, ...]) -> dict[str, Tensor]:
+        return {name: self.vectors[name].gradient for name in groups}
 
     @torch.no_grad()
-    def _finish(
-        self,
-        due: Due,
-        gradients: dict[str, Tensor],
-        finite: Tensor,
-        stop: Tensor | None,
-        metrics: Mapping[str, Tensor],
-    ) -> None:
+    def _take(
+        self, due: Due, compute: Callable[[tuple[str, ...]], tuple[dict[str, Tensor], LossOutput]]
+    ) -> Mapping[str, Tensor]:
         """Clip, step, move targets and note metrics, all masked where the step must not count."""
-        norms = {name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()}
-        for norm in norms.values():
-            finite = finite & torch.isfinite(norm)
-        before = ~(self._stopped | self.guard.holds)
-        if stop is not None:
-            self._stopped.logical_or_(stop.detach())
-        apply = finite & before & ~self._stopped
-        self._update.apply(due, gradients, norms, apply, self._frozen)
-        self.guard.note(~finite & before)
-        named = {**metrics, **{f"gradients/{name}_norm": norm for name, norm in norms.items()}}
-        self._metrics.of(due).add(named, finite & before)
+        before = counts = ~(self._stopped | self.guard.holds)
+        whole = LossOutput(torch.zeros((), device=self._device))
+        all_norms: dict[str, Tensor] = {}
+        for groups in self._update.stages(due):
+            gradients, output = compute(groups)
+            norms = _norms(gradients)
+            for number in (output.loss, *norms.values()):
+                counts = counts & torch.isfinite(number)
+            if output.stop is not None:
+                self._stopped.logical_or_(output.stop)
+            self._update.apply(gradients, norms, counts & ~self._stopped, self._frozen)
+            whole = whole.joined(output)
+            all_norms |= {f"gradients/{name}_norm": norm for name, norm in norms.items()}
+        self._update.follow(due, counts & ~self._stopped)
+        self.guard.note(before & ~counts)
+        self._metrics.prepare(due, whole.metrics)
+        self._metrics.of(due).add({**whole.metrics, **all_norms}, counts)
+        return whole.samples
 
     def _end_step(self) -> None:
         self.count += 1
@@ -305,8 +320,8 @@ def _num_samples(batch: object) -> int:
     return len(reward) if isinstance(reward, Tensor) else 1
 
 
-def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in tensors.items()}
+def _norms(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()}
 
 
 def _gradients(loss: Tensor, learned: Mapping[str, Tensor]) -> dict[str, Tensor]:

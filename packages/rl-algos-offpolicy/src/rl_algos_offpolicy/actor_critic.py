@@ -1,0 +1,57 @@
+"""What DDPG, TD3 and SAC share: critics step first, and then the policy by what they learned."""
+
+from functools import cached_property
+from typing import ClassVar, Generic, TypeVar
+
+from rl_algos_offpolicy.actor import OffPolicyActor
+from rl_algos_offpolicy.config import OffPolicyConfig
+from rl_core.algorithm import Algorithm, UpdateSchedule
+from rl_core.batch import ReplayBatch
+from rl_core.gradients import ParameterGroup
+
+ConfigT = TypeVar("ConfigT", bound=OffPolicyConfig)
+
+
+class ActorCritic(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
+    """Base of algorithms whose policy maximises what critics say of its actions.
+
+    The critics are a group of parameters that steps first. The policy's loss is computed by what
+    they have learned then, at the pace that a subclass says. Its config has a learning rate for
+    each group, such as ``critic_learning_rate``.
+    """
+
+    actor: OffPolicyActor
+    takes_add_ons: ClassVar[bool] = True
+
+    @property
+    def policy_every(self) -> int:
+        """Gradient steps of the critics per step of the policy."""
+        return 1
+
+    @cached_property
+    def schedule(self) -> UpdateSchedule:
+        """Take some gradient steps after every few environment transitions."""
+        return UpdateSchedule.of(self.config)
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give critics and policy an optimiser each, and let the policy follow."""
+        names = {"critic": ("actor.critics",), "policy": ("actor.policy", "add_ons")}
+        return tuple(self.parameter_group(name, modules) for name, modules in names.items())
+
+    def parameter_group(self, name: str, modules: tuple[str, ...]) -> ParameterGroup:
+        """Return a group with the learning rate and the bound that the config says.
+
+        Args:
+            name: of the group; ``critic`` steps first, all others after it, at the policy's pace.
+            modules: whose parameters it has.
+        """
+        is_first = name == "critic"
+        return ParameterGroup(
+            name=name,
+            modules=modules,
+            learning_rate=f"{name}_learning_rate",
+            max_grad_norm=self.if_set("max_grad_norm"),
+            optimizer=self.config.optimizer,
+            every=1 if is_first else self.policy_every,
+            after=None if is_first else "critic",
+        )
