@@ -232,7 +232,8 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
             algo, env, sections, seed=arguments.seed, device=arguments.device, preset=preset
         )
         resolve_device(recipe.device)
-    return TrainRequest(with_length(recipe, goal), goal, arguments)
+    whole = replace(recipe, resolved={**recipe.resolved, **goal.arguments})
+    return TrainRequest(whole, goal, arguments)
 
 
 def import_modules(given: Tables) -> None:
@@ -278,12 +279,6 @@ def chosen_goal(typed: Tables, filed: Tables, file: object) -> Budget | None:
 def lengths_of(tables: Tables) -> Tables:
     """Return the entries of a table that are lengths of a run."""
     return {name: tables[name] for name in LENGTHS if tables.get(name) is not None}
-
-
-def with_length(recipe: Recipe, goal: Budget) -> Recipe:
-    """Return a recipe that says when its run ends."""
-    kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
-    return replace(recipe, resolved={**kept, **goal.arguments})
 
 
 def merged_sections(

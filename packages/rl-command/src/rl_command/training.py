@@ -26,7 +26,6 @@ from rl_command.train_arguments import (
     import_modules,
     lengths_of,
     read_train_request,
-    with_length,
 )
 from rl_core.config import Config, Count
 from rl_train import Callback, Progress, Trainer
@@ -110,7 +109,7 @@ def resume(words: Sequence[str], title: str = "") -> int:
                 f"the recipe of {run.path} does not give the length of the run; give --total-steps"
             )
         check_unchanged(run)
-        recipe = with_length(run.recipe, goal)
+        recipe = run.recipe
         if arguments.device is not None:
             recipe = replace(recipe, device=arguments.device)
         parts = build(recipe, is_saved=True)
