@@ -306,8 +306,9 @@ def test_bad_input_is_refused() -> None:
         _actor(inner_options={"normalize_observations": True})
     with pytest.raises(ConfigError, match="num_sampled_tasks=7 is more than"):
         _pearl(num_sampled_tasks=7)
-    with pytest.raises(ConfigError, match="'dqn' has no critic_loss"):
-        _pearl(inner_algorithm="dqn")
+    for name in ("dqn", "td3"):  # without two losses, and with noise of its own on actions
+        with pytest.raises(ConfigError, match=f"'{name}' must have critic_loss"):
+            _pearl(inner_algorithm=name)
     with pytest.raises(ConfigError, match=r"inner_options\.start_steps=10 would not act as in"):
         _pearl(inner_options={"start_steps": 10})
     with pytest.raises(ConfigError, match="only 3 test tasks"):

@@ -279,6 +279,12 @@ def test_options_without_a_default_are_given_like_others(
     assert "--algorithm.water FLOAT Litres a day" in " ".join(out.replace("│", " ").split())
 
 
+def test_another_length_takes_the_place_of_a_presets() -> None:
+    request = read_train_request(["ppo", "CartPole-v1", "--preset", "--total-updates", "1"])
+    assert request.goal == Budget("updates", 1)
+    assert "total_steps" not in request.recipe.resolved
+
+
 def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_path: Path) -> None:
     request = read_train_request([config, "--total-updates", "7"])
     assert request.goal == Budget("updates", 7), "the file's steps give way to what is typed"

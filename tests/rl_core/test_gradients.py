@@ -518,7 +518,8 @@ def _following(after: str | None = "a") -> tuple[GradientStep[Tensor], Numbers, 
         return LossOutput((a.x * batch).sum(), {"loss/a": batch.sum()}, {"td_error": batch})
 
     def then(batch: Tensor, noise: Noise) -> LossOutput:
-        return LossOutput((b.x * a.x.detach()).sum(), {"loss/b": a.x.detach().sum()})
+        loss = (b.x * a.x.detach()).sum() + noise.get("then", 0.0)
+        return LossOutput(loss, {"loss/b": a.x.detach().sum()})
 
     def loss(batch: Tensor, noise: Noise) -> LossOutput:
         return module.sum_due({"a": first, "b": then}, batch, noise)
@@ -570,6 +571,73 @@ def test_nothing_follows_a_step_that_was_not_finite() -> None:
     assert b.x.item() == pytest.approx(-0.08)
     assert slow.x.item() == pytest.approx(-0.04)
     assert step.read_metrics()["gradients/skipped_steps"] == 1.0
+
+
+def test_a_later_loss_that_is_not_finite_leaves_what_moved_before_it() -> None:
+    step, b, slow = _following()
+    step.guard.mode = "skip"
+    noise = {"then": torch.tensor(math.nan)}
+    step.step(torch.tensor([2.0]), noise)
+    assert (b.x.item(), slow.x.item()) == (0.0, 0.0)
+    assert step.vectors["a"].values.item() == pytest.approx(0.8)
+    gradients = step.compute_gradients(torch.tensor([2.0]), noise)
+    assert not gradients.finite
+    step.apply_gradients(gradients)
+    assert step.vectors["a"].values.item() == pytest.approx(0.8), "split in two, nothing moves"
+    assert step.read_metrics()["gradients/skipped_steps"] == 2.0
+
+
+def test_either_of_two_losses_may_ask_to_stop() -> None:
+    def output(stop: bool | None) -> LossOutput:
+        return LossOutput(torch.tensor(1.0), stop=None if stop is None else torch.tensor(stop))
+
+    for first, second, expected in (
+        (None, None, None),
+        (None, True, True),
+        (False, True, True),
+        (True, False, True),
+        (False, False, False),
+    ):
+        stop = output(first).joined(output(second)).stop
+        assert (None if stop is None else stop.item()) == expected
+
+
+def test_a_step_that_moves_nothing_still_computes_its_loss() -> None:
+    a = Numbers(1.0)
+
+    def part(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch).sum(), {}, {"td_error": batch})
+
+    numbers = HyperParameters({"learning_rate": 0.1})
+    module: LossModule[Tensor] = LossModule(
+        lambda batch, noise: module.sum_due({"a": part}, batch, noise), {"a": a}, numbers
+    )
+    step = GradientStep(module, numbers, [_group("a", every=2)])
+    for number, value in ((1, 1.0), (2, 0.8)):
+        assert step.step(torch.tensor([2.0]), {})["td_error"].item() == 2.0
+        assert a.x.item() == pytest.approx(value), number
+
+
+def test_a_group_that_moves_without_a_loss_is_reported() -> None:
+    a = Numbers(1.0)
+    numbers = HyperParameters({"learning_rate": 0.1})
+    module: LossModule[Tensor] = LossModule(
+        lambda batch, noise: module.sum_due({}, batch, noise), {"a": a}, numbers
+    )
+    step = GradientStep(module, numbers, [_group("a")])
+    with pytest.raises(
+        ConfigError, match=r"groups \['a'\] move now, but losses are given for \[\]"
+    ):
+        step.step(torch.tensor([2.0]), {})
+
+
+def test_gradients_are_applied_within_inference_mode() -> None:
+    step, b, _ = _following()
+    with torch.inference_mode():
+        step.apply_gradients(step.compute_gradients(torch.tensor([2.0]), {}))
+    step.step(torch.tensor([2.0]), {})
+    assert b.x.item() == pytest.approx(-0.08 - 0.06)
+    assert step.read_metrics()["loss/b"] == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("after", ["c", "b"])

@@ -168,7 +168,8 @@ def _compare_all(options: argparse.Namespace) -> int:
     for algorithm, envs in _ENVS.items():
         for env in envs:
             plain = _apart(algorithm, env, options.steps, as_ours=False)
-            same = _apart(algorithm, env, options.steps, as_ours=True)
+            has_ways = bool(_WAYS[algorithm])
+            same = _apart(algorithm, env, options.steps, as_ours=True) if has_ways else plain
             apart = (str(n) for n, each in enumerate(plain) if max(each.values()) > _TOLERANCE)
             worst = max(max(each.values()) for each in same)
             status |= worst > _TOLERANCE

@@ -1,6 +1,6 @@
 """What recurrent networks are given of the rows of a batch of sequences.
 
-A recurrent network runs over a sequence once, which finds its recurrent state before each row. From
+A recurrent network runs over a sequence, which finds its recurrent state before each row. From
 there every row is a sample like any other: the network is evaluated there as while acting, for
 whichever action, so that losses read the same with and without a recurrent core. The states come
 from the actions that were taken, also where another action is evaluated.

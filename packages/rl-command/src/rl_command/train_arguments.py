@@ -232,8 +232,9 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
             algo, env, sections, seed=arguments.seed, device=arguments.device, preset=preset
         )
         resolve_device(recipe.device)
-    whole = replace(recipe, resolved={**recipe.resolved, **goal.arguments})
-    return TrainRequest(whole, goal, arguments)
+    kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
+    recipe = replace(recipe, resolved={**kept, **goal.arguments})
+    return TrainRequest(recipe, goal, arguments)
 
 
 def import_modules(given: Tables) -> None:

@@ -9,13 +9,13 @@ For a task with context $c$ and replayed transitions, with Eq. (1) and (2) of `r
 (4) $L^Q = L^{critic}(s, a, r, s', z)$ and $L^q = L^Q + \beta\,KL(q(z|c) \| N(0, I))$, by which the
     encoder learns through $z$
 
-(5) $L^\pi = L^{policy}(s, \bar z)$, which does not reach the encoder: $z$ by what it is after (4)
+(5) $L^\pi = L^{policy}(s, \bar z)$, which does not reach the encoder
 
 The losses are those of the inner algorithm, whose networks get the observation and $z$.
 
 Deviations from the paper: the inner SAC has target critics in the place of a value network and
-learns its temperature; the divergence is averaged over tasks, not summed, so that β means the same
-for every number of tasks.
+learns its temperature; (5) takes $z$ from the encoder as it is after (4), not before; the
+divergence is averaged over tasks, not summed, so that β means the same for every number of tasks.
 """
 
 import re
@@ -165,10 +165,12 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
                 "actor 'context-conditioned'"
             )
         name = config.inner_algorithm
-        if not all(hasattr(inner_class(name), part) for part in ("critic_loss", "policy_loss")):
+        inner = inner_class(name)
+        is_split = all(hasattr(inner, part) for part in ("critic_loss", "policy_loss"))
+        if not is_split or inner.explore is not Algorithm.explore:
             raise ConfigError(
-                f"inner_algorithm='{name}' has no critic_loss and policy_loss; use sac or a "
-                "plug-in like it"
+                f"inner_algorithm='{name}' must have critic_loss and policy_loss, and explore by "
+                "sampling its policy; use sac or a plug-in like it"
             )
         add_ons = [_GaussianRegularizer(self)] if self._is_regularized else []
         try:

@@ -131,7 +131,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Compute the loss of a batch with the noise that `draw_update_noise` drew for this step.
 
         Tensors in, tensors out, no branch on a tensor's value. Compiled code keeps numbers, and the
-        algorithm's own tensors, as it first saw them: change what changes in place.
+        algorithm's own tensors, as it first saw them: change what changes in place. Where groups
+        move one after another it is called for each; `sum_due` computes what is needed.
         """
 
     @classmethod

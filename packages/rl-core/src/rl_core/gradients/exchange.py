@@ -14,7 +14,8 @@ class Gradients:
     """Gradients on their way from one worker to another.
 
     Attributes:
-        version: of the weights they were computed at.
+        version: of the weights they were computed at; groups that move after others have theirs
+            where these would have moved to.
         num_samples: how many samples they average over.
         tensors: one vector `(P,)` per parameter group.
         finite: whether the loss was finite.

@@ -31,7 +31,7 @@ class LossOutput:
         metrics: 0-dim tensors by path; each is averaged over the steps that returned it.
         samples: per-sample results by name, each `(N,)`, such as ``td_error``; handed to the
             storage's ``after_gradients``.
-        stop: 0-dim bool; where True this step and the rest of the phase change nothing.
+        stop: 0-dim bool; where True neither this loss's groups nor the rest of the phase change.
     """
 
     loss: Tensor
@@ -41,11 +41,12 @@ class LossOutput:
 
     def joined(self, other: "LossOutput") -> "LossOutput":
         """Add another loss, with its metrics and samples; either may ask to stop."""
+        stops = [stop for stop in (self.stop, other.stop) if stop is not None]
         return LossOutput(
             self.loss + other.loss,
             {**self.metrics, **other.metrics},
             {**self.samples, **other.samples},
-            other.stop if self.stop is None else self.stop,
+            reduce(torch.logical_or, stops) if stops else None,
         )
 
     def detached(self) -> "LossOutput":
@@ -152,16 +153,23 @@ class LossModule(nn.Module, Generic[BatchT]):
     def is_due(self, group: str) -> bool:
         """Return whether the gradient step at hand moves a parameter group.
 
-        Outside a gradient step every group is due.
+        Outside a gradient step, and in one that moves nothing, every group is due.
         """
-        return self._due is None or group in self._due
+        return not self._due or group in self._due
 
     def sum_due(self, parts: Mapping[str, Loss[BatchT]], batch: BatchT, noise: Noise) -> LossOutput:
-        """Sum the losses, by group, of the groups that are due."""
-        return reduce(
-            LossOutput.joined,
-            [loss(batch, noise) for group, loss in parts.items() if self.is_due(group)],
-        )
+        """Sum the losses, by group, of the groups that are due.
+
+        Raises:
+            ConfigError: when there is none for any of them.
+        """
+        due = [loss for group, loss in parts.items() if self.is_due(group)]
+        if not due:
+            raise ConfigError(
+                f"groups {list(self._due or ())} move now, but losses are given for {list(parts)}; "
+                "expected one for each group that moves alone"
+            )
+        return reduce(LossOutput.joined, [loss(batch, noise) for loss in due])
 
     @contextmanager
     def moving(self, groups: tuple[str, ...]) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """What becomes of gradient steps whose loss or gradient is not finite.
 
 Such a step changes nothing; it is masked where it is computed, so that no step waits for a flag to
-be read. Flags are read when an update ends, and when metrics are.
+be read. Where groups move one after another, those before the loss that is not finite have moved.
+Flags are read when an update ends, and when metrics are.
 """
 
 from collections.abc import Mapping, Sequence

@@ -149,13 +149,14 @@ class GradientStep(Generic[BatchT]):
                 f"are at version {self.count} now; compute them anew"
             )
         gradients.check_sizes({name: self.vectors[name].gradient for name in self._groups})
-        for name in self._groups:
-            self.vectors[name].gradient.copy_(gradients.tensors[name])
-        loss = torch.tensor(0.0 if gradients.finite else math.nan, device=self._device)
-        stop = torch.tensor(gradients.stop, device=self._device)
-        metrics = {name: metric.to(self._device) for name, metric in gradients.metrics.items()}
-        output = LossOutput(loss, metrics, stop=stop)
-        self._take(self._due(), lambda groups: (self._gradients_of(groups), output))
+        with _gradients_on():
+            for name in self._groups:
+                self.vectors[name].gradient.copy_(gradients.tensors[name])
+            loss = torch.tensor(0.0 if gradients.finite else math.nan, device=self._device)
+            stop = torch.tensor(gradients.stop, device=self._device)
+            metrics = {name: metric.to(self._device) for name, metric in gradients.metrics.items()}
+            output = LossOutput(loss, metrics, stop=stop)
+            self._take(self._due(), lambda groups: (self._gradients_of(groups), output))
         self._end_step()
         self.guard.keep(self.count, None, {})
 
@@ -185,8 +186,8 @@ class GradientStep(Generic[BatchT]):
         Where steps that are not finite are skipped, ``gradients/skipped_steps`` counts them.
 
         Raises:
-            NonFiniteError: when a step was not finite and such steps are not skipped; neither that
-                step nor any after it changed a parameter, and the next one counts again.
+            NonFiniteError: when a step was not finite and such steps are not skipped; neither what
+                was not finite nor any step after it changed a parameter, and the next one counts.
             ConfigError: when the actor's parameters were moved or replaced meanwhile.
         """
         for vector in self.vectors.values():
