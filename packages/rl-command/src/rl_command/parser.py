@@ -314,13 +314,13 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
     if f"{flag}.name" in known:
         return f"did you mean '{flag}.name'?"
     table = flag.rpartition(".")[0]
-    beside = {
-        option.path[-1]: other
-        for other, option in known.items()
-        if table and other.rpartition(".")[0] == table
-    }
-    if name in by_name:
-        beside = by_name
+    beside = by_name
+    if name not in by_name:
+        beside = {
+            option.path[-1]: other
+            for other, option in known.items()
+            if table and other.rpartition(".")[0] == table
+        }
     for names in (beside, {} if table == "--env" else by_name):
         if (meant := closest(name, names)) is not None:
             return f"did you mean '{names[meant]}'?"

@@ -232,8 +232,7 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
             algo, env, sections, seed=arguments.seed, device=arguments.device, preset=preset
         )
         resolve_device(recipe.device)
-    kept = {name: value for name, value in recipe.resolved.items() if name not in LENGTHS}
-    recipe = replace(recipe, resolved={**kept, **goal.arguments})
+    recipe = replace(recipe, resolved=goal.recorded_in(recipe.resolved))
     return TrainRequest(recipe, goal, arguments)
 
 

@@ -1,10 +1,12 @@
 """When a run is over, and when it logs and saves."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rl_core.config import Count, check_argument
+from rl_core.config import LENGTHS, Count, check_argument
 from rl_core.errors import ConfigError
+from rl_core.types import Json
 
 if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer
@@ -50,6 +52,11 @@ class Budget:
     def arguments(self) -> dict[str, int]:
         """The arguments for `Trainer.train`."""
         return {f"total_{self.unit}": self.target}
+
+    def recorded_in(self, resolved: Mapping[str, Json]) -> dict[str, Json]:
+        """Return what a recipe has resolved, with this length in the place of any other."""
+        kept = {name: value for name, value in resolved.items() if name not in LENGTHS}
+        return {**kept, **self.arguments}
 
     def reached(self, trainer: "Trainer") -> int:
         """Return how many of the unit a run has so far."""

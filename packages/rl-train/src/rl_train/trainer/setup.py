@@ -14,7 +14,6 @@ from torch import nn
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.compile.compiler import check_compiler
 from rl_core.compile.function import CompileMode
-from rl_core.config import LENGTHS
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage, Storage
@@ -152,9 +151,9 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         updates = _updates_to_come(trainer, budget, rows)
         mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
     algorithm.compiled.set_mode(cast("CompileMode", mode))
-    kept = {name: value for name, value in resolved.items() if name not in LENGTHS}
-    decided: dict[str, Json] = {**budget.arguments, "compile": mode, "num_threads": threads}
-    trainer.recipe = replace(trainer.recipe, resolved={**kept, **decided})
+    decided: dict[str, Json] = {"compile": mode, "num_threads": threads}
+    resolved = {**budget.recorded_in(resolved), **decided}
+    trainer.recipe = replace(trainer.recipe, resolved=resolved)
     return threads
 
 
