@@ -1,6 +1,7 @@
 """Whatever runs on the CPU runs on a GPU: it learns, compiles, stops, resumes and is saved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import rl_train
 from rl_core.algorithm import AnyAlgorithm
+from rl_core.batch import Transition
 from rl_core.compile.trace import tensors_of
 from rl_core.types import Json
 from rl_envs import as_vec_env
@@ -56,7 +58,7 @@ RUNS: dict[str, tuple[str, str, Options]] = {
     "pearl": (
         "pearl",
         "PointNavigation-v0",
-        {"num_envs": 4, "num_sampled_tasks": 4, "num_train_tasks": 4},
+        {"num_envs": 4, "options": {"algorithm": {"num_sampled_tasks": 4, "num_train_tasks": 4}}},
     ),
 }
 """By name: algorithm, environment, options."""
@@ -147,14 +149,32 @@ def test_compiled_and_uncompiled_runs_learn_the_same(name: str) -> None:
     plain.close()
 
 
+def _on(device: str, transition: Transition) -> Transition:
+    """Move all of a row to a device."""
+    moved: dict[str, Any] = {
+        field.name: (
+            {key: torch.as_tensor(part).to(device) for key, part in value.items()}
+            if isinstance(value, Mapping)
+            else torch.as_tensor(value).to(device)
+        )
+        for field in fields(transition)
+        if (value := getattr(transition, field.name)) is not None
+    }
+    return replace(transition, **moved)
+
+
+@pytest.mark.parametrize("is_there", [lambda row: False, lambda row: True, lambda row: row % 3])
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
-def test_a_rollout_on_a_gpu_holds_the_same_rows(life: TransitionScript) -> None:
+def test_a_rollout_on_a_gpu_holds_the_same_rows(
+    life: TransitionScript, is_there: Callable[[int], bool]
+) -> None:
     found: list[Mapping[str, Tensor]] = []
     for device in ("cpu", "cuda"):
         storage = RolloutStorage(40)
         storage.allocate(life.spec(device), seeded())
         for number, transition in enumerate(life.transitions(40)):
-            storage.insert_transition(transition)
+            there = device if is_there(number) else "cpu"
+            storage.insert_transition(_on(there, transition))
             if number == 20:  # rows are read before they are complete
                 copied = storage.get_data_slice(5, 15)
                 assert {column.device.type for column in copied.values()} <= {"cpu", device}

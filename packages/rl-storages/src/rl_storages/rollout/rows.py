@@ -67,8 +67,9 @@ class RolloutRows:
             if spec.device.type == "cpu"
             else {}
         )
-        # On a GPU, the newest rows by column: copying many at once costs as much as copying one.
-        self._unwritten: dict[str, list[Tensor]] = {name: [] for name in columns}
+        # Where rows are written, by column, and how many of them are in the columns.
+        self._memory: dict[str, Tensor] = dict(self._columns) if self._arrays else {}
+        self._num_moved = 0
         self._next_observation = {
             name: torch.zeros_like(self._columns[name][0]) for name in observations
         }
@@ -82,19 +83,18 @@ class RolloutRows:
     @property
     def columns(self) -> Mapping[str, Tensor]:
         """All rows by column, each `(T, B, ...)`; such as ``state/...`` and ``extras/...``."""
-        for name, rows in self._unwritten.items():
-            if rows:
-                start = self.count - len(rows)
-                self._columns[name][start : self.count].copy_(torch.stack(rows))
-                rows.clear()
+        if self._num_moved < self.count:
+            new = slice(self._num_moved, self.count)
+            for name, memory in self._memory.items():
+                if memory is not self._columns[name]:
+                    self._columns[name][new] = memory[new]
+            self._num_moved = self.count
         return self._columns
 
     def clear(self) -> None:
         """Forget all rows."""
         self.boundaries.forget(self.count)
-        for rows in self._unwritten.values():
-            rows.clear()
-        self.count = 0
+        self.count = self._num_moved = 0
         self._unwritten_next = []
         self._finals = []
 
@@ -121,7 +121,8 @@ class RolloutRows:
                 self._arrays[name][row] = value
         else:
             for name, value in values:
-                self._unwritten[name].append(torch.as_tensor(value).clone())
+                tensor = torch.as_tensor(value)
+                self._memory_for(name, tensor)[row] = tensor
         if final is not None:  # needed where an episode was cut, never where it terminated
             envs = torch.from_numpy(np.flatnonzero(to_flags(transition.truncated)))
             self._keep_finals(row, envs, dict(final))
@@ -185,9 +186,24 @@ class RolloutRows:
         names = self._next_observation
         finals = {name: data[f"final/{name}"].to(device, copy=True) for name in names}
         self._finals.append((index, finals))
-        self.count += length
+        self.count = self._num_moved = start + length
         self.boundaries.appended(origin, torch.full((self.spec.num_envs,), length))
         return length
+
+    def _memory_for(self, name: str, first: Tensor) -> Tensor:
+        """Return where rows of a column are written, as its first one decides.
+
+        Those from the host are moved to a GPU later: many at once cost as much as one.
+        """
+        if name not in self._memory:
+            column = self._columns[name]
+            is_there = first.device == column.device
+            self._memory[name] = (
+                column
+                if is_there
+                else torch.empty(column.shape, dtype=column.dtype, pin_memory=True)
+            )
+        return self._memory[name]
 
     def _following(self) -> dict[str, Tensor]:
         """Return what follows the last row, by column; copied only when it is asked for."""
@@ -211,11 +227,9 @@ class RolloutRows:
                 "of one collector in their order, or whole rollouts"
             )
         last = self.count - 1
-        valid, terminated = (
-            rows[-1] if (rows := self._unwritten[name]) else self._columns[name][last]
-            for name in ("valid", "terminated")
-        )
-        goes_on = valid & ~terminated
+        newest = self._columns if last < self._num_moved else self._memory
+        goes_on = newest["valid"][last] & ~newest["terminated"][last]
+        goes_on = goes_on.to(self.spec.device)
         # Truncated ones too, whose last observation the next row was to bring; some brought it.
         for index, _ in self._finals:
             goes_on[index[index[:, 0] == last, 1]] = False
