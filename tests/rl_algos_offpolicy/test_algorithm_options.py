@@ -131,6 +131,12 @@ def test_options_out_of_range_are_refused(
             "exploration_std has no effect with exploration_noise='none'",
         ),
         (
+            TD3,
+            "deterministic",
+            {"target_noise": 0.0, "target_noise_clip": 0.2},
+            "target_noise_clip bounds the noise on target actions",
+        ),
+        (
             SAC,
             "stochastic",
             {"learn_temperature": False, "target_entropy": 0.0},

@@ -47,6 +47,15 @@ class TD3Config(DeterministicConfig):
     target_noise: ScheduledNonNegative = 0.2
     target_noise_clip: ScheduledNonNegative = 0.5
 
+    def __post_init__(self) -> None:
+        DeterministicConfig.__post_init__(self)
+        if self.target_noise == 0:
+            self.refuse(
+                "bounds the noise on target actions, and target_noise=0 leaves it out; leave "
+                "target_noise_clip out too",
+                "target_noise_clip",
+            )
+
 
 class TD3(DeterministicAlgorithm[TD3Config]):
     """Twin delayed DDPG.
