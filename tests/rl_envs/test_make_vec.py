@@ -616,6 +616,8 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         ("wrappers", 5, "wrappers=5; expected a list"),
         ("wrappers", [5], "wrappers holds 5; expected functions"),
         ("timeout_s", "x", "timeout_s='x'; expected a positive number"),
+        ("max_restarts", 1.5, "max_restarts"),
+        ("max_restarts", -1, "max_restarts"),
         ("timeout_s", float("nan"), "timeout_s.*nan; expected a finite number"),
     ],
 )

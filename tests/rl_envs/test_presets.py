@@ -1,6 +1,7 @@
 """Families of environments: found by id, prepared by their preset, explained when missing."""
 
 import importlib
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -32,6 +33,9 @@ from rl_testing.envs import VecEnvSuite
         ("BabyAI-GoToObj-v0", "MiniGrid"),
         ("dm_control/cartpole-swingup-v0", "dm_control"),
         ("MetaWorldML1-v0", "Meta-World"),
+        ("AntBulletEnv", "PyBullet"),
+        ("PongNoFrameskip", "Atari"),
+        ("MetaWorldML1", "Meta-World"),
     ],
 )
 def test_an_id_tells_its_family_before_it_is_registered(
@@ -79,6 +83,31 @@ def test_the_same_name_in_another_namespace_is_suggested() -> None:
     for _ in range(2):  # before and after ale-py has registered its ids
         with pytest.raises(ConfigError, match="did you mean 'ALE/Pong-v5'"):
             make_vec("Pong-v5")
+
+
+@pytest.mark.parametrize(("env_id", "found"), [("Pong-v4", "Pong-v4"), ("Pong", "Pong-v4")])
+def test_an_id_that_tells_no_family_is_found_the_first_time(env_id: str, found: str) -> None:
+    pytest.importorskip("ale_py")
+    ask = f"from rl_envs import find_spec; print(find_spec({env_id!r}).id)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == found
+
+
+def test_a_suggestion_is_of_the_family_that_is_named() -> None:
+    pytest.importorskip("ale_py")
+    with pytest.raises(ConfigError, match="see the ids of the family ALE"):
+        make_vec("ALE/Hoper-v5")
+    with pytest.raises(ConfigError, match="did you mean 'ALE/Pong-v5'"):
+        make_vec("ALE/Pnog-v5")
+    with pytest.raises(ConfigError, match="did you mean 'ALE/MontezumaRevenge-v5'"):
+        make_vec("ALE/Montezuma-v5")
+
+
+@pytest.mark.filterwarnings("ignore:.*texts")
+def test_the_limit_of_a_minigrid_is_known() -> None:
+    pytest.importorskip("minigrid")
+    with make_vec("MiniGrid-Empty-5x5-v0") as envs:
+        assert envs.max_episode_steps == 100
 
 
 def test_versions_that_do_not_go_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +311,8 @@ class TestEnvPool(VecEnvSuite):
         message = "EnvPool has no environment 'CartPoel-v1'; did you mean 'CartPole-v1'"
         with pytest.raises(ConfigError, match=message):
             make_vec("CartPoel-v1", vectorization="envpool")
+        with pytest.raises(ConfigError, match="EnvPool has no environment 'ALE/Ant-v5'; leave"):
+            make_vec("ALE/Ant-v5", vectorization="envpool")
         with pytest.raises(ConfigError, match="without wrappers"):
             make_vec("CartPole-v1", vectorization="envpool", mask_velocity=True)
 

@@ -195,6 +195,46 @@ def test_numbers_that_would_be_cut_are_refused_and_stay_refused() -> None:
                 envs.step(ZEROS[:1])
 
 
+class WideEnv(gymnasium.Env):
+    """Declares small integers and returns what it is given, as NumPy's usual ones."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, dtype: type[np.signedinteger], values: list[int]) -> None:
+        self.observation_space = spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, (2,), dtype)
+        self.values = values
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, Info]:
+        return np.zeros(2, self.observation_space.dtype), {}
+
+    def step(self, action: object) -> tuple[Array, float, bool, bool, Info]:
+        return np.array(self.values), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("stack_size", [1, 2])
+@pytest.mark.parametrize(
+    ("dtype", "values", "fits"),
+    [
+        (np.int8, [100, -128], True),
+        (np.int8, [100, 128], False),
+        (np.int32, [0, 2**40 + 7], False),
+    ],
+)
+def test_integers_that_would_wrap_around_are_refused(
+    dtype: type[np.signedinteger], values: list[int], fits: bool, stack_size: int
+) -> None:
+    with make_vec(partial(WideEnv, dtype, values), 2, stack_size=stack_size) as envs:
+        envs.reset(seed=0)
+        if fits:
+            newest = as_numpy(cast("Array", envs.step(np.zeros(2, np.int64)).observation))
+            assert newest.reshape(2, -1, 2)[:, -1].tolist() == [values, values]
+            return
+        with pytest.raises(EnvironmentFaultError, match=rf"int64.*{dtype.__name__}"):
+            envs.step(np.zeros(2, np.int64))
+
+
 def test_a_wrong_dtype_in_the_middle_of_an_episode_is_named() -> None:
     good, bad = CountingEnv([9]), FaultyEnv(CountingEnv([9]), "wrong_dtype", at_step=2)
     envs = SyncVecEnv([good, bad])

@@ -212,6 +212,29 @@ def test_tasks_of_a_wrong_number_are_refused() -> None:
             envs.set_tasks(torch.zeros(3, 2))
 
 
+@pytest.mark.parametrize("env_id", ["PointNavigation-v0", "CartPolePhysics-v0"])
+def test_what_is_no_task_or_seed_is_refused(env_id: str) -> None:
+    with make_vec(env_id, 2) as envs:
+        assert isinstance(envs, TaskVecEnv)
+        for tasks in (None, "x", [[1.0], [1.0, 2.0]]):
+            with pytest.raises(DataError, match="the tasks are no tensor"):
+                envs.set_tasks(cast("Tensor", tasks))
+        with pytest.raises(ConfigError, match="seed=-1"):
+            envs.reset(seed=-1)
+
+
+def test_a_velocity_that_is_not_finite_is_refused() -> None:
+    with PointNavigation(2) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(DataError, match="where a velocity is not finite"):
+            envs.step(np.array([[0.0, 0.0], [0.0, np.nan]], np.float32))
+
+
+def test_the_number_of_environments_is_given_once() -> None:
+    with pytest.raises(ConfigError, match="env_kwargs has num_envs"):
+        make_vec("PointNavigation-v0", 2, env_kwargs={"num_envs": 3})
+
+
 def test_a_fixed_number_of_tasks_is_drawn_from_evenly() -> None:
     sampler = TaskSampler(uniform(2.0, 3.0, 1), num_train_tasks=4, num_test_tasks=2)
     assert sampler.num_tasks("train") == 4

@@ -20,8 +20,8 @@ def find_spec(env_id: str) -> EnvSpec:
             nearest id. Also for ``module:id``, because a name must not choose code to import.
         MissingExtraError: if the package of a known family is not installed.
     """
-    if env_id in gymnasium.registry:
-        return gymnasium.registry[env_id]
+    if spec := _registered(env_id):
+        return spec
     if ":" in env_id:
         module, _, name = env_id.partition(":")
         raise ConfigError(
@@ -30,8 +30,8 @@ def find_spec(env_id: str) -> EnvSpec:
         )
     if preset := preset_of_id(env_id):
         preset.require(env_id)
-        if env_id in gymnasium.registry:
-            return gymnasium.registry[env_id]
+        if spec := _registered(env_id):
+            return spec
     try:
         namespace, name, version = parse_env_id(env_id)
     except gymnasium.error.Error:
@@ -43,14 +43,26 @@ def find_spec(env_id: str) -> EnvSpec:
         )
     newest = find_highest_version(namespace, name)
     if newest is None:
+        for _ in register_installed():  # some ids tell no family, such as Pong-v4
+            if spec := _registered(env_id):
+                return spec
         raise _unknown(env_id)
-    newest_id = get_env_id(namespace, name, newest)
-    if version is not None:
-        if (same := _closest(env_id)) is not None and same.endswith(f"/{name}-v{version}"):
-            raise _unknown(env_id)  # which names the family that has this version
-        hint = f"; the newest version is '{newest_id}'"
-        raise ConfigError(f"no environment is registered as '{env_id}'{hint}")
-    return gymnasium.registry[newest_id]
+    if (same := _closest(env_id)) is not None and same.endswith(f"/{name}-v{version}"):
+        raise _unknown(env_id)  # which names the family that has this version
+    hint = f"; the newest version is '{get_env_id(namespace, name, newest)}'"
+    raise ConfigError(f"no environment is registered as '{env_id}'{hint}")
+
+
+def _registered(env_id: str) -> EnvSpec | None:
+    """Return what an id is registered as; without a version, the newest."""
+    if env_id in gymnasium.registry:
+        return gymnasium.registry[env_id]
+    try:
+        namespace, name, version = parse_env_id(env_id)
+    except gymnasium.error.Error:
+        return None
+    newest = None if version is not None else find_highest_version(namespace, name)
+    return None if newest is None else gymnasium.registry[get_env_id(namespace, name, newest)]
 
 
 def _unknown(env_id: str) -> ConfigError:
@@ -60,31 +72,36 @@ def _unknown(env_id: str) -> ConfigError:
     for _ in register_installed():
         close = close or _closest(env_id)
     namespaces = {(spec.namespace or "").lower() for spec in gymnasium.registry.values()}
+    namespace = env_id.lower().rpartition("/")[0]
     hints = [] if close is None else [f"did you mean '{close}'?"]
-    if close is None or env_id.lower().rpartition("/")[0] not in namespaces:
+    if namespace not in namespaces or (close is None and not namespace):
         hints += [
             "if another module registers it, import that module first (on the command line: "
             "--import MODULE)"
         ]
+    if not hints:
+        hints = [f"see the ids of the family {env_id.rpartition('/')[0]} in gymnasium.registry"]
     return ConfigError(f"no environment is registered as '{env_id}'; {' '.join(hints)}")
 
 
 def _closest(env_id: str) -> str | None:
     """Return the id with the same name, or with one that differs by a typing mistake.
 
-    Of several, the same version comes first, then the same namespace, then the newest version.
+    It is of the same namespace, if that is registered. Of several, the same version comes first,
+    then the newest.
     """
-    by_name: dict[str, list[EnvSpec]] = {}
-    for spec in gymnasium.registry.values():
-        by_name.setdefault(spec.name.lower(), []).append(spec)
     namespace, _, rest = env_id.lower().rpartition("/")
     name, _, version = rest.rpartition("-v")
+    specs = gymnasium.registry.values()
+    inside = [spec for spec in specs if namespace and (spec.namespace or "").lower() == namespace]
+    by_name: dict[str, list[EnvSpec]] = {}
+    for spec in inside or specs:
+        by_name.setdefault(spec.name.lower(), []).append(spec)
     close = difflib.get_close_matches(name or rest, by_name, n=1, cutoff=0.75)
+    if inside and not close:
+        close = [other for other in by_name if other.startswith(name or rest)]
     if not close:
         return None
-
-    def likeness(spec: EnvSpec) -> tuple[bool, bool, int]:
-        has_namespace = (spec.namespace or "").lower() == namespace
-        return str(spec.version) == version, has_namespace, spec.version or 0
-
-    return max(by_name[close[0]], key=likeness).id
+    return max(
+        by_name[close[0]], key=lambda one: (str(one.version) == version, one.version or 0)
+    ).id

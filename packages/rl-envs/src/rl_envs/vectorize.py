@@ -322,6 +322,8 @@ def _registered_vectors(env: object) -> type[VecEnv] | None:
 def _build_vectors(
     vectors: type[VecEnv], num_envs: int, seed: int | None, kwargs: Mapping[str, object]
 ) -> VecEnv:
+    if "num_envs" in kwargs:
+        raise ConfigError("env_kwargs has num_envs; give num_envs alone")
     options = decode(options_of(vectors), {"num_envs": num_envs, **kwargs}, "env")
     return construct(vectors, {"seed": seed}, options)
 

@@ -16,6 +16,7 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
+from rl_core.env import keeps_integers
 from rl_core.errors import ConfigError, DataError, SpaceError, in_brief, nearest
 from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, leaf_spaces
 from rl_core.stateful import StateReader
@@ -205,7 +206,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def _checked(self, observation: object) -> Array:
         """Return a frame that fits; NumPy would stretch or cut others to fit."""
         frame, first = np.asarray(observation), self._frames[0]
-        if frame.shape != first.shape or not np.can_cast(frame.dtype, first.dtype, "same_kind"):
+        fits = np.can_cast(frame.dtype, first.dtype, "same_kind")
+        if frame.shape != first.shape or not (fits and keeps_integers(frame, first.dtype)):
             raise DataError(
                 f"the observation has shape {frame.shape} and dtype {frame.dtype}; expected "
                 f"{first.shape} and {first.dtype}"

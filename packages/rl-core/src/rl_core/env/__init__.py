@@ -4,6 +4,7 @@ from rl_core.env.checks import action_error as action_error
 from rl_core.env.checks import action_shape as action_shape
 from rl_core.env.checks import as_numpy as as_numpy
 from rl_core.env.checks import category_problem as category_problem
+from rl_core.env.checks import keeps_integers as keeps_integers
 from rl_core.env.checks import observation_problem as observation_problem
 from rl_core.env.contract import EnvStep as EnvStep
 from rl_core.env.contract import VecEnv as VecEnv

@@ -62,6 +62,14 @@ def as_numpy(value: object) -> "np.ndarray[Any, np.dtype[Any]]":
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
+def keeps_integers(array: "np.ndarray[Any, np.dtype[Any]]", dtype: "np.dtype[Any]") -> bool:
+    """Whether no integer wraps around where an array is converted to another dtype."""
+    given = array.dtype
+    if given.kind not in "iu" or dtype.kind not in "iu" or np.can_cast(given, dtype):
+        return True
+    return bool((array.astype(dtype) == array).all())
+
+
 def category_problem(
     field: str, space: Space, array: "np.ndarray[Any, np.dtype[Any]]"
 ) -> str | None:

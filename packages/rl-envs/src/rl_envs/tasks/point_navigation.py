@@ -11,10 +11,10 @@ from torch import Tensor
 from rl_core.config import ComponentSpec, Count, checked_arguments
 from rl_core.env import EnvStep, TaskSplit, TaskVecEnv, action_error, as_numpy
 from rl_core.errors import DataError, EnvironmentFaultError
-from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
+from rl_core.seeding import checked_seed, numpy_generator_state, set_numpy_generator_state
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, StateDict
-from rl_envs.tasks.sampler import TaskSampler, uniform
+from rl_envs.tasks.sampler import TaskSampler, checked_tasks, uniform
 
 _Places: TypeAlias = npt.NDArray[np.float32]
 """Points of the plane, shape `(B, 2)`."""
@@ -67,7 +67,7 @@ class PointNavigation(TaskVecEnv):
         self._tasks = TaskSampler(
             uniform(-0.5, 0.5, 2), num_train_tasks, num_test_tasks, with_replacement
         )
-        self._generator = np.random.default_rng(seed)
+        self._generator = np.random.default_rng(None if seed is None else checked_seed(seed))
         self._place: _Places = np.zeros((num_envs, 2), np.float32)
         self._goal: _Places = np.zeros((num_envs, 2), np.float32)
         self._next_goal: _Places | None = None
@@ -140,12 +140,7 @@ class PointNavigation(TaskVecEnv):
         Raises:
             DataError: for another shape, or a goal that is not finite.
         """
-        goals = torch.as_tensor(tasks).numpy(force=True).astype(np.float32)
-        if goals.shape != self._goal.shape:
-            raise DataError(
-                f"the tasks have shape {goals.shape}; expected {self._goal.shape}: one goal for "
-                "each environment"
-            )
+        goals = checked_tasks(tasks, self._goal.shape).numpy(force=True).astype(np.float32)
         if not np.isfinite(goals).all():
             raise DataError(f"the tasks are {goals.tolist()}, where a goal is not finite")
         self._next_goal = goals
@@ -154,7 +149,7 @@ class PointNavigation(TaskVecEnv):
         """Begin at the origin in every row."""
         self._require_open("reset")
         if seed is not None:
-            self._generator = np.random.default_rng(seed)
+            self._generator = np.random.default_rng(checked_seed(seed))
         if self._next_goal is None:
             self._goal = self._generator.uniform(-0.5, 0.5, self._goal.shape).astype(np.float32)
         self._is_ready = True
@@ -168,6 +163,8 @@ class PointNavigation(TaskVecEnv):
         velocity = as_numpy(action)
         if velocity.shape != self._place.shape:
             raise action_error(velocity.shape, _ACTIONS, self._num_envs)
+        if not np.isfinite(velocity).all():
+            raise DataError(f"the action is {velocity.tolist()}, where a velocity is not finite")
         self._steps += 1
         self._place = self._place + velocity.clip(-_FASTEST, _FASTEST).astype(np.float32)
         reward = -np.square(self._place - self._goal).sum(axis=1)

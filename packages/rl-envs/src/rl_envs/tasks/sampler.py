@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_core.config import Count, check_argument
 from rl_core.env import TaskSplit
-from rl_core.errors import ConfigError
+from rl_core.errors import ConfigError, DataError, in_brief
 from rl_core.seeding import spawn_generators
 
 DrawTasks: TypeAlias = Callable[[int, torch.Generator], Tensor]
@@ -117,6 +117,24 @@ def draw_fixed(
     rounds = -(-count // len(tasks))
     order = [torch.randperm(len(tasks), generator=generator) for _ in range(rounds)]
     return tasks[torch.cat(order)[:count]]
+
+
+def checked_tasks(tasks: object, shape: tuple[int, ...]) -> Tensor:
+    """Return a copy of tasks, after a look at their shape.
+
+    Raises:
+        DataError: for another shape, or what is no tensor or array.
+    """
+    try:
+        found = torch.as_tensor(tasks)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"the tasks are no tensor: {in_brief(error)}") from error
+    if found.shape != shape:
+        raise DataError(
+            f"the tasks have shape {tuple(found.shape)}; expected {shape}: one task for each "
+            "environment"
+        )
+    return found.detach().clone()
 
 
 def uniform(low: float, high: float, size: int) -> DrawTasks:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from rl_core.config import NonNegativeInt, check_argument
 from rl_core.env import TaskSplit, TaskVecEnv
-from rl_core.errors import DataError
 from rl_core.types import Array, ArrayObservation, StateDict
+from rl_envs.tasks.sampler import checked_tasks
 from rl_envs.vector._arrays import Info
 from rl_envs.vector.sync import SyncVecEnv
 
@@ -85,13 +85,7 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         """
         if self._task_shape is None:
             self._task_shape = tuple(self.sample_tasks(1, torch.Generator()).shape[1:])
-        tasks, expected = torch.as_tensor(tasks), (self.num_envs, *self._task_shape)
-        if tasks.shape != expected:
-            raise DataError(
-                f"the tasks have shape {tuple(tasks.shape)}; expected {expected}: one task for "
-                "each environment"
-            )
-        self._next_tasks = tasks.detach().clone()
+        self._next_tasks = checked_tasks(tasks, (self.num_envs, *self._task_shape))
 
     def state_dict(self) -> StateDict:
         """Return what a `SyncVecEnv` does, and the tasks."""

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_core.env import as_numpy, category_problem, observation_problem
+from rl_core.env import as_numpy, category_problem, keeps_integers, observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError, SpaceError, in_brief
 from rl_core.spaces import (
     Space,
@@ -249,7 +249,7 @@ class Arrays(ABC):
             shape = tuple(array.shape)
             raise self.fault(f"{spec.field} has shape {shape}; expected {expected}", index)
         if not self._fits(array, spec):
-            dtypes = f"{array.dtype}; expected {spec.numpy_dtype}"
+            dtypes = f"{array.dtype}; expected {spec.numpy_dtype}, or what it holds without loss"
             raise self.fault(f"{spec.field} has dtype {dtypes}", index)
         return array
 
@@ -281,7 +281,7 @@ class NumpyArrays(Arrays):
         if raw.__class__ is np.ndarray and raw.shape == spec.shape:
             if raw.dtype == dtype:
                 return raw if self.is_fresh and raw.flags.c_contiguous else raw.copy()
-            if _can_cast(raw.dtype, dtype):
+            if self._fits(raw, spec):
                 return raw.astype(dtype, order="C")
         return self._checked(spec, raw, None).astype(dtype, order="C")
 
@@ -332,7 +332,8 @@ class NumpyArrays(Arrays):
             raise self.fault(_value_problem(spec, rows[index]), index)
 
     def _fits(self, array: Rows, spec: ArraySpec) -> bool:
-        return _can_cast(array.dtype, spec.numpy_dtype)
+        dtype = spec.numpy_dtype
+        return _can_cast(array.dtype, dtype) and keeps_integers(array, dtype)
 
 
 @cache
@@ -340,7 +341,7 @@ def _can_cast(given: "np.dtype[Any]", wanted: "np.dtype[Any]") -> bool:
     if np.can_cast(given, wanted, "same_kind"):
         return True
     # Flags may come as integers, and categories as unsigned ones.
-    return given.kind in "biu" and wanted.kind in "bi" and wanted.itemsize in (1, 8)
+    return given.kind in "biu" and (wanted.kind == "b" or wanted == np.int64)
 
 
 def _value_problem(spec: ArraySpec, row: "np.ndarray[Any, np.dtype[Any]]") -> str:

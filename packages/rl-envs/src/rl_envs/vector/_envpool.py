@@ -99,7 +99,11 @@ def make_envpool(
             'vectorization="envpool" needs EnvPool: pip install "packages/rl-envs[envpool]" (in a '
             f"clone of the toolbox) ({in_brief(error)})"
         ) from error
-    name, known = env_id.removeprefix("ALE/"), envpool.list_all_envs()
+    specs = envpool.registration.registry.specs
+    atari = [known for known, spec in specs.items() if spec[0] == "envpool.atari"]
+    name, known = env_id.removeprefix("ALE/"), list(specs)
+    if name != env_id:
+        known = atari
     if name not in known:
         meant = closest(name, known)
         hint = "" if meant is None else f"; did you mean '{meant}'?"
@@ -107,7 +111,7 @@ def make_envpool(
             f"EnvPool has no environment '{env_id}'{hint}; leave vectorization='envpool' out, or "
             "see envpool.list_all_envs()"
         )
-    if envpool.registration.registry.specs[name][0] == "envpool.atari":
+    if name in atari:
         kwargs = {**atari_kwargs, **kwargs}
     given = {} if seed is None else {"seed": seed}
     try:

@@ -271,8 +271,11 @@ class _TorchArrays(Arrays):
             self.raise_deferred()
 
     def _fits(self, array: Rows, spec: ArraySpec) -> bool:
-        may_be_float = spec.torch_dtype.is_floating_point
-        return not array.is_complex() and (may_be_float or not array.is_floating_point())
+        dtype = spec.torch_dtype
+        if array.is_complex() or dtype.is_floating_point or array.is_floating_point():
+            return not array.is_complex() and dtype.is_floating_point
+        is_wider = dtype is not torch.bool and array.dtype.itemsize > dtype.itemsize
+        return not is_wider or bool((array.to(dtype) == array).all())
 
 
 def _autoreset_mode(envs: VectorEnv) -> AutoresetMode:

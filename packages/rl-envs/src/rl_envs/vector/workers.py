@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from rl_core.config import ComponentSpec, Count, check_argument
+from rl_core.config import ComponentSpec, Count, NonNegativeInt, check_argument
 from rl_core.env import EnvStep, GoalFunctions
 from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
 from rl_core.seeding import resumed_seed
@@ -86,6 +86,7 @@ class ProcessVecEnv(BaseGymVecEnv):
             raise ConfigError(
                 f"timeout_s={timeout_s!r}; expected a positive number of seconds, or None"
             )
+        check_argument("max_restarts", max_restarts, NonNegativeInt)
         self.timeout_s = timeout_s
         self.restarts_left = max_restarts
         self._functions = list(env_functions)
