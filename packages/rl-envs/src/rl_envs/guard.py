@@ -206,11 +206,7 @@ def name_and_limit(spec: object, env: object) -> tuple[str, int | None]:
         return type(env).__name__, limit
     # Atari games count frames themselves, of which a step has at least one; MiniGrid counts steps.
     own = spec.max_episode_steps or spec.kwargs.get("max_num_frames_per_episode")
-    if (
-        own is None
-        and spec.entry_point is not None
-        and str(spec.entry_point).startswith("minigrid")
-    ):
+    if own is None and str(spec.entry_point).startswith("minigrid"):
         own = getattr(getattr(env, "unwrapped", None), "max_steps", None)
     return spec.id, spec.kwargs.get("max_episode_steps", own)
 

@@ -100,10 +100,8 @@ def make_envpool(
             f"clone of the toolbox) ({in_brief(error)})"
         ) from error
     specs = envpool.registration.registry.specs
-    atari = [known for known, spec in specs.items() if spec[0] == "envpool.atari"]
-    name, known = env_id.removeprefix("ALE/"), list(specs)
-    if name != env_id:
-        known = atari
+    atari = [game for game, spec in specs.items() if spec[0] == "envpool.atari"]
+    name, known = env_id.removeprefix("ALE/"), atari if env_id.startswith("ALE/") else list(specs)
     if name not in known:
         meant = closest(name, known)
         hint = "" if meant is None else f"; did you mean '{meant}'?"

@@ -272,8 +272,10 @@ class _TorchArrays(Arrays):
 
     def _fits(self, array: Rows, spec: ArraySpec) -> bool:
         dtype = spec.torch_dtype
-        if array.is_complex() or dtype.is_floating_point or array.is_floating_point():
-            return not array.is_complex() and dtype.is_floating_point
+        if dtype.is_floating_point:
+            return not array.is_complex()
+        if array.is_complex() or array.is_floating_point():
+            return False
         is_wider = dtype is not torch.bool and array.dtype.itemsize > dtype.itemsize
         return not is_wider or bool((array.to(dtype) == array).all())
 

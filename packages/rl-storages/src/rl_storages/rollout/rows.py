@@ -196,13 +196,10 @@ class RolloutRows:
         Those from the host are moved to a GPU later: many at once cost as much as one.
         """
         if name not in self._memory:
-            column = self._columns[name]
-            is_there = first.device == column.device
-            self._memory[name] = (
-                column
-                if is_there
-                else torch.empty(column.shape, dtype=column.dtype, pin_memory=True)
-            )
+            memory = self._columns[name]
+            if first.device != memory.device:
+                memory = torch.empty(memory.shape, dtype=memory.dtype, pin_memory=True)
+            self._memory[name] = memory
         return self._memory[name]
 
     def _following(self) -> dict[str, Tensor]:
