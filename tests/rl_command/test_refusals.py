@@ -155,6 +155,10 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
             ["error: --algorithm.optimizer.eps must be a finite number of at least 0, got -1"],
         ),
         (
+            "ppo CartPole-v1 --algorithm.max-grad-norm -1",
+            ["error: --algorithm.max-grad-norm must be a finite number above 0, or none, got -1"],
+        ),
+        (
             "ppo CartPole-v1 --algorithm.optimizer.momentum 0.9",
             ["error: --algorithm.optimizer.momentum has no effect with name='adam'"],
         ),

@@ -660,6 +660,11 @@ def test_a_robot_whose_package_is_missing_is_refused_with_the_pip_line(
         make_vec("FetchReach-v4")
 
 
+def test_a_version_that_nothing_can_build_any_more_names_the_newest() -> None:
+    with pytest.raises(MissingExtraError, match="Ant-v3 cannot be built any more; use 'Ant-v5'"):
+        make_vec("Ant-v3")
+
+
 def test_an_environment_that_ends_the_program_while_it_is_built_is_reported() -> None:
     def build() -> gymnasium.Env:
         raise SystemExit("no licence")

@@ -118,7 +118,7 @@ class Given:
             path = found[0] if (found := _PATH.match(message)) else ""
             for where in (path, f"env.{path}"):
                 if where in self.flags:
-                    rest = message.removeprefix(path)
+                    rest = message.removeprefix(path).replace("or None", "or none")
                     if "." not in path:  # the other option is one of the same section
                         rest = _BESIDE.sub(rf"\1 --{where.removesuffix(path)}", rest)
                     raise UsageError(f"{self.flags[where]}{rest}") from error

@@ -7,10 +7,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec as find_module
 from typing import Any, TypeAlias
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import get_env_id, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
@@ -224,10 +225,15 @@ class EnvMaker:
             raise EnvironmentFaultError(message) from error
 
     def _missing(self, error: Exception) -> str:
-        if self.family is not None and self.family.extra is not None:
-            brief = in_brief(error)
-            return f"{self.name} needs {self.family.name}: {self.family.install_line} ({brief})"
-        return f"{self.name} cannot be built: {in_brief(error)}; install the package that has it"
+        family, brief = self.family, in_brief(error)
+        is_installed = family is None or find_module(family.module) is not None
+        if is_installed and self.spec is not None:
+            newest = find_spec(get_env_id(self.spec.namespace, self.spec.name, None)).id
+            if newest != self.name:
+                return f"{self.name} cannot be built any more; use '{newest}' ({brief})"
+        if family is not None and family.extra is not None:
+            return f"{self.name} needs {family.name}: {family.install_line} ({brief})"
+        return f"{self.name} cannot be built: {brief}; install the package that has it"
 
 
 @contextmanager
