@@ -4,9 +4,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import ClipReward, NormalizeReward, TransformReward
+from gymnasium.wrappers.vector import ClipReward as ClipVectorReward
+from gymnasium.wrappers.vector import NormalizeReward as NormalizeVectorReward
 
 from rl_core.env import GoalFunctions
-from rl_core.errors import EnvironmentFaultError
+from rl_core.errors import ConfigError, EnvironmentFaultError
 
 ACHIEVED = np.array([[0.0], [1.0], [2.0]], np.float32)
 DESIRED = np.array([[0.0], [3.0], [2.0]], np.float32)
@@ -77,3 +81,62 @@ def test_what_it_raises_is_told() -> None:
 def test_an_environment_without_goals_has_no_functions() -> None:
     assert GoalFunctions.of_env(gymnasium.make("CartPole-v1")) is None
     assert GoalFunctions.of_env(object()) is None
+
+
+class _GoalEnv(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    compute_reward = staticmethod(_distance)
+
+
+class _Doubled(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def compute_reward(self, achieved: Any, desired: Any, info: Mapping[str, object]) -> Any:
+        return 2.0 * np.asarray(_distance(achieved, desired, info))
+
+
+def _rewards(env: object) -> list[float]:
+    functions = GoalFunctions.of_env(env)
+    assert functions is not None
+    rewards: list[float] = functions.rewards(ACHIEVED, DESIRED).tolist()
+    return rewards
+
+
+def test_reward_wrappers_change_what_is_computed_from_the_inside_out() -> None:
+    """The second goal is missed by 2."""
+    halved = TransformReward(_GoalEnv(), lambda reward: 0.5 * float(reward))
+    assert _rewards(halved) == [0.0, -1.0, 0.0]
+    assert _rewards(ClipReward(halved, -0.75, 0.0)) == [0.0, -0.75, 0.0]
+    clipped = ClipReward(_GoalEnv(), -0.75, 0.0)
+    assert _rewards(TransformReward(clipped, lambda reward: 0.5 * float(reward))) == [
+        0.0,
+        -0.375,
+        0.0,
+    ]
+
+
+def test_a_change_for_one_reward_alone_is_asked_for_each() -> None:
+    sparse = TransformReward(_GoalEnv(), lambda reward: 0.0 if float(reward) > -1.0 else -1.0)
+    assert _rewards(sparse) == [0.0, -1.0, 0.0]
+
+
+def test_reward_wrappers_inside_the_one_that_knows_goals_do_not_count() -> None:
+    halved = TransformReward(_GoalEnv(), lambda reward: 0.5 * float(reward))
+    assert _rewards(_Doubled(halved)) == [0.0, -4.0, 0.0]
+    assert _rewards(ClipReward(_Doubled(halved), -3.0, 0.0)) == [0.0, -3.0, 0.0]
+
+
+@pytest.mark.parametrize("vector", [SyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+def test_reward_wrappers_of_vectors_change_what_is_computed(vector: Any) -> None:
+    halved = vector([lambda: TransformReward(_GoalEnv(), lambda reward: 0.5 * float(reward))] * 2)
+    envs = ClipVectorReward(halved, -0.75, 0.0)
+    assert _rewards(envs) == [0.0, -0.75, 0.0]
+    envs.close()
+
+
+def test_normalized_rewards_are_refused() -> None:
+    """Their scale moves with steps, so the same goal would be worth something else each time."""
+    with pytest.raises(ConfigError, match="NormalizeReward would not scale"):
+        GoalFunctions.of_env(NormalizeReward(_GoalEnv()))
+    with pytest.raises(ConfigError, match="NormalizeReward would not scale"):
+        GoalFunctions.of_env(NormalizeVectorReward(SyncVectorEnv([_GoalEnv])))
+    assert GoalFunctions.of_env(NormalizeReward(gymnasium.make("CartPole-v1"))) is None

@@ -73,3 +73,22 @@ def test_a_vector_of_them_tells_how_goals_are_rewarded(vectorization: str) -> No
     bits = np.array([[0] * 15, [1] * 15], np.int8)
     assert functions.rewards(bits, bits[::-1].copy()).tolist() == [-1.0, -1.0]
     assert functions.rewards(bits, bits).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_rewards_of_other_goals_are_scaled_and_clipped_like_the_others(vectorization: str) -> None:
+    with make_vec(
+        "BitFlipping-v0",
+        2,
+        vectorization=vectorization,  # type: ignore[arg-type]  # one of its names
+        training_reward_scale=4.0,
+        training_reward_clip=3.0,
+    ) as envs:
+        functions = envs.goal_functions()
+        envs.reset(seed=0)
+        reward = np.asarray(envs.step(np.zeros(2, np.int64)).reward)
+    assert functions is not None
+    assert reward.tolist() == [-3.0, -3.0]
+    bits = np.array([[0] * 15, [1] * 15], np.int8)
+    assert functions.rewards(bits, bits[::-1].copy()).tolist() == [-3.0, -3.0]
+    assert functions.rewards(bits, bits).tolist() == [0.0, 0.0]

@@ -340,8 +340,9 @@ def training_rewards(scale: float, clip: float | None) -> list[Callable[..., gym
     return chosen
 
 
-def _times(scale: float, reward: SupportsFloat) -> float:
-    return scale * float(reward)
+def _times(scale: float, reward: Any) -> Any:
+    """Scale one reward, or those that hindsight computes for a batch."""
+    return np.multiply(scale, reward, dtype=np.float64)
 
 
 def _known_indices(env: gymnasium.Env, size: int) -> tuple[int, ...]:

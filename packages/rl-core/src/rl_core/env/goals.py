@@ -1,13 +1,16 @@
 """Rewards and terminations of a goal environment as functions of goals, for hindsight replay."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorRewardWrapper, VectorWrapper
+from gymnasium.wrappers.vector import NormalizeReward as NormalizeVectorReward
 
-from rl_core.errors import EnvironmentFaultError, in_brief
+from rl_core.errors import ConfigError, EnvironmentFaultError, in_brief
 from rl_core.types import Array
 
 GoalFunction: TypeAlias = Callable[[Array, Array, Mapping[str, object]], object]
@@ -41,18 +44,43 @@ class GoalFunctions:
 
     @classmethod
     def of_env(cls, env: object) -> "GoalFunctions | None":
-        """Take the functions of an environment, or of the environment it wraps.
+        """Take the functions of an environment, or of one that it wraps.
+
+        Reward wrappers outside that one change what its function returns, too.
 
         Args:
-            env: a single environment, or a vector environment.
+            env: a single environment, or a vector environment. For one whose environments run in
+                processes, another one is built here to ask.
 
         Returns:
             None if it has no ``compute_reward``.
+
+        Raises:
+            ConfigError: if a wrapper normalizes rewards by statistics, which only steps move.
         """
-        compute_reward = _method(env, "compute_reward")
+        compute_reward, compute_terminated, is_normalized = None, None, False
+        changes: list[Callable[[Any], object]] = []
+        for layer in _layers(env):
+            compute_reward = compute_reward or _method(layer, "compute_reward")
+            compute_terminated = compute_terminated or _method(layer, "compute_terminated")
+            if compute_reward is not None:
+                continue
+            if isinstance(layer, gymnasium.wrappers.NormalizeReward | NormalizeVectorReward):
+                is_normalized = True
+            elif isinstance(layer, gymnasium.RewardWrapper):
+                changes.append(layer.reward)
+            elif isinstance(layer, VectorRewardWrapper):
+                changes.append(partial(_changed, layer))
         if compute_reward is None:
             return None
-        return cls(compute_reward, _method(env, "compute_terminated"))
+        if is_normalized:
+            raise ConfigError(
+                "hindsight computes rewards anew, which NormalizeReward would not scale like the "
+                "others; leave this wrapper out"
+            )
+        if changes:
+            compute_reward = partial(_compute_wrapped, compute_reward, changes[::-1])
+        return cls(compute_reward, compute_terminated)
 
     def rewards(self, achieved: Array, desired: Array) -> npt.NDArray[np.float32]:
         """Compute the rewards of transitions.
@@ -98,12 +126,43 @@ class GoalFunctions:
         return _call(name, function, achieved, desired, "biu", expected).astype(np.bool_)
 
 
+def _layers(env: object) -> Iterator[object]:
+    """Go from an environment to the innermost one."""
+    layer: Any = env
+    while layer is not None:
+        yield layer
+        if isinstance(layer, SyncVectorEnv):
+            layer = layer.envs[0]
+        elif isinstance(layer, AsyncVectorEnv):
+            layer = next(iter(layer.env_fns))()
+        elif isinstance(layer, gymnasium.Wrapper | VectorWrapper):
+            layer = layer.env
+        else:
+            layer = None
+
+
 def _method(env: object, name: str) -> GoalFunction | None:
-    if isinstance(env, gymnasium.Env):
-        found = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
-    else:
-        found = getattr(env, name, None)
+    found = getattr(env, name, None)
     return found if callable(found) else None
+
+
+def _compute_wrapped(
+    compute_reward: GoalFunction,
+    changes: Sequence[Callable[[Any], object]],
+    achieved: Array,
+    desired: Array,
+    info: Mapping[str, object],
+) -> object:
+    reward = compute_reward(achieved, desired, info)
+    for change in changes:
+        reward = change(reward)
+    return reward
+
+
+def _changed(wrapper: VectorRewardWrapper, reward: object) -> Array:
+    """Let a wrapper of vectors, which may write into what it gets, change one or more rewards."""
+    rewards = np.array(reward, np.float64)
+    return np.asarray(wrapper.rewards(rewards.reshape(-1))).reshape(rewards.shape)
 
 
 def _call(

@@ -141,11 +141,8 @@ class GymVecEnv(BaseGymVecEnv):
 
         If the environments run in processes of their own, another one is built here to ask.
         """
-        base = self._envs.unwrapped
         with self._locating("goal_functions"):
-            if isinstance(base, AsyncVectorEnv):
-                return GoalFunctions.of_env(next(iter(base.env_fns))())
-            return GoalFunctions.of_env(base.envs[0] if isinstance(base, SyncVectorEnv) else base)
+            return GoalFunctions.of_env(self._envs)
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         env_seed: int | list[int] | None = None
