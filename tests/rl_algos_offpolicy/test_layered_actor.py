@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pytest
@@ -71,6 +71,23 @@ def test_layers_start_with_biases_by_the_number_of_inputs_or_without(
         for biases in starts:
             largest = biases.abs().max().item()
             assert largest == 0.0 if start == "orthogonal" else 0.01 < largest <= 0.5  # 4 to 400
+
+
+@pytest.mark.parametrize("policy", ["stochastic", "deterministic"])
+def test_the_output_of_a_policy_starts_like_all_other_layers(
+    policy: Literal["stochastic", "deterministic"],
+) -> None:
+    config = OffPolicyActorConfig(policy=policy, hidden_sizes=(400,))
+    actors: list[Any] = [
+        OffPolicyActor(VECTOR, BOX, replace(config, initial_weights=start))
+        for start in get_args(Start)
+    ]
+    uniform, orthogonal = (actor.policy.head.linear for actor in actors)
+    assert 0.045 < uniform.weight.abs().max() <= 0.05  # 400 inputs
+    assert 0 < uniform.bias.abs().min() <= uniform.bias.abs().max() <= 0.05
+    assert torch.equal(orthogonal.bias, torch.zeros_like(orthogonal.bias))
+    gram = orthogonal.weight @ orthogonal.weight.T
+    assert torch.allclose(gram, 1e-4 * torch.eye(len(gram)), atol=1e-9)
 
 
 class TestSAC(AlgorithmSuite):

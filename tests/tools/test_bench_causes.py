@@ -13,38 +13,21 @@ from bench.as_ours import (
     divide_by_population_std,
     hold_statistics,
     move_targets_after_steps,
-    start_policies_at_zero,
 )
 from bench.causes import causes_table, changed_rows
 from bench.learning import all_plans
 from bench.plan import PlanRow, load_plans
 from bench.results import Record
-from torch import nn
 
 Batch = namedtuple("Batch", ["advantages"])  # as Stable-Baselines3 has it
 
 ROW = PlanRow(
-    algorithm="sac",
+    algorithm="ppo",
     env="Pendulum-v1",
     steps=10,
     seeds=(0, 1),
     options={"ours": {}, "sb3": {"learning_rate": 0.001}},
 )
-
-
-def test_policies_start_at_zero_and_so_do_their_targets() -> None:
-    def policy() -> Any:
-        network: Any = nn.Module()
-        network.mu = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Tanh())
-        return network
-
-    model = SimpleNamespace(actor=policy(), actor_target=policy())
-    before = model.actor.mu[0].weight.clone()
-    start_policies_at_zero(model)
-    inputs = torch.randn(16, 4)
-    assert model.actor.mu(inputs).abs().max() < 0.1
-    assert torch.equal(model.actor.mu[0].weight, before)
-    assert torch.equal(model.actor.mu(inputs), model.actor_target.mu(inputs))
 
 
 def test_statistics_are_included_after_the_update() -> None:
@@ -135,8 +118,8 @@ def test_the_table_compares_the_peer_with_itself() -> None:
     ]
     text = causes_table([(changed, plain)], {record.run.key: record for record in found})
     assert (
-        "| `sac/Pendulum-v1` | policies start at zero | 2 | 2 | 5.0 | 3.0 | +2.0 [+1.0, +3.0] "
-        "| 1.00 | 0.333 |" in text
+        "| `ppo/Pendulum-v1` | population's standard deviation | 2 | 2 | 5.0 | 3.0 "
+        "| +2.0 [+1.0, +3.0] | 1.00 | 0.333 |" in text
     )
     own = {record.run.key: replace(record, is_comparable=False) for record in found}
     assert causes_table([(changed, plain)], own) == "Nothing was run yet."

@@ -6,20 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-
-
-def start_policies_at_zero(model: Any) -> None:
-    """Start the outputs of a policy of SAC, TD3 or DDPG near zero: orthogonal weights of 0.01."""
-    if hasattr(model.actor, "log_std"):
-        heads = [model.actor.mu, model.actor.log_std]
-    else:
-        heads = [[layer for layer in model.actor.mu if isinstance(layer, nn.Linear)][-1]]
-    for head in heads:
-        nn.init.orthogonal_(head.weight, 0.01)
-        nn.init.zeros_(head.bias)
-    if hasattr(model, "actor_target"):
-        model.actor_target.load_state_dict(model.actor.state_dict())
 
 
 def hold_statistics(model: Any) -> None:
@@ -77,7 +63,6 @@ def move_targets_after_steps(model: Any) -> None:
 
 
 WAYS: Mapping[str, Callable[[Any], None]] = {
-    "policies start at zero": start_policies_at_zero,
     "statistics once per update": hold_statistics,
     "population's standard deviation": divide_by_population_std,
     "targets move after gradient steps": move_targets_after_steps,

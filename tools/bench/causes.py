@@ -21,22 +21,15 @@ from bench.plan import PEER, Key, PlanError, PlanRow, load_plans, select_rows, s
 from bench.results import Record, read_records, records_of
 
 _RESULTS = RESULTS.with_name("causes.jsonl")
-_OFF_POLICY = ("policies start at zero",)
 _DIVISOR = ("population's standard deviation",)
 _ON_POLICY = ("statistics once per update", *_DIVISOR)
 _DQN = ("targets move after gradient steps",)
 _WAYS: Mapping[str, tuple[str, ...]] = {
-    "sac/Pendulum-v1": _OFF_POLICY,
-    "td3/Pendulum-v1": _OFF_POLICY,
-    "ddpg/Pendulum-v1": _OFF_POLICY,
     "dqn/CartPole-v1": _DQN,
     "dqn/LunarLander-v3": _DQN,
     "ppo/Pendulum-v1": _DIVISOR,  # which normalises no observations
     "ppo/HalfCheetah-v5": _ON_POLICY,
     "ppo/Walker2d-v5": _ON_POLICY,
-    "sac/FetchReach-v4 HER": _OFF_POLICY,
-    "sac/HalfCheetah-v5": _OFF_POLICY,
-    "td3/HalfCheetah-v5": _OFF_POLICY,
 }
 _HEADER = ("row", "SB3 with our way", *CELLS)
 

@@ -57,10 +57,10 @@ class OffPolicyActorConfig(CriticConfig):
             those of ``body``.
         critic_head: layers as data in the place of ``critic_hidden_sizes``; None takes layers like
             those of ``head``.
-        initial_weights: initial weights of encoders, hidden layers and the critics' outputs:
-            ``"uniform"`` draws weights and biases as ``nn.Linear`` does, ``"orthogonal"`` has zero
-            biases. Recurrent cores and the policy's output layer are orthogonal with zero biases in
-            any case, and the user's own parts stay as they are.
+        initial_weights: initial weights of encoders, hidden and output layers: ``"uniform"`` draws
+            weights and biases as ``nn.Linear`` does; ``"orthogonal"`` has zero biases, and starts
+            the policy's output near 0. Recurrent cores are orthogonal with zero biases in any case,
+            and the user's own parts stay as they are.
         num_critics: number of critics (action-value functions).
         dueling: give critics separate streams for the state's value and the actions' advantages
             (Discrete).

@@ -108,6 +108,7 @@ class NetworkBuilder:
             is_stochastic = config.policy == "stochastic"
             kind = SquashedGaussianHead if is_stochastic else DeterministicHead
             head = kind(space, torso.out_features)
+        self._started(head)
         return torso, head
 
     def build_critics(self) -> Critics:
